@@ -321,7 +321,7 @@ class Fetcher:
         return buffer
 
     def _result(self, read: _Read, future: Future[Buffer | None]) -> Buffer | None:
-        """Return what a root has; a second one is asked too where the first takes longer than it mostly does."""
+        """Return what a root has; a second one is asked too where the first takes longer than usual."""
         slow_ms = HEDGES.after_ms(self._brokers.url(read.broker_id))
         others = self._holders(read.slices[0]) if self._hedge_ratio else []
         others = [each for each in others if each != read.broker_id and each not in self._suspects]

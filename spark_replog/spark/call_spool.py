@@ -1,7 +1,8 @@
 """How the storage calls of a query's micro-batches reach the listener: by small files in a folder of the driver's host.
 
 Spark takes no metrics from a Python sink, and commits in processes of its own. A commit writes one file, and only while
-a listener has made the folder; the listener sums the files up and deletes them. Both are of the driver's user and host.
+a listener has made the folder. The listener sums the files up and deletes them. Both run as the driver's user on its
+host.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def heard_folder(query_id: str) -> Path | None:
 
 
 def report(folder: Path, calls: Mapping[tuple[str, str, str], Calls]) -> None:
-    """Leave the calls of a micro-batch; a failure is none of the query's: the numbers are lost."""
+    """Write the calls of a micro-batch to a file. If that fails, only these numbers are lost."""
     part = folder / f".{new_id()}"
     with suppress(OSError):
         part.write_text(json.dumps(calls_to_json(calls)))
@@ -55,7 +56,7 @@ def report(folder: Path, calls: Mapping[tuple[str, str, str], Calls]) -> None:
 
 
 def collect(query_id: str) -> NamedCalls:
-    """Return what was left since the last call."""
+    """Return the sum of the files that were written since the last call, and delete them."""
     found: list[NamedCalls] = []
     folder = heard_folder(query_id)
     with suppress(OSError):

@@ -54,19 +54,38 @@ else:
         ReadAllAvailable = ReadMaxRows = None
         HAS_READ_LIMITS = False
 
+__all__ = [
+    "HAS_READ_LIMITS",
+    "HINTED_QUERIES",
+    "ReadAllAvailable",
+    "ReadMaxRows",
+    "SLOW_RENAME_MS",
+    "StreamArrowWriter",
+    "SupportsTriggerAvailableNow",
+    "freeze_garbage",
+    "in_commit_worker",
+    "in_push_down_worker",
+    "is_read_all",
+    "log_lost_time",
+    "patch_zipimport_if_asked",
+]
+
+_LOG = logging.getLogger(__name__)
+SLOW_RENAME_MS = 8
+"""From here on Spark's checkpoint files take longer than a rename does: 1 to 5 ms are usual, 16 to 30 ms by default."""
+HINTED_QUERIES = Once()
 ZIPIMPORT_PATCH_VARIABLE = "REPLOG_PATCH_ZIPIMPORT"
 """Set to 1 in the driver's and the executors' environment to save about 300 ms per batch on Spark < 4.2 with
 Python < 3.13, where every Python call reads the directory of pyspark.zip again."""
 
-_COMMIT_WORKERS = ("pyspark.sql.worker.python_streaming_sink_runner",)
+_COMMIT_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
 _PUSH_DOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _frozen_module_count = 0
 
 
 def in_commit_worker() -> bool:
     """Return whether Spark started this process to commit a micro-batch, not to plan its tasks."""
-    main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
-    return any(name in sys.modules or main_name == name for name in _COMMIT_WORKERS)
+    return _is_worker(_COMMIT_WORKER)
 
 
 def in_push_down_worker() -> bool:
@@ -74,8 +93,12 @@ def in_push_down_worker() -> bool:
 
     While the conf is off, the default, Spark refuses a reader class that has ``pushFilters``.
     """
+    return _is_worker(_PUSH_DOWN_WORKER)
+
+
+def _is_worker(module: str) -> bool:
     main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
-    return _PUSH_DOWN_WORKER in sys.modules or main_name == _PUSH_DOWN_WORKER
+    return module in sys.modules or main_name == module
 
 
 def is_read_all(limit: Any) -> bool:
@@ -87,8 +110,9 @@ def freeze_garbage() -> None:
     """Exclude what is loaded from garbage collection, again where modules were imported since the last call.
 
     ``pyspark.daemon`` collects after every call of a worker, also of those that plan and commit. With pandas and
-    pyarrow loaded that takes tens of milliseconds, of a processor that the next tasks want. Call it where a worker
-    begins: what the call before imported is there by then, and its garbage, which would stay for ever, is collected.
+    pyarrow loaded that takes tens of milliseconds, of a processor that the next tasks want. Call it where a call of a
+    worker begins. By then the modules that the call before imported are loaded, and its garbage is collected, which
+    would never be freed otherwise.
     """
     global _frozen_module_count
     if len(sys.modules) > _frozen_module_count:
@@ -118,26 +142,6 @@ def patch_zipimport_if_asked() -> None:
 
     invalidate_caches.is_replog_patch = True  # type: ignore[attr-defined]
     zipimport.zipimporter.invalidate_caches = invalidate_caches  # type: ignore[method-assign]
-
-
-__all__ = [
-    "HAS_READ_LIMITS",
-    "ReadAllAvailable",
-    "ReadMaxRows",
-    "StreamArrowWriter",
-    "SupportsTriggerAvailableNow",
-    "freeze_garbage",
-    "in_commit_worker",
-    "in_push_down_worker",
-    "is_read_all",
-    "patch_zipimport_if_asked",
-]
-
-
-SLOW_RENAME_MS = 8
-"""From here on Spark's checkpoint files take longer than a rename does: 1 to 5 ms are usual, 16 to 30 ms by default."""
-_LOG = logging.getLogger(__name__)
-HINTED_QUERIES = Once()
 
 
 def log_lost_time(

@@ -220,13 +220,11 @@ class ReplogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of ``spark.read``. Spark's planner process."""
-        from spark_replog.spark.source.batch_reader import BatchReader
+        from spark_replog.spark.source.batch_reader import BatchReader, FilteringBatchReader
 
         options = parse_source_options(dict(self.options), streaming=False)
         check_read_schema(schema, include_headers=options.include_headers, columns=options.columns)
         if options.push_down_filters and in_push_down_worker():
-            from spark_replog.spark.source.batch_reader import FilteringBatchReader
-
             return FilteringBatchReader(options)
         return BatchReader(options)
 

@@ -32,7 +32,7 @@ BATCHES_KEPT = 16
 
 
 class _Query:
-    """What the events of one query told."""
+    """What is known of one query from its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,11 +42,11 @@ class _Query:
         self.rates: dict[str, float] = {}
         self.sink_calls: NamedCalls = {}
         self.source_calls: dict[str, NamedCalls] = {}
-        """By process: of each the last that it told."""
+        """By process: the newest that it reported."""
 
 
 class ReplogListener(StreamingQueryListener):
-    """Says how far each query is behind, in rows, bytes and time, with a verdict: in log lines, and metrics on demand.
+    """Reports how far each query is behind, in rows, bytes and time, with a verdict: in log lines, and as metrics.
 
     A change of the verdict is logged once, as JSON after ``replog query ``; nothing is logged per batch. An error here
     never reaches a query. Thread safe.

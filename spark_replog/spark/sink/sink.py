@@ -75,8 +75,8 @@ class StreamWriter(StreamArrowWriter):
         if not written:
             return
         query = written[0].query
-        set_context(query=query and query.query_id, batch=batchId)
         assert query is not None, "write() refuses tasks outside of a query"
+        set_context(query=query.query_id, batch=batchId)
         transactional_id = self._options.transactional_id
         identity = ProducerIdentity(
             producer_id=transactional_id or query.query_id,
@@ -109,9 +109,8 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
         name = QueryTask(self._write_id, 0, None)
-        if (
-            self._options.txn is not None
-        ):  # names repeat with the txnVersion: rows without a key go where they went before
+        if self._options.txn is not None:
+            # The same txnVersion gives the same names: rows without a key go where they went before.
             app_id, version = self._options.txn
             name = QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
         message = _write_task(iterator, self._options, self._plan, name)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-COLUMNS = frozenset({"topic", "partition", "offset", "timestamp"})
+FILTERED_COLUMNS = frozenset({"topic", "partition", "offset", "timestamp"})
 """What is known of rows without reading them. Never null."""
 RUNS_MAX = 8
 """Maximum number of ranges that one partition is cut into; the smallest gaps between further ones are read."""
@@ -88,7 +88,7 @@ class FilteringBatchReader(BatchReader):
 
     def __init__(self, options: SourceOptions) -> None:
         super().__init__(options)
-        self._filters: dict[str, list[Any]] = {column: [] for column in COLUMNS}
+        self._filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keep what is known of the four columns; return all, so that Spark filters too. Planner process."""
@@ -123,8 +123,7 @@ class FilteringBatchReader(BatchReader):
         runs: list[tuple[int, int]] = []
         for section in sections:
             if self._section_may_match(section):
-                last = section.end_offset
-                runs.append((max(start, section.base_offset), min(end, last)))
+                runs.append((max(start, section.base_offset), min(end, section.end_offset)))
         return [OffsetRange(key, first, last) for first, last in join_runs(runs, RUNS_MAX)]
 
     def _section_may_match(self, section: SectionRef) -> bool:

@@ -7,7 +7,7 @@ here follows from one of these facts, which is named beside it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM;
                 REPLOG_INVALID_OPTION: the starting options do not fit the log.
         """
-        at = self._position or self._initial_offset() if start is None else LogOffset.from_json(start)
+        at = (self._position or self._initial_offset()) if start is None else LogOffset.from_json(start)
         if self._refused is not None and not at.topic_ids:
             raise self._refused
         if self._options.group_id is not None:
@@ -295,7 +295,7 @@ def _ids_of(span: Span, ends: Ends) -> dict[str, TopicId]:
     return {name: topic_id for name, topic_id in span.topic_ids.items() if name in topics or name not in all_topics}
 
 
-def _reaches(topic_id: str, key: TopicPartition, end: int) -> Any:
+def _reaches(topic_id: TopicId, key: TopicPartition, end: int) -> Callable[[TopicLedgerState], bool]:
     def reached(state: TopicLedgerState) -> bool:
         topic = state.topics.get(topic_id)
         return (
