@@ -351,9 +351,11 @@ class Cluster:
         return refreshed is None or self.clock.monotonic_ms() - refreshed > age_ms
 
     def _make_ledger(self, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
+        brokers = self.brokers
+        checks = {each: partial(brokers.check_root, each) for each in brokers.metadata_broker_ids}
         roots = [
-            JournalRoot(broker_id, self.brokers.store(broker_id), partial(self.brokers.check_root, broker_id))
-            for broker_id in self.brokers.metadata_broker_ids
+            JournalRoot(broker_id, brokers.store(broker_id), check, partial(check, is_first=True))
+            for broker_id, check in checks.items()
         ]
         settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
         decided = partial(self._log_changes, ledger_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -96,7 +96,7 @@ class RootIo:
         Errors are those of the check.
         """
         for number, root in enumerate(self._roots):
-            check = IO_POOL.submit_to(root.store.url, self._check, root)
+            check = IO_POOL.submit_to(root.store.url, self._check, root, root.first_check or root.check)
             self._ahead[number] = check, self._begin_list(root, 0) if _is_far(root) else None
 
     def start(self, operations: Sequence[Operation]) -> None:
@@ -132,7 +132,7 @@ class RootIo:
             self._stats.checks += 1
             check, listing = self._ahead.pop(operation.root, (None, None))
             if check is None:
-                self._check(root)
+                self._check(root, root.check)
             else:
                 check.result()  # on this lane, and earlier: it has a thread already
             if listing is not None:
@@ -210,17 +210,17 @@ class RootIo:
         key = marker_key(self._ledger_id, number)
         return root.store.get(key, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
 
-    def _check(self, root: JournalRoot) -> None:
-        """Read the root's ``replog.json`` and, at the same time, look for `out`.
+    def _check(self, root: JournalRoot, check: Callable[[], None]) -> None:
+        """Check the root's ``replog.json`` and, at the same time, look for `out`.
 
         Raises:
             RetriableError: REPLOG_ROOT_STALE; what the store raises.
         """
         if len(self._roots) == 1:
-            root.check()  # no other root could have named what it forgot
+            check()  # no other root could have named what it forgot
             return
         said = IO_POOL.submit_to(f"{root.store.url}#window0", root.store.get, out_key(self._ledger_id))
-        root.check()
+        check()
         if said.result() is not None:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,

@@ -77,11 +77,14 @@ class JournalRoot:
         store: the four verbs there.
         check: reads ``replog.json`` again and raises RetriableError REPLOG_ROOT_STALE (or the
             storage error) unless the root is what it was when the store was opened.
+        first_check: the same before the ledger's first read; may take what was read when the store was opened. None:
+            `check`.
     """
 
     broker_id: int
     store: ObjectStore
     check: Callable[[], None]
+    first_check: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,9 @@ _log = logging.getLogger(__name__)
 STORE_DEADLINE_MS = 2000
 """Short: other roots answer first, and callers with a longer deadline repeat the call."""
 INIT_DEADLINE_MS = 30_000
+OPENED_AGE_MS = 1_000
+"""How old the root files that ``open`` has read may be for the first check of a ledger. A look says what was true at
+its moment and no more: a process that pauses after one knows as little."""
 OWN_PUTS_MAX = 1024
 _SCAN_BROKERS_MAX = 16
 
@@ -120,6 +123,10 @@ class BrokerSet:
         """Whose roots are directories: reads are memory maps, writes need no network client."""
         self.stores: dict[BrokerId, ObjectStore] = {}
         """Those opened so far; a test puts a faulty one here."""
+        self._opened: dict[BrokerId, RootFile] = {}
+        """What ``open`` has read, until the root is checked again."""
+        self._opened_ms = 0
+        self._clock: Clock = SYSTEM_CLOCK
         self.own_puts = OwnPuts()
         """Objects that this process has put or is putting, so that catching up does not write them again."""
 
@@ -165,7 +172,10 @@ class BrokerSet:
         _report_deviating(agreement.deviating)
         roots = agreement.roots
         _check_given(given, read, roots)
-        return _assemble(given if roots.keys() & set(given) else list(roots), roots, options, calls)
+        made = _assemble(given if roots.keys() & set(given) else list(roots), roots, options, calls)
+        made._opened = {each.broker_id: each for each in roots.values()}
+        made._opened_ms, made._clock = started_ms, clock
+        return made
 
     def store(self, broker_id: BrokerId) -> ObjectStore:
         """Return the broker's store: retries for two seconds, own writes recognised.
@@ -203,18 +213,26 @@ class BrokerSet:
         """Return the broker's rack, None where it has none."""
         return self._by_id[broker_id].rack
 
-    def check_root(self, broker_id: BrokerId) -> None:
+    def check_root(self, broker_id: BrokerId, *, is_first: bool = False) -> None:
         """Read the root's ``replog.json`` again, and compare it with what is known of the broker.
 
         An alarm, not a safety argument. Costs one small get.
+
+        Args:
+            is_first: of a ledger that begins: takes what ``open`` has read less than `OPENED_AGE_MS` ago, where
+                nobody has checked the root since.
 
         Raises:
             RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another's;
                 REPLOG_STORE_UNAVAILABLE or KAFKA_STORAGE_ERROR: the root does not answer.
         """
-        url = self.url(broker_id)
+        url, root = self.url(broker_id), None
+        if is_first and self._clock.monotonic_ms() - self._opened_ms < OPENED_AGE_MS:
+            root = self._opened.get(broker_id)
         try:
-            root = read_root(self.store(broker_id))
+            if root is None:
+                self._opened.pop(broker_id, None)
+                root = read_root(self.store(broker_id))
         except (CorruptDataError, UnsupportedFormatError) as error:
             raise _stale(f"cannot be read: {error.args[0]}", broker_id, url) from error
         why = "is missing" if root is None else self.mismatch(broker_id, root)

@@ -10,8 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from spark_replog import Consumer, ReplogListener
+from spark_replog.admin.controller import Controller
+from spark_replog.client.producer import Producer
 from spark_replog.client.store import Store
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
@@ -99,6 +102,26 @@ def test_a_cold_open_reads_root_files_and_the_ledgers_and_writes_nothing(writes)
     found = store.storage_calls()
     assert {kind for kind, calls in by_kind(found).items() if calls.call_count} <= {"get", "list"}
     assert kinds(found)["get", "journal"] <= 2 * ROOTS * 8  # read ahead, so some of what is not there yet
+
+
+@pytest.mark.parametrize("row_count", [3, 150])
+def test_a_cold_open_at_rest_is_ten_gets_of_a_root_however_many_commits(tmp_path, row_count):
+    """Root file, once; of the cluster three records, tail, marker; of the topic head, its record, tail, marker."""
+    init_cluster(str(tmp_path), 1, fsync=False)
+    writer = Cluster.open(str(tmp_path))
+    Controller(writer).create_topic("orders", 1, 1)
+    ledger = writer.topic_ledger(writer.lookup("orders").ledger_id)
+    with Producer(writer) as producer:
+        for number in range(row_count):
+            producer.send("orders", b"%d" % number).result(60)
+            if number >= row_count - 2:
+                ledger.snapshot(timeout_ms=60_000)
+    store = Store(Cluster.open(f"{tmp_path}/broker-0"))
+    _, topic = store.cluster.topic_state(store.cluster.lookup("orders"))
+    assert topic.partitions[0].high_watermark == row_count
+    found = store.storage_calls()
+    gets = {purpose: calls.call_count for (_, kind, purpose), calls in found.items() if kind == "get"}
+    assert gets == {"probes": 1, "journal": 8, "snapshots": 1}
 
 
 def test_a_consumers_wait_is_one_get_per_metadata_root_and_look(writes):

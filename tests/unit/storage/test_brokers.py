@@ -23,6 +23,7 @@ from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import journal_key, ledger_folders
+from spark_replog.testing.manual_clock import ManualClock
 
 
 def roots_of(folder, count=3):
@@ -217,6 +218,35 @@ class TestCheckRoot:
                 brokers.check_root(0)
         file.write_text(text)
         brokers.check_root(0)
+
+    def test_a_ledger_that_begins_takes_what_open_read_within_a_second_and_no_check_followed(self, made):
+        clock, file = ManualClock(), made[0] / "broker-0" / "replog.json"
+        text = file.read_text()
+
+        def opened():
+            file.write_text(text)
+            return BrokerSet.open(str(made[0]), clock=clock)
+
+        def gets(brokers):
+            return sum(calls.call_count for (_, kind, _), calls in brokers.calls.read().items() if kind == "get")
+
+        brokers = opened()
+        before = gets(brokers)
+        file.unlink()
+        clock.time_ms += 999
+        for _ in range(2):  # of each ledger
+            brokers.check_root(0, is_first=True)
+        assert gets(brokers) == before
+        brokers.root_ids = {0: new_id()}  # folded meanwhile: `store repair` made another root
+        assert code_of(lambda: brokers.check_root(0, is_first=True)) is ErrorCode.REPLOG_ROOT_STALE
+        brokers.root_ids = {}
+        clock.time_ms += 1
+        assert code_of(lambda: brokers.check_root(0, is_first=True)) is ErrorCode.REPLOG_ROOT_STALE
+
+        brokers = opened()
+        file.unlink()
+        assert code_of(lambda: brokers.check_root(0)) is ErrorCode.REPLOG_ROOT_STALE
+        assert code_of(lambda: brokers.check_root(0, is_first=True)) is ErrorCode.REPLOG_ROOT_STALE
 
 
 class TestBrokerSet:
