@@ -249,7 +249,7 @@ class AppendJudge:
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:
             append = self._leave_out(append, refused, errors)
-        unwritable = _find_unwritable(state, allowed, internal_topics_allowed=request.internal_topics_allowed)
+        unwritable = _find_unwritable(state, allowed)
         if unwritable:
             append = self._leave_out(append, refused, unwritable)
         judgement = state.judge(append)
@@ -437,19 +437,16 @@ class AppendJudge:
         )
 
 
-def _find_unwritable(
-    state: TopicLedgerState, partitions: Collection[PartitionKey], *, internal_topics_allowed: bool
-) -> dict[PartitionKey, ReplogError]:
+def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKey]) -> dict[PartitionKey, ReplogError]:
     """Return the partitions that cannot be written, each with its error.
 
-    INVALID_TOPIC_EXCEPTION for an internal topic unless allowed, UNKNOWN_TOPIC_ID for a topic that this
+    INVALID_TOPIC_EXCEPTION for an internal topic, UNKNOWN_TOPIC_ID for a topic that this
     ledger does not have, UNKNOWN_TOPIC_OR_PARTITION for one that was deleted and for a partition beyond
     the topic's last, LEADER_NOT_AVAILABLE where every in-sync replica is fenced.
     """
     refused: dict[PartitionKey, ReplogError] = {}
     by_topic = {
-        topic_id: _topic_error(state, topic_id, internal_topics_allowed)
-        for topic_id in dict.fromkeys(topic_id for topic_id, _ in partitions)
+        topic_id: _topic_error(state, topic_id) for topic_id in dict.fromkeys(topic_id for topic_id, _ in partitions)
     }
     for key in partitions:
         topic_id, number = key
@@ -484,7 +481,7 @@ def _no_leader(topic: TopicState, number: int) -> ReplogError:
     )
 
 
-def _topic_error(state: TopicLedgerState, topic_id: str, internal_topics_allowed: bool) -> ReplogError | None:
+def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
     topic = state.topics.get(topic_id)
     if topic is None:
         return NotFoundError(
@@ -498,7 +495,7 @@ def _topic_error(state: TopicLedgerState, topic_id: str, internal_topics_allowed
             f"the topic was deleted while rows were written to it (topic '{topic.name}'). Restart the query.",
             topic=topic.name,
         )
-    if topic.name in INTERNAL_TOPICS and not internal_topics_allowed:
+    if topic.name in INTERNAL_TOPICS:
         return InvalidConfigError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",

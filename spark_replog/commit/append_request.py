@@ -36,7 +36,6 @@ class AppendRequest:
         required_acks: -1 (all), 0 or 1; anything else is answered by INVALID_REQUIRED_ACKS.
         is_atomic: True (a micro-batch): one refused partition refuses the whole append. False (a produce request): it
             is left out with its own error, and the other partitions' rows are appended.
-        internal_topics_allowed: whether Kafka's internal topics may be written.
         copied: older objects that brokers hold and no entry names yet; decided with the append.
         after_sequence: the newest append of this producer must have this sequence (-1: it has none), else
             PRODUCER_FENCED and nothing is decided. None: any. For a writer that continues where the log says it ended.
@@ -46,7 +45,6 @@ class AppendRequest:
     timeout_ms: int
     required_acks: int = -1
     is_atomic: bool = True
-    internal_topics_allowed: bool = False
     copied: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
     after_sequence: int | None = None
 

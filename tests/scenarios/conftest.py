@@ -90,7 +90,6 @@ class LocalStore:
         on_reset: ResetPolicy = ResetPolicy.FAIL,
         timeout_ms: int = 30_000,
         objects: tuple[DataObject, ...] | None = None,
-        internal_topics_allowed: bool = False,
         is_atomic: bool = True,
     ) -> ProduceResponse:
         """Write and commit one micro-batch as one task would."""
@@ -99,18 +98,17 @@ class LocalStore:
         identity = ProducerIdentity(query, incarnation or query, batch, run, kind, on_reset)
         ledger_id = self.cluster.lookup(topic).ledger_id
         return self.commit({ledger_id: Append(identity, "User:test", "", 0, objects)}, acks, timeout_ms,
-                           internal_topics_allowed, is_atomic)[ledger_id]  # fmt: skip
+                           is_atomic)[ledger_id]  # fmt: skip
 
     def commit(
         self,
         entries: Mapping[str, Append],
         acks: int = -1,
         timeout_ms: int = 30_000,
-        allowed: bool = False,
         is_atomic: bool = True,
     ) -> Mapping[str, ProduceResponse]:
         answers = self.manager.append_records(
-            {each: AppendRequest(append, timeout_ms, acks, is_atomic, allowed) for each, append in entries.items()}
+            {each: AppendRequest(append, timeout_ms, acks, is_atomic) for each, append in entries.items()}
         )
         assert self.manager.await_copies(30_000)
         return answers
