@@ -288,15 +288,14 @@ def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> 
     }
 
 
-def lost_ms(conf: Mapping[str, str], spark_version: str | None = None, checkpoint: str = "file") -> dict[str, int]:
+def lost_ms(conf: Mapping[str, str], spark_version: str | None = None) -> dict[str, int]:
     """Return what a micro-batch loses by each setting that ``conf`` lacks: milliseconds by name.
 
     Args:
         conf: of a session; absent names have Spark's defaults.
         spark_version: as ``session_conf``.
-        checkpoint: as ``session_conf``.
     """
-    wanted = session_conf(spark_version, checkpoint)
+    wanted = session_conf(spark_version)
     return {
         each.name: each.saved_ms
         for each in SESSION_SETTINGS

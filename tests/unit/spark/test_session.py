@@ -44,7 +44,7 @@ def test_conf_of_no_spark_version(version):
 def test_lost_time():
     assert lost_ms(session_conf("4.3.0"), "4.3.0") == {}
     assert set(lost_ms({}, "4.3.0")) == {CHECKPOINT_MANAGER, UNIX_SOCKETS}
-    assert set(lost_ms({}, "4.0.0", "hdfs")) == set()
+    assert set(lost_ms({}, "4.0.0")) == {CHECKPOINT_MANAGER}
     changed = session_conf("4.3.0") | {"spark.python.worker.reuse": "false"}
     assert lost_ms(changed, "4.3.0") == {"spark.python.worker.reuse": 1350}
 
