@@ -43,15 +43,17 @@ def make_write_plan(
         RetriableError: REPLOG_NO_QUORUM.
     """
     plans = []
-    cluster.refresh_ahead()
-    known, problem = _fold_known(cluster, topics or ())
-    cluster.refresh_if_stale()
     authorizer = Authorizer(cluster, principal)
+    known: set[TopicHandle] = set()
+    problem: ReplogError | None = None
     if topics is None:
-        names = cluster.topic_names()
+        names = cluster.topic_names()  # folds the ACLs as well
         allowed = authorizer.allowed_topics(AclOperation.WRITE, names)
     else:
         names = allowed = list(dict.fromkeys(topics))
+        cluster.refresh_ahead()
+        known, problem = _fold_known(cluster, names)
+        cluster.refresh_if_stale()
         authorizer.require_topic(AclOperation.WRITE, *names)
     handles = [cluster.lookup(name) for name in allowed]
     if problem is not None and known.issubset(handles):

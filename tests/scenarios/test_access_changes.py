@@ -77,6 +77,27 @@ def test_a_denial_said_elsewhere_stops_plan_and_commit_a_second_later(running):
     assert running.high_watermarks("t") == [100]
 
 
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_a_look_for_new_topics_finds_new_acls_too_and_costs_one_get_a_root(running, side):
+    topics = pytest.importorskip("spark_replog.spark.source.topics")
+    options = pytest.importorskip("spark_replog.spark.options")
+
+    def readable():
+        if side == "sink":
+            return [each.name for each in make_write_plan(running.cluster, None, WRITER).topics]
+        return sorted(topics.view_topics(running.cluster, options.Subscription(pattern="."), principal=WRITER).handles)
+
+    assert readable() == ["t"]
+    pass_second(running)
+    ledger = running.cluster.cluster_ledger
+    before = ledger.stats.gets
+    assert readable() == ["t"]
+    assert ledger.stats.gets == before + len(running.cluster.brokers.metadata_broker_ids)
+    denied = AclOperation.WRITE if side == "sink" else AclOperation.DESCRIBE
+    AclAdmin(running.other, ADMIN).add([replace(DENY_WRITER, operation=denied)])
+    assert readable() == []
+
+
 def test_a_plan_names_a_denial_before_a_ledger_that_does_not_answer(running, monkeypatch):
     asked = []
 

@@ -101,7 +101,6 @@ def view_topics(
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     missing: dict[str, NotFoundError] = {}
     trimmed: set[TopicPartition] = set()
-    cluster.refresh_if_stale()
     names = _readable(cluster, subscription, principal)
     known_handles = _refresh_ledgers(cluster, names)
     fresh = {handle.ledger_id for handle in known_handles.values()}
@@ -208,15 +207,15 @@ def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[Fet
 
 
 def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
-    """Return the names subscribed to; of a pattern those that the principal may know of."""
+    """Fold ACLs that are too old. Return the names subscribed to; of a pattern those that the principal may know of."""
     authorizer = Authorizer(cluster, principal)
-    if subscription.assignment is not None:
-        names = sorted(subscription.assignment)
-    elif subscription.pattern is None:
-        names = sorted(subscription.topics)
+    if subscription.pattern is None:
+        cluster.refresh_if_stale()
+        names = sorted(subscription.assignment or subscription.topics)
     else:
         pattern = re.compile(subscription.pattern)
-        found = [name for name in cluster.topic_names() if name not in INTERNAL_TOPICS and pattern.search(name)]
+        every = cluster.topic_names()  # folds the ACLs as well
+        found = [name for name in every if name not in INTERNAL_TOPICS and pattern.search(name)]
         names = authorizer.allowed_topics(AclOperation.DESCRIBE, found)
     authorizer.require_topic(AclOperation.READ, *names)
     return names
