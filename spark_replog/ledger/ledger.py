@@ -49,6 +49,8 @@ DEFAULT_SETTINGS = LedgerSettings()
 _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
 """A driver checks its deadline at least this often, even while a root hangs."""
+STOOD_STILL_MS = 100
+"""A wait that ends this much late was that of a process that was stopped, or got no processor."""
 LONG_READ_MS = 2_000
 """A read of journals that takes longer than this says so while it goes on."""
 ASK_RESTORES_MAX = 3
@@ -255,8 +257,7 @@ class Ledger(Generic[S]):
         learned, gets = core.prefix.learned_count, self.stats.gets
         now_ms: float = self._heard_ms
         while True:
-            deadline_ms = self._heard_ms + self._settings.quorum_timeout_ms
-            now_ms = self._step(now_ms, deadline_ms)
+            now_ms = self._step(now_ms, self._heard_ms + self._settings.quorum_timeout_ms)
             if core.phase is Phase.DONE:
                 break
             if core.prefix.learned_count != learned:
@@ -269,7 +270,7 @@ class Ledger(Generic[S]):
                         self.ledger_id,
                         self.stats.gets - gets,
                     )
-            elif now_ms >= deadline_ms:
+            elif now_ms >= self._heard_ms + self._settings.quorum_timeout_ms:
                 if self._io.learned_ms <= self._heard_ms:
                     raise self._not_decided()
                 self._heard_ms = self._io.learned_ms  # a read of many records is under way
@@ -476,8 +477,10 @@ class Ledger(Generic[S]):
         if core.phase not in (Phase.READY, Phase.DONE):
             until_ms = deadline_ms if core.wake_at_ms is None else min(deadline_ms, core.wake_at_ms)
             wait_ms = max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
-        completions = self._io.take(wait_ms)
+        began_ms, completions = now_ms, self._io.take(wait_ms)
         now_ms = self._clock.monotonic_ms()
+        if now_ms - began_ms > wait_ms + STOOD_STILL_MS:
+            self._heard_ms += now_ms - began_ms  # that was no silence of a root: nobody listened
         for completion in completions:
             core.complete(completion, now_ms)
         if self._core.fatal is not None:

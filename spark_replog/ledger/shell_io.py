@@ -314,8 +314,8 @@ class RootIo:
             return None
         finally:
             if is_first:
+                self._learned_ms = self._clock.monotonic_ms()  # first: there is no moment without either
                 self._listings.pop(url, None)
-                self._learned_ms = self._clock.monotonic_ms()
         names = ((info.key.rpartition("/")[2], info.size_bytes) for info in found)
         return Listed({int(name): size_bytes for name, size_bytes in names if name.isdecimal()})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
 
 LEDGER_ID = "0123456789abcdef0123456789abcdef"
-FAST = LedgerSettings(quorum_timeout_ms=400, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20)
+FAST = LedgerSettings(quorum_timeout_ms=20_000, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20)
+"""Retries fast, and waits long for a majority: a busy machine may stand still for seconds."""
+HASTY = replace(FAST, quorum_timeout_ms=2_000)
+"""For processes that meet no majority in the end."""
+UNHURRIED = LedgerSettings(quorum_timeout_ms=20_000, grace_ms=20_000)
+"""Every root answers in these tests: none is left out because the machine is busy."""
 
 
 class ListState:

@@ -11,9 +11,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import shell_io
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.storage.paths import journal_key
-
-UNHURRIED = LedgerSettings(quorum_timeout_ms=20_000, grace_ms=20_000)
-"""Every root answers in these tests: none is left out because the machine is busy."""
+from tests.unit.ledger.conftest import UNHURRIED
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -137,29 +135,17 @@ def test_cold_start_over_a_slow_network_reads_several_records_at_a_time(make_sto
     assert reader.journal_gets() == 3
 
 
-def test_a_long_journal_is_not_mistaken_for_silent_roots(make_store):
+def test_one_read_that_takes_longer_than_the_time_out_is_no_silence(make_store):
     store = make_store(3)
-    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=1000))
-    for number in range(600):
+    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=2_000))
+    for number in range(400):
         writer.append(b"command %d" % number)
-    crowds = [Crowd(faulty.store, get_seconds=0.25) for faulty in reader.faulty]
+    crowds = [Crowd(faulty.store, get_seconds=0.35) for faulty in reader.faulty]
     for counting, crowd in zip(reader.counting, crowds, strict=True):
         counting.store = crowd
-
-    assert len(reader.commands()) == 600
-    assert [store.counts["list_keys"] for store in reader.counting] == [1, 1, 1]  # several reads, one listing
-    slept_ms = 250 * 600 / max(crowd.most for crowd in crowds)
-    assert slept_ms > 2 * 1000  # so the read as a whole outlasted the timeout
-
-
-def test_one_read_that_takes_longer_than_the_time_out_is_no_silence_either(make_store):
-    store = make_store(3)
-    writer, reader = store.process(UNHURRIED), store.process(LedgerSettings(quorum_timeout_ms=500))
-    for number in range(64):
-        writer.append(b"command %d" % number)
-    for counting, faulty in zip(reader.counting, reader.faulty, strict=True):
-        counting.store = Crowd(faulty.store, get_seconds=0.4)  # 64 records: two round trips, 800 ms
-    assert len(reader.commands()) == 64
+    assert len(reader.commands()) == 400
+    assert [store.counts["list_keys"] for store in reader.counting] == [1, 1, 1]
+    assert all(350 * 400 / crowd.most > 2_000 for crowd in crowds), "the read as a whole outlasted the time-out"
 
 
 LISTINGS = {

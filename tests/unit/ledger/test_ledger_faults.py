@@ -7,6 +7,7 @@ import logging
 import random
 import re
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -32,7 +33,7 @@ from spark_replog.ledger.types import LedgerSettings
 from spark_replog.storage.paths import journal_folder, out_key
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.testing.manual_clock import ManualClock
-from tests.unit.ledger.conftest import LEDGER_ID, Store
+from tests.unit.ledger.conftest import FAST, HASTY, LEDGER_ID, UNHURRIED, Store
 from tests.unit.ledger.test_record import with_crc
 
 
@@ -134,12 +135,12 @@ def test_emptied_root_is_out(make_store):
     assert len(store.process().commands()) == 4
     store.take_away(1)
     with pytest.raises(RetriableError) as caught:
-        store.process().ledger.refresh()
+        store.process(HASTY).ledger.refresh()
     assert caught.value.code is ErrorCode.REPLOG_NO_QUORUM
     with pytest.raises(OutcomeUnknownError, match="broker 0"):
         process.append(b"on root 2 alone", timeout_ms=200)
     with pytest.raises(RetriableError, match="REPLOG_NO_QUORUM"):
-        store.process().append(b"never sent", timeout_ms=200)
+        store.process(HASTY).append(b"never sent", timeout_ms=200)
 
 
 def test_with_one_root_out_a_slow_one_makes_the_outcome_unknown_and_a_repeated_call_finds_it(make_store):
@@ -160,7 +161,7 @@ def test_with_one_root_out_a_slow_one_makes_the_outcome_unknown_and_a_repeated_c
 
 def test_no_quorum_names_the_roots(make_store):
     store = make_store(3)
-    process = store.process()
+    process = store.process(HASTY)
     process.append(b"before")
     store.take_away(0)
     store.take_away(2)
@@ -172,6 +173,34 @@ def test_no_quorum_names_the_roots(make_store):
     store.bring_back(0)
     assert process.commands() == [b"before"]
     assert process.append(b"after").result == "applied"
+
+
+def test_a_process_that_stood_still_gives_its_roots_the_time_to_answer(make_store):
+    store = make_store(3)
+    wanted = fill(store)
+    clock = ManualClock()
+    stopped = store.process(replace(FAST, quorum_timeout_ms=400), clock=clock)
+    all_asked = threading.Barrier(3, action=lambda: clock.sleep_ms(60_000))
+    stood_still, listed = set(), threading.Barrier(6)
+
+    def stand_still(counting):
+        get, list_keys = counting.get, counting.list_keys
+
+        def wrapped(key, **how):
+            if "/journal/" in key and counting not in stood_still:
+                stood_still.add(counting)
+                listed.wait(60)  # else a listing that begins later counts as an answer
+                all_asked.wait(60)
+                time.sleep(0.6)  # whoever waits for an answer wakes up before there is one
+            return get(key, **how)
+
+        counting.get = wrapped
+        counting.list_keys = lambda *args, **how: (list(list_keys(*args, **how)), listed.wait(60))[0]
+
+    for counting in stopped.counting:
+        stand_still(counting)
+    assert stopped.commands() == wanted
+    assert clock.time_ms == 60_000
 
 
 def test_a_write_that_never_gets_a_turn_reports_the_other_writers(make_store):
@@ -280,9 +309,7 @@ def test_read_only_process_answers_its_floor_and_says_so(make_store, caplog):
     for number in range(3):
         owner.append(b"before %d" % number)
     owner.faulty[2].is_down = True
-    reader = store.process(
-        LedgerSettings(quorum_timeout_ms=400, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20, read_only=True)
-    )
+    reader = store.process(replace(FAST, read_only=True))
     assert len(reader.commands()) == 3
     owner.append(b"on 0 and 1")
     store.take_away(0)
@@ -515,7 +542,7 @@ def test_root_that_went_back_in_time_is_noticed(make_store):
         process.append(b"command %d" % number)
     for path in store.journal(1)[-3:]:
         path.unlink()
-    reader = store.process()
+    reader = store.process(HASTY)
     assert len(reader.commands()) == 5
     store.take_away(0)
     with pytest.raises(RetriableError, match="REPLOG_NO_QUORUM") as caught:
@@ -526,21 +553,17 @@ def test_root_that_went_back_in_time_is_noticed(make_store):
 
 def test_values_that_every_root_holds_are_not_kept(make_store):
     store = make_store(3)
-    process = store.process()
+    process = store.process(UNHURRIED)
     for number in range(50):
         process.append(b"command %d" % number)
     assert len(process.ledger._core.prefix.payloads) <= 2
-    reader = store.process()
+    reader = store.process(UNHURRIED)
     reader.ledger.refresh()
     assert len(reader.ledger._core.prefix.payloads) <= 2
     store.take_away(2)
     for number in range(5):
         process.append(b"away %d" % number)
     assert len(process.ledger._core.prefix.payloads) >= 5
-
-
-PATIENT = LedgerSettings(quorum_timeout_ms=1_500, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20)
-"""For what a root must have time to say on a busy machine."""
 
 
 def take_back_in_time(store, root, record_count):
@@ -573,7 +596,7 @@ def test_a_root_that_went_back_in_time_is_out_for_everybody(make_store, caplog):
     # One that never saw what the root had would count it, were it not told.
     store.take_away(1)
     with pytest.raises(RetriableError, match="went back in time"):
-        store.process(PATIENT).ledger.refresh()
+        store.process(HASTY).ledger.refresh()
     store.bring_back(1)
     assert len(store.process().commands()) == 4 + number
 

@@ -130,7 +130,7 @@ def test_heads_between_the_markers_and_the_decided_snapshot_go(make_store, root_
 def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeypatch, root_count, is_behind_marker):
     """Whoever truncates is stopped before its marker, or right behind it, until its snapshot's head is deleted."""
     store = make_store(root_count)
-    late, writer = paged(store), paged(store, KEPT)
+    late, writer = (paged(store, replace(each, quorum_timeout_ms=400)) for each in (BY_HAND, KEPT))
     late_keeper = keeper_of(late)
     fill(late, 0, 20)
     shoot_and_die(late)
