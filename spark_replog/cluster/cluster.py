@@ -61,6 +61,10 @@ class TopicHandle:
     ledger_id: LedgerId
 
 
+KnownTopics = tuple[set[TopicHandle], ReplogError | None]
+"""Topics that were folded, and the error where that failed."""
+
+
 class Cluster:
     """An opened store. Thread safe.
 
@@ -314,6 +318,41 @@ class Cluster:
             look()
         for future in pending:
             future.result()
+
+    def refresh_known_topics(self, names: Iterable[str]) -> KnownTopics:
+        """Fold the topics of these names that this process knows and, beside them, ACLs and quotas that are too old.
+
+        Returns:
+            What ``refresh_other_topics`` needs.
+
+        Raises:
+            ReplogError: as ``refresh``: the ACLs and quotas cannot be read.
+        """
+        self.refresh_ahead()
+        known, problem = set(), None
+        for name in names:
+            with suppress(ReplogError):  # not known yet
+                known.add(self.lookup(name, is_folded=True))
+        try:
+            self.refresh_topics(known)
+        except ReplogError as error:
+            problem = error
+        self.refresh_if_stale()
+        return known, problem
+
+    def refresh_other_topics(self, handles: Sequence[TopicHandle], known: KnownTopics) -> None:
+        """Fold the topics that ``refresh_known_topics`` did not fold; call it after the ACLs were checked.
+
+        Args:
+            handles: as looked up since. A topic that was made again has another handle: its old ledger may fail.
+
+        Raises:
+            ReplogError: as ``refresh_topics``, also for what failed there.
+        """
+        folded, problem = known
+        if problem is not None and folded.issubset(handles):
+            raise problem
+        self.refresh_topics([each for each in handles if problem is not None or each not in folded])
 
     def folded_topic(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Return the topic as this process has folded it so far; reads nothing. See ``topic_state``.

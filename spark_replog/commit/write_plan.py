@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.cluster import Cluster, KnownTopics, TopicHandle
 from spark_replog.commit.catch_up import plan_copies
 from spark_replog.config import CoordinatorConfig, stored_topic_config
-from spark_replog.errors import NotFoundError, ReplogError
+from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
@@ -44,21 +43,16 @@ def make_write_plan(
     """
     plans = []
     authorizer = Authorizer(cluster, principal)
-    known: set[TopicHandle] = set()
-    problem: ReplogError | None = None
+    known: KnownTopics = set(), None
     if topics is None:
         names = cluster.topic_names()  # folds the ACLs as well
         allowed = authorizer.allowed_topics(AclOperation.WRITE, names)
     else:
         names = allowed = list(dict.fromkeys(topics))
-        cluster.refresh_ahead()
-        known, problem = _fold_known(cluster, names)
-        cluster.refresh_if_stale()
+        known = cluster.refresh_known_topics(names)
         authorizer.require_topic(AclOperation.WRITE, *names)
     handles = [cluster.lookup(name) for name in allowed]
-    if problem is not None and known.issubset(handles):
-        raise problem
-    cluster.refresh_topics([each for each in handles if problem is not None or each not in known])
+    cluster.refresh_other_topics(handles, known)
     for handle in handles:
         try:
             plans.append(_plan_topic(cluster, handle))
@@ -78,22 +72,6 @@ def make_write_plan(
         ),
         missing_copies=plan_copies(cluster, [plan.ledger_id for plan in plans], config or cluster.config),
     )
-
-
-def _fold_known(cluster: Cluster, names: Iterable[str]) -> tuple[set[TopicHandle], ReplogError | None]:
-    """Fold the topics of these names that this process knows; return them, and the error if a fold failed.
-
-    It is not raised here: the ACLs are checked first, and a topic that was made again does not need its old ledger.
-    """
-    known = set()
-    for name in names:
-        with suppress(ReplogError):  # not known yet
-            known.add(cluster.lookup(name, is_folded=True))
-    try:
-        cluster.refresh_topics(known)
-    except ReplogError as error:
-        return known, error
-    return known, None
 
 
 def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:

@@ -23,6 +23,8 @@ from spark_replog.ids import new_id
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.monitor.store_monitor import StoreMonitor
+from spark_replog.spark.options import Subscription
+from spark_replog.spark.source.topics import view_topics
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
@@ -195,12 +197,19 @@ def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds, met
     assert min(found) == 3, found
 
 
-def test_a_micro_batch_is_planned_by_one_look_at_acls_and_topics(path, rounds):
+@pytest.mark.parametrize("side", ["source", "sink"])
+def test_a_micro_batch_is_planned_by_one_look_at_acls_and_topics(path, rounds, side):
+    def plan():
+        if side == "sink":
+            make_write_plan(cluster, ["orders"])
+        else:
+            view_topics(cluster, Subscription(topics=("orders",)))
+
     found, cluster = [], far(path, rounds, metadata_max_age_ms=80)
-    make_write_plan(cluster, ["orders"])
+    plan()
     for _ in range(ATTEMPTS):
         before = rounds.count
-        make_write_plan(cluster, ["orders"])
+        plan()
         found.append(rounds.count - before)
         if min(found) == 1:
             break

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from spark_replog.cluster.authorizer import Authorizer, default_principal
-from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.cluster import Cluster, KnownTopics, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -101,8 +101,12 @@ def view_topics(
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     missing: dict[str, NotFoundError] = {}
     trimmed: set[TopicPartition] = set()
+    known_topics: KnownTopics = set(), None
+    if subscription.pattern is None:
+        known_topics = cluster.refresh_known_topics(subscription.assignment or subscription.topics)
     names = _readable(cluster, subscription, principal)
-    known_handles = _refresh_ledgers(cluster, names)
+    known_handles = _handles_of(cluster, names)
+    cluster.refresh_other_topics(list(known_handles.values()), known_topics)
     fresh = {handle.ledger_id for handle in known_handles.values()}
     for name in names:
         try:
@@ -207,10 +211,9 @@ def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[Fet
 
 
 def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
-    """Fold ACLs that are too old. Return the names subscribed to; of a pattern those that the principal may know of."""
+    """Return the names subscribed to; of a pattern those that the principal may know of."""
     authorizer = Authorizer(cluster, principal)
     if subscription.pattern is None:
-        cluster.refresh_if_stale()
         names = sorted(subscription.assignment or subscription.topics)
     else:
         pattern = re.compile(subscription.pattern)
@@ -221,13 +224,12 @@ def _readable(cluster: Cluster, subscription: Subscription, principal: str | Non
     return names
 
 
-def _refresh_ledgers(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicHandle]:
-    """Fold the ledgers of the topics that exist, each once, all at the same time; return which."""
+def _handles_of(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicHandle]:
+    """Return the topics that exist."""
     handles = {}
     for name in names:
         with suppress(NotFoundError):  # the caller reports it
             handles[name] = cluster.lookup(name)
-    cluster.refresh_topics(handles.values())
     return handles
 
 
