@@ -47,12 +47,8 @@ from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIde
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark.options import parse_source_options
 from spark_replog.spark.source.stream_reader import StreamReader
-from spark_replog.storage import brokers as broker_sets
 from spark_replog.storage.io_pool import IoPool
-from spark_replog.storage.object_store import Buffer
-from spark_replog.storage.open_store import open_store as open_root
 from spark_replog.storage.paths import data_key
-from spark_replog.testing.counting_store import CountingStore
 from spark_replog.write.task_writer import TaskWriter
 
 AGES = (100, 10_000, 100_000, 1_000_000)
@@ -215,31 +211,6 @@ def settled(path: Path, commits: int) -> Path:
 # -- figures ------------------------------------------------------------------------------------------
 
 
-class Tally(CountingStore):
-    """Counts the bytes of gets too."""
-
-    gets = 0
-    size_bytes = 0
-
-    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
-        """As ``ObjectStore.get``."""
-        found = super().get(key, start=start, size_bytes=size_bytes)
-        Tally.gets += 1
-        Tally.size_bytes += len(found or b"")
-        return found
-
-
-@contextmanager
-def counted() -> Iterator[None]:
-    """Count gets and bytes of the stores that are opened meanwhile."""
-    Tally.gets = Tally.size_bytes = 0
-    broker_sets.open_store = lambda *a, **k: Tally(open_root(*a, **k))  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        broker_sets.open_store = open_root  # type: ignore[attr-defined]
-
-
 def open_cold(path: Path) -> Cluster:
     """Open as a new process does, and fold the topic's ledger; ``Cluster.shared`` answers with it from now on."""
     clusters._SHARED.clear()
@@ -369,18 +340,23 @@ def files_of(path: Path) -> tuple[int, int, int, int, int]:
     return live, data, pages, len(keys) - data - pages, fullest
 
 
+def gets(cluster: Cluster) -> tuple[int, int]:
+    """Return how many gets a store has cost since it was opened, that opening included, and their bytes."""
+    calls = [calls for key, calls in cluster.brokers.calls.read().items() if key.kind == "get"]
+    return sum(each.call_count for each in calls), sum(each.size_bytes for each in calls)
+
+
 def open_figures(paths: Sequence[Path]) -> None:
     """Print what cold opens read."""
     opened = []
     for path in paths:
         open_cold(path)  # imports, threads
-        with counted():
-            clusters._SHARED.clear()
-            cluster = Cluster.shared(str(path))
-            handle = cluster.lookup("t")
-            of_cluster = Tally.gets
-            cluster.topic_state(handle)
-        opened.append((of_cluster, Tally.gets - of_cluster, Tally.size_bytes))
+        cluster = Cluster.open(str(path / "broker-0"))  # of a parent folder, names of brokers are tried too
+        handle = cluster.lookup("t")
+        of_store, _ = gets(cluster)
+        cluster.topic_state(handle)
+        count, size_bytes = gets(cluster)
+        opened.append((of_store, count - of_store, size_bytes))
     for what, *counts in zip(("gets of the store", "gets of the ledger", "bytes of both"), *opened, strict=True):
         print(f"| cold open: {what} | {counts[0]:,} | {counts[1]:,} |")
 
@@ -394,9 +370,11 @@ def case_figures(paths: Sequence[Path], rounds: int) -> None:
             for path, each, taken in zip(paths, made, runs, strict=True):
                 taken.append(timed(path, name, each[name]))
     for name, runs in found.items():
-        wall, cpu = ([statistics.median(each[at] for each in taken) for taken in runs] for at in (0, 1))
-        walls = f"{wall[0]:.2f} ms | {wall[1]:.2f} ms | {wall[1] / wall[0]:.2f}"
-        print(f"| {name} | {walls} | {cpu[0]:.2f} | {cpu[1]:.2f} |")
+        cells = []
+        for at, pick in ((0, statistics.median), (1, statistics.median), (1, min)):
+            young, old = (pick([each[at] for each in taken]) for taken in runs)
+            cells.append(f"{young:.2f} | {old:.2f} | {old / young:.2f}")
+        print(f"| {name} | {' | '.join(cells)} |")
 
 
 def commit_figures(committers: Sequence[Committer], what: str, count: int) -> None:
@@ -419,7 +397,9 @@ def measure(folder: Path, kind: Kind, age: int, rounds: int, commits: int) -> No
     """Print the figures of an age beside those of 100 commits."""
     ages = (AGES[0], age)
     paths = [settled(grow(folder, kind, each), each) for each in ages]
-    print(f"| {kind} | 100 commits | {age:,} | ratio | CPU ms | CPU ms |\n|" + " --- |" * 6)
+    measures = "ms, median", "CPU ms, median", "CPU ms, smallest"
+    heads = " | ".join(f"{each}: 100 commits | {age:,} | ratio" for each in measures)
+    print(f"| {kind} | {heads} |\n|" + " --- |" * 10)
     open_figures(paths)
     case_figures(paths, rounds)
     pairs = list(zip(ages, paths, strict=True))
