@@ -223,7 +223,9 @@ def _read_column(reader: Reader, column: npt.NDArray[np.uint64]) -> None:
         raise damaged("a column's base does not fit 64 bits")
     cells = column[is_delta:]
     cells.fill(low % 2**64)
-    if width:
+    if width in (1, 2, 4, 8):
+        cells += np.frombuffer(reader.raw(width * len(cells)), f"<u{width}")
+    elif width:
         padded = np.zeros((len(cells), 8), np.uint8)
         padded[:, :width] = np.frombuffer(reader.raw(width * len(cells)), np.uint8).reshape(len(cells), width)
         cells += padded.view("<u8").ravel()
