@@ -319,7 +319,6 @@ def answers(state):
                 each.end_within_bytes(each.log_start_offset, end, size) for size in range(0, 200, 41)
             ]
             found[key, "live bytes"] = each.live_bytes
-            found[key, "ends"] = [state.replica_end_offset(*key, broker) for broker in range(4)]
     return found
 
 
