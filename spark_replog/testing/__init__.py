@@ -1,1 +1,1 @@
-"""Shipped test kit: store doubles, fault injector, store contract. Nothing else imports it."""
+"""Shipped test kit: store contract, fault injector, call counter, HTTP proxy. Nothing else imports it."""

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.testing.memory_store import new_memory_store
 from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.memory_store import new_memory_store
 
 
 class TestMemoryStore(ObjectStoreContract):

@@ -15,7 +15,7 @@ from spark_replog.errors import AuthorizationError, ErrorCode, RetriableError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quotas import QuotaEntity
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 ADMIN, WRITER = "User:admin", "User:test"
 DENY_WRITER = AclBinding(ResourceType.TOPIC, "t", PatternType.LITERAL, WRITER, AclOperation.WRITE, Permission.DENY)

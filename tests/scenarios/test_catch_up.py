@@ -7,7 +7,7 @@ from dataclasses import replace
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 
 def ledger_of(store):

@@ -15,7 +15,7 @@ from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permissi
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.quotas import FetchQuota, QuotaEntity, QuotaScope
 from spark_replog.read.fetcher import forget_rates, throttle
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")
 

@@ -17,7 +17,7 @@ from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.maintenance.journal_scrub import JournalFault, _LedgerScrub, scrub_journals
 from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, _live_objects, _looks, scrub
 from spark_replog.storage.object_store import Buffer, ObjectStore
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import put_arrow, repair
 

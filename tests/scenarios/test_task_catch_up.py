@@ -22,7 +22,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.testing.counting_store import CountingStore
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 # Long: only tasks bring the replica up to date, not the commit itself.
 SLOW_COMMITS = CoordinatorConfig(replica_rejoin_wait_ms=3_600_000, replica_lag_time_max_ms=500)

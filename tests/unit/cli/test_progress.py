@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from spark_replog.cli.output import ProgressLine
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 
 class Terminal(io.StringIO):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 from tests.unit.client.consumer_setup import filled, store, store3
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers

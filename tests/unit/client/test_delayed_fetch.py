@@ -10,7 +10,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.client.record_fetcher import FetchPartition, is_answered, look, wait_for_rows
 from spark_replog.errors import ErrorCode
 from spark_replog.log.fold.partition_state import PartitionState
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 from tests.unit.client.consumer_setup import rows
 
 MAX = 1 << 20

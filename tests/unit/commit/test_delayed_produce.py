@@ -17,7 +17,7 @@ from spark_replog.commit.replication import (
 )
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import PartitionKey
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 KEY: PartitionKey = ("topic", 0)
 

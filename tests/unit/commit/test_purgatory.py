@@ -11,7 +11,7 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory, Timer
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 
 class Operation(DelayedOperation):

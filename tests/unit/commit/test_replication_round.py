@@ -29,7 +29,7 @@ from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, DataObject, IdentityKind, IsrChange, ProducerIdentity, Section, TopicInit
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 TOPIC = "a" * 32
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.ledger.root import Completion, Read, Status
 from spark_replog.testing.faulty_store import Fault
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import Process, Store
 from tests.unit.ledger.snapshot_setup import BY_HAND, core_of, fill, keeper_of, paged, shoot, shoot_and_die
 

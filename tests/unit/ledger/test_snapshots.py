@@ -25,7 +25,7 @@ from spark_replog.log.codec.commands import (
 from spark_replog.snapshot import DecidedSnapshot, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.testing.faulty_store import Fault
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, HASTY, LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import (
     BY_HAND,

@@ -23,7 +23,7 @@ from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import journal_key, ledger_folders
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 
 def roots_of(folder, count=3):

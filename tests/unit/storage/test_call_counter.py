@@ -21,7 +21,7 @@ from spark_replog.storage.call_counter import (
 )
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.faulty_store import FaultyStore
-from spark_replog.testing.memory_store import new_memory_store
+from tests.memory_store import new_memory_store
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.storage.fsspec_store import AzureStore, FsspecStore, GcsStore, S3Store, error_code_of, status_of
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 
 
 class FakeFileSystem:

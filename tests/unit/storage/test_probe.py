@@ -9,13 +9,14 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage import probe as module
+from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome, ObjectInfo
 from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
-from spark_replog.testing.memory_store import MemoryStore, new_memory_store
+from tests.memory_store import new_memory_store
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import LOOK_SIZE_BYTES_MIN, RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
-from spark_replog.testing.manual_clock import ManualClock
-from spark_replog.testing.memory_store import new_memory_store
+from tests.manual_clock import ManualClock
+from tests.memory_store import new_memory_store
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
 

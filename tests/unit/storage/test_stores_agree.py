@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.storage.posix_store import PosixStore
-from spark_replog.testing.memory_store import new_memory_store
+from tests.memory_store import new_memory_store
 
 # Folder and file names never meet, and sort around each other: '.' < '/' < '0'.
 FOLDERS = ["", "a/", "a./", "a0/", "a/b/", "a/b-/"]

@@ -11,7 +11,7 @@ from spark_replog.config import ProducerConfig
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage.brokers import BrokerSet, write_root_files
-from spark_replog.testing.manual_clock import ManualClock
+from tests.manual_clock import ManualClock
 from tests.unit.write import task_sender_setup
 from tests.unit.write.sender_setup import CONFIG, Setup
 from tests.unit.write.support import PATIENT, FaultyBrokers, Task

@@ -30,6 +30,3 @@ class ManualClock:
         """Note the sleep and move the time."""
         self.slept_ms.append(duration_ms)
         self.time_ms += duration_ms
-
-
-__all__ = ["ManualClock"]

@@ -9,6 +9,3 @@ from spark_replog.storage.memory_store import MemoryStore
 def new_memory_store() -> MemoryStore:
     """Return an empty store that shares nothing with any other."""
     return MemoryStore(f"memory://{new_id()}")
-
-
-__all__ = ["MemoryStore", "new_memory_store"]
