@@ -35,7 +35,7 @@ def make_store(
         compression=compression,
         max_message_bytes=2**31 - 1,
     )
-    return brokers, WritePlan(str(folder), (), brokers.cluster_id, (topic,), "User:benchmark", 0)
+    return brokers, WritePlan(str(folder), (topic,), "User:benchmark", 0)
 
 
 def make_input(rows: int, value_bytes: int, *, keyed: bool) -> bytes:

@@ -61,8 +61,6 @@ def make_write_plan(
                 raise
     return WritePlan(
         path=cluster.path,
-        storage_options=tuple(sorted(cluster.storage_options.items())),
-        cluster_id=cluster.brokers.cluster_id,
         topics=tuple(plans),
         principal=authorizer.principal,
         made_at_ms=cluster.clock.now_ms(),

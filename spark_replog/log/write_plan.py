@@ -105,8 +105,6 @@ class WritePlan:
     """All that the tasks of one micro-batch carry. Picklable; made by ``commit.write_plan``."""
 
     path: str
-    storage_options: tuple[tuple[str, str], ...] = field(repr=False)  # secrets
-    cluster_id: str
     topics: tuple[TopicPlan, ...]
     """The one topic asked for, or every topic when rows name their topic."""
     principal: str

@@ -15,7 +15,6 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import storage_options
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.log.write_plan import WritePlan
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.storage.open_store import normalise_url
 
@@ -70,7 +69,6 @@ def test_no_object_shows_them():
         Settings(storage_options={"secret": SECRET}),
         parse_source_options({**spark, "subscribe": "t"}, streaming=True),
         parse_sink_options({**spark, "topic": "t"}, streaming=False),
-        WritePlan("/s", (("secret", SECRET),), "c", (), "User:me", 0),
     ]
     assert [each for each in map(repr, shown) if SECRET in each] == []
 

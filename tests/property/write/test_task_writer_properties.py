@@ -86,7 +86,7 @@ def test_every_row_once_in_its_place(
         TopicPlan(name, f"id-{name}", "l" * 32, 0, ((0,),) * count, ((0,),) * count, 1, compression, 10_000, False)
         for name, count in COUNTS.items()
     )
-    plan = WritePlan("memory://store", (), brokers.cluster_id, topics, "User:t", 0)
+    plan = WritePlan("memory://store", topics, "User:t", 0)
     config = ProducerConfig(
         batch_size_bytes=batch_size, max_request_size_bytes=max(300, request_size), buffer_memory_bytes=50_000
     )

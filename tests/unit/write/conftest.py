@@ -37,7 +37,7 @@ def make_brokers() -> Callable[..., FaultyBrokers]:
 @pytest.fixture
 def make_plan() -> Callable[..., WritePlan]:
     def make(brokers: BrokerSet, *topics: TopicPlan, path: str = "memory://store") -> WritePlan:
-        return WritePlan(path, (), brokers.cluster_id, topics, "User:test", 0)
+        return WritePlan(path, topics, "User:test", 0)
 
     return make
 
@@ -87,7 +87,7 @@ def make(make_topic: Callable[..., TopicPlan], clock: ManualClock) -> Callable[.
 
     def build(config: ProducerConfig = CONFIG, *, idempotent: bool = True, **more: Any) -> Setup:
         topic = make_topic(sets=((0,), (1,), (2,)), min_insync=1)
-        return Setup(WritePlan("memory://store", (), "c", (topic,), "User:t", 0), config, clock, idempotent, **more)
+        return Setup(WritePlan("memory://store", (topic,), "User:t", 0), config, clock, idempotent, **more)
 
     return build
 
@@ -95,7 +95,7 @@ def make(make_topic: Callable[..., TopicPlan], clock: ManualClock) -> Callable[.
 @pytest.fixture
 def make_task_sender(make_topic: Callable[..., TopicPlan]) -> Callable[..., TaskSetup]:
     def build(config: ProducerConfig = task_sender_setup.CONFIG, **topic: Any) -> TaskSetup:
-        plan = WritePlan("memory://store", (), "c", (make_topic(sets=((0, 1, 2),) * 8, **topic),), "User:t", 0)
+        plan = WritePlan("memory://store", (make_topic(sets=((0, 1, 2),) * 8, **topic),), "User:t", 0)
         return TaskSetup(plan, config)
 
     return build

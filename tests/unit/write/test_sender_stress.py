@@ -144,7 +144,7 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
         accumulator.assign(queue, Destination(topic.ledger_id, topic.generation, (0, 1, 2), None, "none"))
     transport = PutTransport(brokers)
     log = FailingLog(read, seed=max_in_flight)
-    plan = WritePlan("memory://store", (), brokers.cluster_id, (topic,), "User:t", 0)
+    plan = WritePlan("memory://store", (topic,), "User:t", 0)
     sender = Sender(
         accumulator,
         transport,
