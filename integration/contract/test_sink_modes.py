@@ -79,7 +79,7 @@ def test_progress_counts_the_rows_written(spark, store):
 
     def rows_written(spark, path, source, sink, checkpoint):
         query = start_copy(spark, path, source, sink, checkpoint)  # noqa: F821
-        query.awaitTermination(60)
+        query.awaitTermination(600)
         return sum(progress["sink"]["numOutputRows"] for progress in query.recentProgress)
 
     arguments = {"path": str(store.path), "source": source, "sink": sink, "checkpoint": store.checkpoint("counted")}
@@ -133,7 +133,7 @@ def delete_during_the_batch(spark, path, source, doomed, spared, checkpoint):
         frame.writeStream.format("replog").option("checkpointLocation", checkpoint).trigger(availableNow=True)
         .start(path)
     )  # fmt: skip
-    query.awaitTermination(90)
+    query.awaitTermination(600)
     if query.exception() is not None:
         raise query.exception()
 
@@ -166,6 +166,6 @@ def copy_by_parity(spark, path, source, doomed, spared, checkpoint):
     )
     query = frame.writeStream.format("replog").option("checkpointLocation", checkpoint).trigger(availableNow=True)
     query = query.start(path)
-    query.awaitTermination(90)
+    query.awaitTermination(600)
     if query.exception() is not None:
         raise query.exception()

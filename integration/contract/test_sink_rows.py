@@ -121,7 +121,7 @@ def test_a_timestamp_column_that_is_none_is_ignored_as_by_kafka_and_the_log_says
         frame = ticks.selectExpr(*query.removeprefix("select ").split(", "))
         writer = frame.writeStream.format("replog").option("topic", topic).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start(path)
-        query.awaitTermination(60)
+        query.awaitTermination(600)
         if query.exception() is not None:
             raise query.exception()
         frame = spark.read.format("replog").option("subscribe", topic).load(path)

@@ -144,7 +144,7 @@ def test_a_stream_joined_with_itself(spark, store, path):
             found.extend(row.offset for row in batch.collect())
 
         query = left.join(right, "offset").writeStream.foreachBatch(put).option("checkpointLocation", checkpoint)
-        query.trigger(availableNow=True).start().awaitTermination(90)
+        query.trigger(availableNow=True).start().awaitTermination(600)
         return sorted(found)
 
     found = run_in(spark, self_join, path=path, topic=topic, checkpoint=store.checkpoint("self-join"))

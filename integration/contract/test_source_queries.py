@@ -25,7 +25,7 @@ def union_of_two(spark, path, topics, checkpoint):
 
     writer = stream(topics[0]).union(stream(topics[1])).writeStream.foreachBatch(put)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination(90)
+    query.awaitTermination(600)
     return [batches, sum(progress.numInputRows for progress in query.recentProgress)]
 
 
@@ -66,7 +66,7 @@ def joined_and_started_twice(spark, path, topics, folder):
         return writer.trigger(availableNow=True).start()
 
     for query in [start("joined", joined), start("again", left), start("twice", left.union(left))]:
-        query.awaitTermination(90)
+        query.awaitTermination(600)
     spark.conf.unset("spark.sql.shuffle.partitions")
     return found
 

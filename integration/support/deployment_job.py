@@ -49,7 +49,7 @@ query = (
     .trigger(availableNow=True)
     .start(path)
 )
-query.awaitTermination(90)
+query.awaitTermination(600)
 error = query.exception()
 facts["error"] = None if error is None else str(error)
 spark.sql(f"create or replace temporary view copied using replog options (path '{path}', subscribe 'out')")

@@ -78,7 +78,7 @@ def stream_wait_for_error(spark, name):
     """Wait for the query's end by an error and raise it."""
     stream = STREAMS.pop(name)
     try:
-        stream.query.awaitTermination(60)
+        stream.query.awaitTermination(600)
     finally:
         stream.query.stop()
 
@@ -100,7 +100,7 @@ def stream_run(spark, path, checkpoint, options, trigger="now", **more):
     """Run a query to its end; return its batches with rows."""
     stream = Watched(spark, path, checkpoint, options, trigger, **more)
     try:
-        stream.query.awaitTermination(90)
+        stream.query.awaitTermination(600)
     finally:
         stream.query.stop()
     stream.check()
@@ -117,7 +117,7 @@ def stream_refusals(spark, path, checkpoint_folder, cases):
         try:
             where = options.pop("path", path)
             stream = Watched(spark, where, f"{checkpoint_folder}/{number}", options, "now")
-            stream.query.awaitTermination(90)
+            stream.query.awaitTermination(600)
             answers.append(None)
         except Exception as error:
             answers.append(str(error))

@@ -58,7 +58,7 @@ def test_a_slow_follower_gets_each_object_once(slow_shop: Shop, acks: str) -> No
     for number in range(3):
         producer.send(topic, b"%d" % number).result(30)
     SlowBrokers.gate.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(slow_shop.values(topic)) < 3 and time.monotonic() < deadline:
         producer.send(topic, b"more").result(30)
         time.sleep(0.05)

@@ -405,7 +405,7 @@ def test_one_poller_feeds_all_viewers_and_ends_with_the_last():
         assert not poller.done()
         await second.aclose()
         assert feed.viewer_count == 0 and feed._poller is None
-        await asyncio.wait([poller], timeout=30)
+        await asyncio.wait([poller], timeout=120)
         assert poller.done()
         count = looks.count
         await asyncio.sleep(0.01)
