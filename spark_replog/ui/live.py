@@ -116,6 +116,8 @@ class Feed:
                 await asyncio.to_thread(self._live.seen)
             except ReplogError as error:  # the pages that ask now are told the same
                 _LOG.warning("the store does not answer: %s", error)
+            except Exception:  # else no viewer would be told of anything any more
+                _LOG.exception("a look at the store ended with an error that is not the store's")
             self._number += 1
             async with self._changed:
                 self._changed.notify_all()

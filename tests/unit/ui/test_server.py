@@ -384,6 +384,29 @@ def test_a_connection_without_a_new_look_is_kept_alive_by_a_line_that_asks_for_n
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("error", [DOWN, OSError("too many open files")])
+def test_a_look_that_fails_does_not_end_the_feed(error):
+    errors = [error, error]
+
+    class Looks:
+        age_ms = 1
+
+        def seen(self):
+            if errors:
+                raise errors.pop()
+
+    async def scenario() -> None:
+        feed = Feed(Looks())
+        viewer = feed.follow()
+        number = await anext(viewer)
+        while errors or number < 3:  # the feed's keep-alive would be None
+            number = await anext(viewer)
+            assert number is not None
+        await viewer.aclose()
+
+    asyncio.run(scenario())
+
+
 def test_one_poller_feeds_all_viewers_and_ends_with_the_last():
     class Looks:
         age_ms = 1
