@@ -1,8 +1,8 @@
-"""The order of steps of one ledger in one process. Pure: no I/O, clock or thread.
+"""The state machine of one ledger in one process. Pure: no I/O, clock or thread.
 
-The shell (or the simulation) drives it: begin a goal, run every operation that `poll` gives out,
-hand each answer to `complete`, and poll again, at `wake_at_ms` at the latest. At most one operation
-per root is out at any time; a root whose operation is out counts as missing.
+The shell (or the simulation) drives it: begin a goal, run every operation that `poll` returns,
+pass each answer to `complete`, and poll again, at `wake_at_ms` at the latest. At most one operation
+per root is in flight; a root with an operation in flight counts as missing.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from spark_replog.ledger.types import LedgerSettings
 READ_LIMIT = 512
 NO_ROOT = -1
 REREAD_MS = 5.0
-"""The first pause before a tail that may be decided is looked at again; less where an operation takes less."""
+"""The first pause before a tail that may be decided is read again; shorter if operations are faster."""
 RIVAL_MS = 2000.0
-"""How long a process that claimed counts as one that takes part in the contention."""
+"""How long after its last claim another process counts as a rival."""
 PATIENT_TURNS = 5
-"""After this many turns that it has left to others a process becomes less polite with each."""
+"""After a process has yielded this many turns, it waits less with each further one."""
 STREAK_MIN = 2
 """After this many own entries in a row, without rivals, an owner appends without reading the journals first."""
 DAMAGE = (CorruptDataError, UnsupportedFormatError)
-"""A journal that cannot be read as it is. Its root counts as missing."""
+"""Errors of a journal that cannot be read. Its root counts as missing."""
 DAMAGED_READS = 3
-"""After this many failed reads in a row the file is damaged, and not one transfer."""
+"""After this many failed reads in a row the file itself is damaged, not a single transfer."""
 DAMAGED_RETRY_MS = 5000.0
-"""A journal out of order is read again from its beginning, so not often."""
+"""How long to wait before a journal out of order is read again: the read starts at its beginning."""
 
 _TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
 _READ = frozenset({*READ_BY_THIS_GOAL, Standing.KNOWN})
@@ -77,7 +77,7 @@ _AFTER_CHECK = {
 
 
 class Phase(Enum):
-    """The step that a goal has reached; `TRANSITIONS` holds what may follow."""
+    """The step that a goal has reached; `TRANSITIONS` lists the steps that may follow."""
 
     IDLE = "idle"
     SYNC = "sync"
@@ -86,11 +86,11 @@ class Phase(Enum):
     """Another process claimed and has not appended yet: it gets time to finish, then SYNC."""
     CLAIM = "claim"
     READY = "ready"
-    """The fold is the newest there is: the caller calls `propose` or `finish`."""
+    """The fold is up to date: the caller calls `propose` or `finish`."""
     LEAD = "lead"
     """A value is in flight."""
     GRACE = "grace"
-    """It is decided; the remaining roots get a moment."""
+    """The value is decided; the remaining roots get `grace_ms`."""
     DONE = "done"
 
 
@@ -118,12 +118,12 @@ class LedgerCore:
 
     Attributes:
         phase: changed by `_enter` and `finish` only.
-        is_tail_unclear: the last read goal ended with a tail that may be decided or not.
+        is_tail_unclear: the last read goal ended with a tail that may or may not be decided.
         fatal: an error that ends this ledger in this process.
         snapshot: the last decided snapshot whose head is on a majority: its base and its name; None for none.
-        base_name: of the snapshot that the prefix began with, "" for entry 0.
-        owners: incarnations: whose ledger it was before the last own claim, and this one; the first is zero for nobody.
-        settled: of the last own value: (index, whether it was decided there); read and set to None.
+        base_name: name of the snapshot that the prefix began with, "" for entry 0.
+        owners: incarnation of the last other claimant before an own claim (zeros for none), and this process's.
+        settled: (index of the last own value, whether it was decided there); the caller reads it and sets None.
         wake_at_ms: when `poll` must be called again even if nothing completes; None: not before something does.
         claims: claims begun; entries: own values decided; turns_lost: own claims that another process's claim ended.
     """
@@ -175,7 +175,7 @@ class LedgerCore:
         self.wake_at_ms: float | None = None
 
     def start_at(self, base: Base, points: Sequence[JournalPoint]) -> None:
-        """Begin with a snapshot instead of entry 0; before anything else is done."""
+        """Begin with a snapshot instead of entry 0; call it before the first goal."""
         assert self.prefix.length == 0 and not self._goal
         self.prefix.jump(base)
         for root, point in enumerate(points):
@@ -185,7 +185,7 @@ class LedgerCore:
     def points_at(self, index: int) -> list[JournalPoint]:
         """Return per root where to read on for a snapshot of the state after this entry.
 
-        A root whose records of later entries cannot be told apart any more is read from its marker on.
+        A root where records of later entries can no longer be told apart is read from where this process began.
         """
         base, found = self.prefix.base_at(index), []
         for view, state in zip(self.prefix.views, self.roots, strict=True):
@@ -193,18 +193,18 @@ class LedgerCore:
         return found
 
     def truncation(self, root: int, snapshot: SnapshotHead, name: str, kept_count: int) -> Marker | None:
-        """Return the marker under which what a decided snapshot stands for may go from a root, None where nothing may.
+        """Return the marker for deleting the records that a decided snapshot replaces; None: delete none.
 
         Args:
-            root: whose journal.
+            root: the root whose journal is truncated.
             snapshot: its head is on a majority, and its SnapshotCommit is folded here.
-            name: of the head.
-            kept_count: records before those that it needs which stay, one at least: the last one carries the promise.
+            name: name of the head.
+            kept_count: how many older records stay, at least one: a journal's last record carries the promise.
         """
         floor, point = self.roots[root].floor, snapshot.points[root]
         position = point.position - max(1, kept_count)
         if point.floor.renewal != floor.renewal:
-            return None  # a position of the journal before it was rebuilt: others are there now
+            return None  # a position of the journal before its rebuild, which holds another record now
         if not self._was_synced or position <= floor.position or snapshot.base.index < floor.base_index:
             return None
         return Marker(position, snapshot.base, name, floor.renewal)
@@ -212,17 +212,17 @@ class LedgerCore:
     # -- goals ------------------------------------------------------------------------------------
 
     def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False) -> None:
-        """Start a goal: the newest decided prefix, or an own ENTRY. Both end in DONE.
+        """Start a goal: read the newest decided prefix, or append an own ENTRY. Both end in DONE.
 
         Args:
-            is_write: towards an ENTRY: it comes to READY before each value is proposed.
-            is_glance: of a read: where a look for the markers is due, one root in turn shows its marker, the others
-                show their tails: one get each. If there is anything new, all of them are read. What a majority holds
-                shows in one of these gets, unless a root that held it was cut or emptied while the root in turn is
-                behind: such a glance is one glance late. A root that is alone shows its marker after a glance at its
-                tail that found nothing, so what comes then is one glance late too.
+            is_write: append an ENTRY; the goal enters READY before each value is proposed.
+            is_glance: of a read: when markers are due, ask one root in turn for its marker and the others for their
+                tails: one get each. If anything is new, all roots are read. An entry on a majority shows in one of
+                these gets, unless a root that held it was cut or emptied and the root in turn lacks it: then the next
+                glance shows it. A single metadata root is asked for its marker after a glance at its tail that found
+                nothing, so an entry that comes then also shows one glance later.
         """
-        is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were looked at moments ago
+        is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were read moments ago
         self._goal += 1
         self._is_write = is_write
         self._glanced = None
@@ -235,11 +235,11 @@ class LedgerCore:
                 state.failures = 1  # the files may have been put back
         proposal = self.proposer.proposal
         if is_write and proposal is not None:
-            # Given up by its caller, not by us: its epoch may not propose another value for this index.
+            # Its caller gave up, but it may be decided: this epoch may not propose another value for its index.
             proposal.is_recovered = True
             self._enter(Phase.LEAD)
             return
-        # Where another process claimed lately the next entry is as likely to be its, so look first.
+        # If another process claimed lately, the next entry may well be its own: read first.
         is_alone = is_recent or all(now_ms - at_ms >= RIVAL_MS for at_ms in self._rivals.values())
         if is_write and self._streak >= STREAK_MIN and is_alone:
             self._enter(Phase.READY)
@@ -249,9 +249,9 @@ class LedgerCore:
             self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count
 
     def _root_to_glance_at(self, now_ms: float) -> int | None:
-        """Return the root whose marker was looked for the longest ago, None where all roots are to be read.
+        """Return the root whose marker was looked for longest ago; None: read all roots.
 
-        `NO_ROOT` where a root that is alone shows its tail.
+        `NO_ROOT`: ask the only root for its tail.
         """
         due = [(-1.0 if at is None else at, root) for root, at in enumerate(each.marker_at_ms for each in self.roots)]
         at_ms, root = min(due)
@@ -320,7 +320,7 @@ class LedgerCore:
     # -- operations out ---------------------------------------------------------------------------
 
     def poll(self, now_ms: float) -> list[Operation]:
-        """Move on by what is known and what time it is; return the operations to run now."""
+        """Advance the phase; return the operations to run now."""
         self.wake_at_ms = None
         self.advance(now_ms)
         if self.phase in (Phase.IDLE, Phase.YIELD, Phase.READY, Phase.DONE):
@@ -382,14 +382,14 @@ class LedgerCore:
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
 
     def _put_marker(self, root: int, state: RootState) -> PutMarker | None:
-        """Write the newest snapshot to a root that lacks entries which no journal holds any more."""
+        """Return the marker that gives a root the snapshot in place of entries whose values are not kept here."""
         snapshot, proposal, view = self.snapshot, self.proposer.proposal, self.prefix.views[root]
         missing = view.matched + 1
         if snapshot is None or proposal is None or missing >= proposal.index or missing in self.prefix.payloads:
             return None
         if snapshot[0].index < max(missing, state.floor.base_index):
             return None
-        # Its last record stays, and nothing below it may be of an entry above the snapshot.
+        # The root's last record stays, and no record below it may belong to an entry above the snapshot.
         is_below = view.top_index() <= snapshot[0].index
         position = max(0, view.next_position - 1) if is_below else state.floor.position
         return PutMarker(root, state.floor.marker_no, Marker(position, *snapshot, state.floor.renewal))
@@ -408,7 +408,7 @@ class LedgerCore:
     # -- answers in -------------------------------------------------------------------------------
 
     def complete(self, completion: Completion, now_ms: float) -> None:
-        """Take in the answer to an operation; late answers of earlier goals included."""
+        """Process the answer to an operation, also a late one of an earlier goal."""
         operation = completion.operation
         state = self.roots[operation.root]
         if state.busy is not operation:
@@ -429,7 +429,7 @@ class LedgerCore:
         elif isinstance(operation, PutOut):
             state.enter(Standing.RETIRED)
         elif isinstance(operation, PutMarker):
-            state.marker_at_ms = None  # this one, or another process's
+            state.marker_at_ms = None  # the root has this marker or another process's: look for it
             state.enter(Standing.OUTDATED)
         elif isinstance(operation, Read):
             self._learn_all(operation, completion, state, now_ms)
@@ -442,13 +442,13 @@ class LedgerCore:
             state.error, state.failures = None, 0
 
     def _moved(self, root: int, marker: Marker, marker_no: int, now_ms: float) -> bool:
-        """Take in that a root's journal begins later than it did.
+        """Apply a root's marker: its journal begins later now.
 
-        Everything that was read of it is dropped, the own create behind this look included: below the marker its name
-        may be given twice. What is above is read again, and an own record that is found there counts then.
+        Everything read of the journal is dropped, also an own create just before this look: below the marker a position
+        can be taken twice. Records above it are read again; an own record found there counts.
 
         Returns:
-            False where the journal is read from behind the marker already, so that it says nothing new.
+            False if the journal is already read from the marker or later, so that the marker changes nothing.
         """
         state = self.roots[root]
         point, origin = marker.point(marker_no), self.prefix.views[root].origin
@@ -462,7 +462,7 @@ class LedgerCore:
         if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base):
             return True
         self.base_name = marker.name
-        # Others wrote on meanwhile. What is in flight is dropped here: only they can have decided it.
+        # Other processes wrote meanwhile. Drop the value in flight: only they can have decided it.
         proposer = self.proposer
         self._settle()
         if proposer.is_single:
@@ -484,7 +484,7 @@ class LedgerCore:
         state.retry_at_ms = now_ms + wait_ms * (0.5 + self._rng.random() / 2)
 
     def _went_back(self, root: int, now_ms: float) -> None:
-        """Take a root out that lost records. An alarm: it cannot see the loss of a record that no other root names."""
+        """Stop using a root that lost records. Only an alarm: a lost record that no other root names goes unnoticed."""
         self.roots[root].enter(Standing.FORGOT)
         self._fail(self.roots[root], self._stale(root), now_ms)
 
@@ -497,7 +497,7 @@ class LedgerCore:
         )
 
     def _hole(self, root: int, first: int, found: int) -> CorruptDataError:
-        """Return the error of missing files: whoever went on from the hole would decide entries a second time."""
+        """Return the error of missing files: a process that appended in the hole would decide entries a second time."""
         return CorruptDataError(
             ErrorCode.REPLOG_JOURNAL_HOLE,
             f"The journal on {self._root_names[root]} has no file at position {first}, and one at position {found}: "
@@ -523,7 +523,7 @@ class LedgerCore:
                 return
         position = self.prefix.views[root].next_position
         if completion.ended and position <= state.busy_named:
-            # Twice, with a look at replog.json in between: an emptied root did not go back, it is another one.
+            # The second miss counts, after replog.json was read again: an emptied root is another root, not this one.
             state.misses += 1
             if state.misses > 1:
                 self._went_back(root, now_ms)
@@ -559,7 +559,7 @@ class LedgerCore:
         try:
             self.prefix.learn(root, record, record_crc(data))
         except CorruptDataError as error:
-            self.fatal = error  # what a majority holds cannot be right
+            self.fatal = error  # a majority's own hash chain breaks
             return
         state.pending = None
         proposer = self.proposer
@@ -573,8 +573,8 @@ class LedgerCore:
             self._streak = 0
         if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
             self._rivals[record.epoch.incarnation] = now_ms
-            # Who claims without a journal that we know found its root away, or rebuilds it right now. Creates in the
-            # new journal at the old one's positions would succeed, and depose the rebuilder again and again.
+            # A process that claims without a journal we know found its root away, or is rebuilding it. Our creates at
+            # the old journal's positions would succeed in the new one and depose the rebuilder again and again.
             views = self.prefix.views
             self._to_verify |= {n for n, each in enumerate(record.known) if each.position < 0 <= views[n].last.position}
         if proposer.epoch is not None and record.epoch > proposer.epoch:
@@ -586,14 +586,14 @@ class LedgerCore:
         self._settle()
 
     def _settle(self) -> None:
-        """Once the index of the last own value is decided, say whether with that value."""
+        """Once the index of the last own value is decided, set `settled`."""
         user = self._user
         if user is None or self.prefix.length <= user.index:
             return
         if self.proposer.is_single:
             won = user.is_confirmed
         else:
-            won = self.prefix.hashes.get(user.index) == user.entry_hash  # below the base nobody here can tell
+            won = self.prefix.hashes.get(user.index) == user.entry_hash  # False also below the base: unknown there
         self._user = None
         self.settled = (user.index, won)
         if won:
@@ -602,7 +602,7 @@ class LedgerCore:
     # -- phases -----------------------------------------------------------------------------------
 
     def advance(self, now_ms: float) -> None:
-        """Move the phase on by what is known and what time it is."""
+        """Advance the phase as far as the answers and the time allow."""
         before = None
         while before is not self.phase:
             before = self.phase
@@ -653,10 +653,10 @@ class LedgerCore:
         return is_seen and self.prefix.learned_count == self._learned_before
 
     def _doubted_roots(self, missing: int) -> int:
-        """Return the roots that were read and whose ``replog.json`` must be read after that; ask for it.
+        """Return the roots (bit mask) that were read and whose ``replog.json`` must be read after that; ask for it.
 
-        A root that was emptied reads like one that never had the newest record. That cannot hide the record while
-        every root answers and none shows a tail; in all other cases it can.
+        An emptied root reads like one that never had the newest record. This can hide the record, except while every
+        root answers and none shows a tail.
         """
         index = self.prefix.length
         for root, state in enumerate(self.roots):
@@ -665,11 +665,11 @@ class LedgerCore:
         return sum(1 << root for root, state in enumerate(self.roots) if state.standing is Standing.DOUBTED)
 
     def _is_waiting(self, roots: int, now_ms: float, start_ms: float | None = None) -> bool:
-        """Return whether a majority did it and one of these roots may within the grace time.
+        """Return whether one of these roots (bit mask) may still follow the majority within the grace time.
 
         Args:
             start_ms: of a read: the others get as long as the majority took, up to a tenth of the time-out. Without
-                them ``replog.json`` is read again, one more round of gets where everything is slow.
+                them ``replog.json`` is read again: one more round of gets, when everything is slow.
         """
         if self._majority_at_ms is None:
             self._majority_at_ms = now_ms
@@ -696,10 +696,10 @@ class LedgerCore:
         self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
 
     def _is_rival_at_work(self, now_ms: float) -> bool:
-        """Return whether the newest claim is another process's, has led to no entry yet, and is not given up.
+        """Return whether the newest claim is another process's, has led to no entry yet, and has not timed out.
 
-        Two that claim in turn would both pay for it and neither append. Liveness only: a claim
-        of a process that died holds the others up for a few operations' time.
+        Two processes that claim in turn would both pay for it and neither append. Liveness only: the
+        claim of a dead process delays the others by a few operations.
         """
         rival = self.prefix.promised()
         if rival == ZERO_EPOCH or rival <= self.prefix.last_epoch or rival.incarnation == self.proposer.incarnation:
@@ -710,10 +710,10 @@ class LedgerCore:
         return now_ms < self._rival_until_ms
 
     def _turn_ms(self, now_ms: float) -> float:
-        """Return how long to leave a ledger to the others: by their number, and by what an operation takes here.
+        """Return how long to leave a ledger to the rivals, by their number and by how long an operation takes here.
 
-        Longer with each turn that this goal has left to them, up to one for each; after some turns shorter again, so
-        that who waited longest goes first, as a rule.
+        It grows with each turn that this goal has yielded, up to one unit per rival. After `PATIENT_TURNS` it shrinks,
+        so the process that has waited longest usually goes first.
         """
         self._rivals = {each: at_ms for each, at_ms in self._rivals.items() if now_ms - at_ms < RIVAL_MS}
         settings = self._settings
@@ -728,7 +728,7 @@ class LedgerCore:
         self._enter(Phase.YIELD)
 
     def _advance_yield(self, now_ms: float) -> None:
-        # With one rival, its entry ends the wait. Of several, all would claim at that moment.
+        # With one rival, its entry ends the wait. With several, all would claim at that moment.
         if now_ms < self._claim_at_ms and (len(self._rivals) > 1 or self._is_rival_at_work(now_ms)):
             self._wake(self._claim_at_ms)
         else:
@@ -737,7 +737,7 @@ class LedgerCore:
     def _advance_claim(self, now_ms: float) -> None:
         proposer = self.proposer
         if proposer.is_leading:
-            # A tail that outlived our own claim: finish it under our epoch, or claim afresh.
+            # A tail that outlived our own claim: finish it under our epoch, or claim again.
             if proposer.proposal is not None:
                 self._enter(Phase.LEAD)
                 return
@@ -766,7 +766,7 @@ class LedgerCore:
             self._owned()
 
     def _owned(self) -> None:
-        """Everything below is decided and nothing of ours is open: an older own value is dead by now."""
+        """All entries are decided and no own value is open: an older own value can no longer be decided."""
         self._user = None
         self._enter(Phase.READY if self._is_write else Phase.DONE)
 

@@ -18,12 +18,12 @@ HASH_SIZE_BYTES = 16
 NONCE_SIZE_BYTES = 16
 INCARNATION_SIZE_BYTES = 16
 TAG_SIZE_BYTES = 8
-"""Random bytes before each ENTRY's commands: equal commands of two proposers stay two values, so an
-owner that was deposed knows its own value again when a later owner has proposed it."""
+"""Random bytes before each ENTRY's commands make equal commands of two proposers distinct values, so a
+deposed owner recognises its own value when a later owner has proposed it again."""
 RECORD_SIZE_BYTES_MAX = 64 * 1024 * 1024
-"""No writer makes one half as large."""
+"""Twice what one caller may propose; other commands of the same ENTRY add at most 256 KiB."""
 RECORD_GET_BYTES = RECORD_SIZE_BYTES_MAX + 1
-"""What readers ask for, so that a larger file is noticed and never read whole."""
+"""How much readers request: a larger file is noticed and never read whole."""
 NO_INDEX = -1
 NO_HASH = bytes(HASH_SIZE_BYTES)
 _PREFIX_SIZE_BYTES = 4 + 1 + 1 + 1 + INCARNATION_SIZE_BYTES + NONCE_SIZE_BYTES + HASH_SIZE_BYTES
@@ -43,7 +43,7 @@ class Epoch(NamedTuple):
     """An owner's number; unique to one claim of one process, totally ordered.
 
     Attributes:
-        round: one above every round its claimant had seen.
+        round: above every round that its claimant had seen.
         incarnation: 16 random bytes of the process.
     """
 
@@ -56,7 +56,7 @@ ZERO_EPOCH = Epoch(0, bytes(INCARNATION_SIZE_BYTES))
 
 
 class LastKnown(NamedTuple):
-    """The last record of a root that the writer knew. An alarm, not a safety argument.
+    """The last record of a root that the writer knew. It raises alarms; safety does not depend on it.
 
     Attributes:
         position: its journal position, -1 for none.
@@ -118,7 +118,7 @@ def put_varint(out: bytearray, value: int) -> None:
 
 
 def get_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a byte, and where it ends; IndexError or ValueError where there is none."""
+    """Return the number at a byte, and where it ends; raises IndexError or ValueError if there is none."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -160,7 +160,7 @@ def record_crc(data: bytes) -> int:
 
 
 def damaged_record(root: str, position: int, why: str) -> CorruptDataError:
-    """Return the error of a record that is not what its place in the journal asks for."""
+    """Return the error of a record that is damaged or does not belong at its position."""
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
         f"The journal record at position {position} of {root} is damaged: {why}. If a repair of this root is at work, "

@@ -11,7 +11,7 @@ from spark_replog.storage.object_store import ObjectStore
 
 
 class LedgerState(Protocol):
-    """What the decided entries of one ledger fold into. Pure; one writer at a time (``Ledger.lock``)."""
+    """The state that the decided entries of one ledger fold into. Pure; one writer at a time (``Ledger.lock``)."""
 
     applied_index: int
     """The last folded index, -1 before the first."""
@@ -27,7 +27,7 @@ class LedgerState(Protocol):
 
 @runtime_checkable
 class SnapshotState(LedgerState, Protocol):
-    """A state that snapshots are made of; the shell of a ledger whose state is none neither writes nor reads them."""
+    """A state that can be written to snapshots. A ledger with any other state neither writes nor reads them."""
 
     snapshot: DecidedSnapshot
     """The last decided snapshot; set by `apply`, and by the ledger after `restore`."""
@@ -35,27 +35,27 @@ class SnapshotState(LedgerState, Protocol):
     """Returns the bytes of a page, on any thread; set by the ledger."""
 
     feature_index: int
-    """The entry from which on older releases refuse the ledger, -1 where there is none or it is not known."""
+    """The entry from which on older releases refuse the ledger, -1 for none or unknown."""
 
     def encode_feature_set(self) -> bytes | None:
         """Return the command that makes older releases refuse the ledger; None once it is applied."""
         ...
 
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
-        """Return the command that makes a snapshot the one that counts."""
+        """Return the SnapshotCommit, the command that makes a snapshot the decided one."""
         ...
 
     def freeze(self) -> FrozenState:
-        """Return the state as it is now, under ``Ledger.lock``; encoding that takes long happens outside of it."""
+        """Return the current state, under ``Ledger.lock``; slow encoding happens later, outside of the lock."""
         ...
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
-        """Become the state of a head, in place; wholly, or not at all and a coded error.
+        """Replace this state by that of a head, in place: completely, or not at all with a coded error.
 
         Args:
-            head: of a FrozenState of this release or an older one.
-            load_page: returns a page's bytes, now or whenever they are needed, under ``Ledger.lock``. Raises
-                PageMissingError, and what storage raises.
+            head: ``FrozenState.head``, written by this release or an older one.
+            load_page: returns a page's bytes; called now or later, under ``Ledger.lock``. Raises PageMissingError
+                and storage errors.
         """
         ...
 
@@ -74,10 +74,10 @@ class JournalRoot:
 
     Attributes:
         broker_id: whose root; names it in errors.
-        store: the four verbs there.
+        store: its object store.
         check: reads ``replog.json`` again and raises RetriableError REPLOG_ROOT_STALE (or the
             storage error) unless the root is what it was when the store was opened.
-        first_check: the same before the ledger's first read; may take what was read when the store was opened. None:
+        first_check: the same before the ledger's first read; may reuse what was read when the store was opened. None:
             `check`.
     """
 
@@ -89,27 +89,27 @@ class JournalRoot:
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
-    """Waiting times and sizes of one ledger; none of them carries safety.
+    """Waiting times and sizes of one ledger. Safety depends only on `claim_round_step`, in a rebuild.
 
     Attributes:
-        grace_ms: wait for the remaining roots after a majority did it.
-        tail_retry_ms: how long a tail that cannot be judged is read again before a process
-            that may write claims, and a read-only one answers its floor.
+        grace_ms: how long to wait for the remaining roots after a majority.
+        tail_retry_ms: how long a tail that may be decided is read again before a process
+            that may write claims, and a read-only one returns its floor.
         quorum_timeout_ms: how long a refresh waits while no majority answers and no record arrives.
-        claim_backoff_ms: shortest mean time for which a process leaves the ledger to one other that claimed it.
-        claim_backoff_max_ms: the longest, however slow the roots and however many the others.
+        claim_backoff_ms: shortest mean time for which a process leaves the ledger to one rival that claimed it.
+        claim_backoff_max_ms: the longest, however slow the roots and however many rivals.
         root_retry_ms: first wait before a root that failed is tried again.
         root_retry_max_ms: its largest.
         entry_size_bytes_max: group commit stops adding commands here.
-        command_size_bytes_max: what one caller proposes may be larger than that, up to here (ADR 11).
-        marker_check_ms: an idle look at a root also looks for its next marker when the last one is this old.
-        snapshot_entry_count_min: entries behind the newest snapshot from which on commits write another; a cold process
+        command_size_bytes_max: bound of one caller's commands, which may exceed `entry_size_bytes_max` (ADR 11).
+        marker_check_ms: an idle read of a root also looks for its next marker if the last look is this old.
+        snapshot_entry_count_min: entries after the newest snapshot from which on commits write another; a cold process
             reads about as many.
-        snapshot_first_entry_count_min: entries that a ledger has when commits write its first one: to read so few costs
-            less than to write it.
-        snapshot_rest_factor: a process rests this much longer than its last snapshot took: 3 % of its time at most.
-        truncate_record_count_min: journal records of a root that a snapshot must make needless before they are deleted.
-        kept_record_count: records below those that a snapshot needs which stay, for processes that read on from there.
+        snapshot_first_entry_count_min: entries of a ledger from which on commits write its first snapshot: reading
+            fewer costs less than writing it.
+        snapshot_rest_factor: a process rests this many times as long as its last snapshot took: about 3 % of its time.
+        truncate_record_count_min: a root's journal is cut only if at least this many records can be deleted.
+        kept_record_count: records before those that a snapshot needs that stay, for processes that read on from there.
         read_only: never claims, never appends.
         claim_round_step: how far above every seen round a claim goes; more than 1 only to rebuild a journal.
     """
@@ -135,12 +135,12 @@ class LedgerSettings:
 
 @dataclass(frozen=True, slots=True)
 class AppendOutcome:
-    """Where a command was decided and what the fold said of it.
+    """Where a command was decided, and its result.
 
     Attributes:
         index: ledger index of its ENTRY, -1 when there was nothing to do.
         result: what ``LedgerState.apply`` returned for this command, None when nothing was done.
-        results: of each of its commands, where it was several; `result` is the last one's.
+        results: one per command of the caller, in order; `result` is the last one's. Empty when nothing was done.
     """
 
     index: int
@@ -150,7 +150,7 @@ class AppendOutcome:
 
 @dataclass(slots=True)
 class LedgerStats:
-    """Storage calls of one ledger in one process (what a request costs is pinned by tests).
+    """Storage calls of one ledger in one process (tests pin the cost of a request).
 
     Attributes:
         gets: objects asked for in journals.
