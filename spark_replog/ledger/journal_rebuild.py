@@ -1,10 +1,10 @@
-"""Gives a metadata root that lost its journal a new one that may be counted again.
+"""Gives a metadata root that lost its journal a new one, so that the root counts again.
 
 An acceptor that forgot its promises must not vote as if it had made none. So the rebuilder first owns
 the ledger: its CLAIM is on a majority that does not include the lost root, and its round is so far above
-all seen ones that no promise which only the lost root knew can be higher. Whoever still counts on such a
+all seen ones that no promise which only the lost root knew can be higher. A process that relies on such a
 promise then lacks a majority: of 2f + 1 roots f + 1 promised the rebuilder's epoch, and f are too few.
-Only decided values are written, under that epoch, vouched for once they were read back (docs/format-journal.md).
+Only decided values are written, under that epoch, and vouched for after they were read back (docs/format-journal.md).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from spark_replog.storage.paths import (
 )
 
 POSITION_MARGIN = 16
-"""The new journal is longer than any that records elsewhere name, and than what was written since: a
-process that knew the old one goes on behind its end and reads the new records there."""
+"""How far the new journal goes beyond the highest position that other roots name, for records written since:
+a process that knew the old journal goes on after its end and reads the new records there."""
 MARKER_MARGIN = 4
 """Each marker belongs to another snapshot, so few can have come since the newest one was read."""
 READ_WINDOW = 16
@@ -64,11 +64,11 @@ class OwnedLog:
         length: decided entries.
         hashes: entry hash per decided index, from the marker's base on.
         payloads: value per decided index above it.
-        known: last known record per root, the lost one's as nothing.
+        known: last known record per root, NOTHING_KNOWN for the lost one.
         named_position: the highest position that any record names for the lost root, -1 for none.
-        marker: what the new journal begins with: the snapshot that stands for entries that are gone, if any are, behind
-            the highest position that any record names, and with a renewal of its own.
-        marker_no: how many markers the lost root had, or more.
+        marker: where the new journal begins: its position is after the highest that any record names, its snapshot
+            replaces entries that are gone, if any, and its renewal is new.
+        marker_no: number of the lost root's next marker, as far as this process knows.
     """
 
     epoch: Epoch
@@ -82,7 +82,7 @@ class OwnedLog:
 
     @classmethod
     def of(cls, core: LedgerCore, root: int) -> OwnedLog | None:
-        """Return what a core knows that has never read this root; None where it does not own the ledger any more."""
+        """Return what a core that never read this root knows; None if it no longer owns the ledger, or lacks values."""
         prefix, proposer = core.prefix, core.proposer
         if not proposer.is_leading or proposer.epoch is None:
             return None
@@ -98,7 +98,7 @@ class OwnedLog:
 
 
 def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:
-    """Copy the heads and pages that a root lacks from the others; return how many. A name stands for its bytes."""
+    """Copy the heads and pages that a root lacks from the others; return how many. Equal names mean equal bytes."""
     target.make_folder(page_folder(ledger_id))
     copied = 0
     for folder in (page_folder(ledger_id), snapshot_folder(ledger_id)):
@@ -114,11 +114,11 @@ def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: Objec
 
 
 class JournalRebuild:
-    """Writes one journal. Resumable: what an earlier attempt, a writer or the old journal left is kept.
+    """Writes one journal. Resumable: it keeps what an earlier attempt, a writer or the old journal left.
 
     Args:
-        store: the lost root; its journal folder is there, its ``replog.json`` is not.
-        owned: see there.
+        store: the lost root; its journal folder exists, its ``replog.json`` does not.
+        owned: see `OwnedLog`.
     """
 
     def __init__(self, ledger_id: str, root_name: str, store: ObjectStore, owned: OwnedLog) -> None:
@@ -129,11 +129,11 @@ class JournalRebuild:
         origin = owned.marker.point(owned.marker_no)
         self._position = origin.position
         self._order = JournalOrder(origin)
-        self._first = origin.matched  # up to here a snapshot stands for the entries
+        self._first = origin.matched  # up to here a snapshot replaces the entries
         self._copied = self._first  # up to here the last ENTRY of each index, read back, is the decided one
         self._vouched = self._first
         self._others: dict[int, bytes] = {}
-        """Entry hash per index where the root's last ENTRY is not the decided one, or of an index after these."""
+        """Entry hash per index where the root's last ENTRY is not the decided one, or no entry is decided."""
         self._has_claim = False
         self._last_listed = NO_INDEX
         self.written_count = 0
@@ -145,8 +145,8 @@ class JournalRebuild:
             on_record: called with (decided entries that the root has, decided entries in all).
 
         Returns:
-            False where a newer owner wrote there, or a writer that still knows the old journal wrote after the claim:
-            own the ledger again and go on from here.
+            False if a newer owner wrote there, or a writer that still knows the old journal wrote after the claim:
+            own the ledger again and run another rebuild, which continues this one.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: the root holds a damaged record; move its journal away.
@@ -162,13 +162,13 @@ class JournalRebuild:
             missing = self._missing_records()
             if not missing:
                 return True
-            # Somebody who writes at the same time leaves gaps in what is created at once.
+            # A concurrent writer leaves gaps among records that are created at once.
             self._last_listed = max(self._last_listed, position + len(missing) - 1)
             self.written_count += self._write(position, missing)
         return False
 
     def _put_markers(self) -> None:
-        """Put the marker under every number that a process which knew the old journal may look for, and some more."""
+        """Create the marker under every number that a process may look for that knew the old journal, and some more."""
         marker, root = self._owned.marker, self._store
         names = [info.key.rpartition("/")[2] for info in root.list_keys(marker_folder(self._ledger_id))]
         there = {int(name) for name in names if name.isdecimal()}
@@ -181,12 +181,12 @@ class JournalRebuild:
                 root.create(marker_key(self._ledger_id, number), data, make_parent=True)
 
     def _list_last(self) -> int:
-        """Return the last position that anything has; a listing decides only where gaps are looked for."""
+        """Return the last listed position; a listing decides only where gaps are looked for."""
         names = (info.key.rpartition("/")[2] for info in self._store.list_keys(journal_folder(self._ledger_id)))
         return max((int(name) for name in names if name.isdecimal()), default=NO_INDEX)
 
     def _read_on(self) -> bool:
-        """Learn what is after the known end, whoever wrote it; False where the ledger has to be owned again."""
+        """Read the records after the known end, of any writer; return False if the ledger must be owned again."""
         ahead: deque[Buffer | None] = deque()
         while True:
             position = self._position
@@ -210,9 +210,9 @@ class JournalRebuild:
                 return False
 
     def _take_entry(self, record: JournalRecord, position: int) -> None:
-        """Compare an entry with the decided one; note as a fault, as every reader will, that it breaks the hash chain.
+        """Compare an entry with the decided one; note a break of the hash chain as a fault, as every reader does.
 
-        A writer that knew the old journal chains its entry to one that is not here, or not with that value.
+        A writer that knew the old journal chains its entry to one that is missing here, or has another value here.
         """
         index, hashes, others = record.index, self._owned.hashes, self._others
         previous = others.get(index - 1, hashes.get(index - 1) if index else genesis_hash(self._ledger_id))
@@ -229,7 +229,7 @@ class JournalRebuild:
             self._copied += 1
 
     def _get_several(self, first: int, count: int) -> list[Buffer | None]:
-        """Get records at once, as many as a listing has shown or this rebuild has written, within bounds."""
+        """Get records at once, at most `READ_WINDOW`; `count` is how many are listed or written by this rebuild."""
         if count <= 1:
             return [self._get(first)]
         places = range(first, first + min(count, READ_WINDOW))
@@ -242,7 +242,7 @@ class JournalRebuild:
     def _fill_gap(self, first: int) -> int:
         """Fill the positions before the next record there; return how many were written.
 
-        An attempt that died had copies of decided entries for them. Epochs must not decrease on one root, so they are
+        A rebuild that died had copies of decided entries for them. Epochs must not decrease on one root, so they are
         written in the epoch of the record after the gap. The gap is searched once, and written whole before it is read
         back: a record that appears in it meanwhile stays, and reading on shows whether it broke the order (ADR 8).
         """
@@ -264,7 +264,7 @@ class JournalRebuild:
         return written_count
 
     def _next_record(self, first: int) -> tuple[int, JournalRecord | None]:
-        """Return the first record from this position on, and where it is; None where nothing listed is there."""
+        """Return the position of the first record from this one on, and the record; None if there is none listed."""
         position = first
         while position <= self._last_listed:
             for data in self._get_several(position, self._last_listed + 1 - position):
@@ -274,7 +274,7 @@ class JournalRebuild:
         return position, None
 
     def _missing_records(self) -> list[JournalRecord]:
-        """Return the next records: the promise, the decided entries, padding, and at last what vouches for all."""
+        """Return the next records: the promise, decided entries, padding, and a last record that vouches for all."""
         records = [] if self._has_claim else [self._record(RecordKind.CLAIM, NO_INDEX)]
         first = (self._first if self._order.fault is not None else self._copied) + 1
         for index in range(first, min(first + _WINDOW, self._owned.length)):
@@ -301,7 +301,7 @@ class JournalRebuild:
         )
 
     def _write(self, first: int, records: list[JournalRecord]) -> int:
-        """Create the records from this position on, several at a time; a name taken is read afterwards."""
+        """Create the records from this position on, all at once; return how many. Taken positions are read later."""
         lane = f"{self._store.url}#rebuild"
         pending: list[Future[CreateOutcome]] = [
             IO_POOL.submit_to(
@@ -313,5 +313,5 @@ class JournalRebuild:
 
 
 def without(known: tuple[LastKnown, ...], root: int) -> tuple[LastKnown, ...]:
-    """Return what is known with nothing for one root."""
+    """Return the last known records with NOTHING_KNOWN for one root."""
     return tuple(NOTHING_KNOWN if number == root else last for number, last in enumerate(known))

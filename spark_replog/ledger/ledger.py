@@ -50,11 +50,11 @@ _LOG = logging.getLogger(__name__)
 _POLL_MS_MAX = 1000.0
 """A driver checks its deadline at least this often, even while a root hangs."""
 STOOD_STILL_MS = 100
-"""A wait that ends this much late was that of a process that was stopped, or got no processor."""
+"""If a wait ends this late, the process was stopped or got no CPU time."""
 LONG_READ_MS = 2_000
-"""A read of journals that takes longer than this says so while it goes on."""
+"""A read of journals that takes longer than this logs a warning while it goes on."""
 ASK_RESTORES_MAX = 3
-"""A question finds its pages gone again only where a newer snapshot was decided, and cleaned up behind, meanwhile."""
+"""After a restore, pages are gone again only if a newer snapshot was decided and old pages were deleted meanwhile."""
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
 
@@ -67,8 +67,8 @@ class Request:
         deadline_ms: when the caller gets an error, `timeout_ms` after its call.
         turns_lost: the core's count at the call.
         command_no: which command of the ENTRY in flight answers the caller.
-        command_count: how many are the caller's, the last of them that one.
-        answer: what the caller gets, or what is raised to it; None until then.
+        command_count: how many commands are the caller's; `command_no` is the last of them.
+        answer: the caller's result, or the error to raise; None until then.
     """
 
     propose: Callable[[Any], Proposed]
@@ -83,16 +83,16 @@ class Request:
 class Ledger(Generic[S]):
     """A replicated log, decided over a majority of its metadata roots. Thread safe.
 
-    One caller's thread at a time drives the core; the others wait, and an append that waits shares
-    the next ENTRY. Runs where a coordinator or a planner runs, never in a task.
+    One caller's thread at a time drives the core; the others wait, and waiting appends share the
+    next ENTRY. Runs in a coordinator or a planner, never in a task.
 
     Args:
         ledger_id: 32 hex digits.
-        roots: the metadata roots in the store's order; 1, 3 or 5 of them (2 work and stop with one gone).
-        state: what decided entries fold into.
+        roots: the metadata roots in the store's order; 1, 3 or 5 of them (2 also work, but need both).
+        state: the state that decided entries fold into.
 
     Attributes:
-        lock: held while `state` is folded; hold it to read several fields of one moment.
+        lock: held while `state` is folded; hold it to read several fields consistently.
         state: the fold.
         stats: storage calls so far.
     """
@@ -119,9 +119,9 @@ class Ledger(Generic[S]):
         _ledgers.add(self)
 
     def _start_process(self) -> None:
-        """Make what belongs to one process: an incarnation, its knowledge, locks.
+        """Make the parts that belong to one process: an incarnation, its knowledge, locks.
 
-        Again in a forked child, which must not use its parent's epoch nor wait for its threads.
+        Also runs in a forked child, which must not use its parent's epoch or wait for its parent's threads.
         """
         self.lock = threading.RLock()
         self._turn = threading.Condition()
@@ -143,7 +143,7 @@ class Ledger(Generic[S]):
 
     @property
     def core(self) -> LedgerCore:
-        """Return the core of now, for `with_turn`: starting over makes another."""
+        """Return the current core, for use in `with_turn`; `_start_over` replaces it."""
         return self._core
 
     def _make_core(self) -> None:
@@ -164,9 +164,9 @@ class Ledger(Generic[S]):
         return self._core.is_tail_unclear
 
     def glance(self) -> S:
-        """Fold what is new, for who only watches: one get per metadata root when nothing is, however seldom.
+        """Fold new entries, for monitoring: one get per metadata root when nothing is new, however rarely called.
 
-        As `refresh`, whose Raises it has, but for ``LedgerCore.begin``: it may be one glance late.
+        As `refresh`, with the same errors, but it may be one glance late: see ``LedgerCore.begin``.
         """
         self._refresh_once(is_glance=True)
         return self.state
@@ -175,9 +175,9 @@ class Ledger(Generic[S]):
         """Fold the newest decided prefix; one get per metadata root when nothing is new, two after a pause.
 
         Args:
-            reached: false on a state that lacks an offset that was given before. The read is
-                retried for `tail_retry_ms`; a read-only process then answers what it has and logs
-                REPLOG_TAIL_UNDECIDED.
+            reached: returns False for a state that lacks an offset that was given before. The read is
+                retried for `tail_retry_ms`; then the state is returned as it is, and
+                REPLOG_TAIL_UNDECIDED is logged.
 
         Returns:
             The state; it never goes back within a process.
@@ -206,7 +206,7 @@ class Ledger(Generic[S]):
         self._to_check.update(number for number, root in enumerate(self._roots) if root.broker_id == broker_id)
 
     def _unverify(self) -> None:
-        """Take the roots to check again out of use, once their operations in flight have ended."""
+        """Take the roots of `check_again` out of use, each once its operation in flight has ended."""
         for number in [each for each in tuple(self._to_check) if self._core.roots[each].busy is None]:
             self._to_check.discard(number)
             state = self._core.roots[number]
@@ -240,7 +240,7 @@ class Ledger(Generic[S]):
             self._end_turn(ticket if is_complete and not is_glance else None)
 
     def _drive_read(self, *, is_glance: bool = False) -> None:
-        """Drive the core until the tail is known; what counts as no answer is silence, not a long journal."""
+        """Drive the core until the tail is known; it times out when no record arrives, not when a journal is long."""
         core = self._core
         if self._core.fatal is not None:
             raise self._core.fatal
@@ -291,7 +291,7 @@ class Ledger(Generic[S]):
     # -- appending --------------------------------------------------------------------------------
 
     def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int) -> AppendOutcome:
-        """Decide one command; returns after it is decided AND folded.
+        """Have one command decided; returns after it is decided AND folded.
 
         Args:
             propose: called under `lock` with the newest fold, and again after every change of it
@@ -312,8 +312,8 @@ class Ledger(Generic[S]):
             ReplogError: what `refresh` raises.
         """
         if not self._has_started:
-            with suppress(RetriableError):  # said by what follows
-                self.refresh()  # a long read of a cold process is not the time of its caller
+            with suppress(RetriableError):  # the append itself raises it
+                self.refresh()  # a cold process may read for long: that does not count against timeout_ms
         request = self._serve(propose, timeout_ms)
         if isinstance(request.answer, PageMissingError) and request not in self._sent:
             self.with_turn(self.restore_decided)
@@ -324,7 +324,7 @@ class Ledger(Generic[S]):
         return request.answer
 
     def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int) -> Request:
-        """Return a request that has its answer: from the caller that drives the core now, or by driving it."""
+        """Return an answered request; the caller that drives the core now answers it, or this one drives."""
         request = Request(propose, self._clock.monotonic_ms() + timeout_ms, timeout_ms, self._core.turns_lost)
         with self._turn:
             self._waiting.append(request)
@@ -380,7 +380,7 @@ class Ledger(Generic[S]):
             elif now_ms >= log_at_ms:
                 log_at_ms = math.inf
                 _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
-        # Let the remaining roots finish, where the own ENTRY is what was just decided.
+        # If the own ENTRY was just decided, let the remaining roots finish.
         limit_ms = now_ms + self._settings.grace_ms
         while core.phase is Phase.GRACE:
             now_ms = self._step(now_ms, limit_ms)
@@ -420,7 +420,7 @@ class Ledger(Generic[S]):
                     each.command_no = command_no
                 self._waiting = later + self._waiting
             else:
-                # To be asked again after the claim; what was sent before keeps its place in its ENTRY.
+                # Ask again after the claim; a request that was sent before keeps its place in its ENTRY.
                 self._waiting = [each for each in batch + later if each not in self._sent] + self._waiting
             self._turn.notify_all()
         return bool(batch)
@@ -462,13 +462,13 @@ class Ledger(Generic[S]):
             elif is_driver and not self._core.is_user_open():
                 request.answer = self._not_decided(request)
             else:
-                # Seen from a thread that does not drive, a command in the driver's hands may just be sent.
+                # Sent, or this thread does not drive and the driver may be sending it now.
                 request.answer = self._outcome_unknown(request)
 
     # -- driving the core -------------------------------------------------------------------------
 
     def _step(self, now_ms: float, deadline_ms: float) -> float:
-        """Run what the core asks for and take in what is answered, up to the deadline; return the time then."""
+        """Run the core's operations and process their answers, up to the deadline; return the time then."""
         core = self._core
         operations = core.poll(now_ms)
         if operations:
@@ -480,14 +480,14 @@ class Ledger(Generic[S]):
         began_ms, completions = now_ms, self._io.take(wait_ms)
         now_ms = self._clock.monotonic_ms()
         if now_ms - began_ms > wait_ms + STOOD_STILL_MS:
-            self._heard_ms += now_ms - began_ms  # that was no silence of a root: nobody listened
+            self._heard_ms += now_ms - began_ms  # this process stood still, so the roots were not silent
         for completion in completions:
             core.complete(completion, now_ms)
         if self._core.fatal is not None:
             raise self._core.fatal
         if self._reported or any(state.error is not None for state in core.roots):
             self._check_journals()
-        # What was just learned may complete a claim, which decides entries: before the fold, not after.
+        # Before the fold: the answers may complete a claim, which decides entries.
         core.advance(now_ms)
         applied, prefix = self.state.applied_index, core.prefix
         if self._snapshots is not None and applied < prefix.base.index and applied + 1 not in prefix.payloads:
@@ -496,13 +496,13 @@ class Ledger(Generic[S]):
         return now_ms
 
     def _fold_whole(self, *, is_stale: bool = False) -> None:
-        """Fold; where a page that an entry needs is gone, begin again from a snapshot. No caller sees half an entry.
+        """Fold; if a page that an entry needs is gone, begin again from a snapshot. No caller sees half an entry.
 
         Args:
-            is_stale: begin from a snapshot at once, as pages of the state are gone.
+            is_stale: begin from a snapshot at once, because pages of the state are gone.
 
         Raises:
-            PageMissingError, CorruptDataError: no snapshot that answers helps now; the next call tries it again.
+            PageMissingError, CorruptDataError: no reachable snapshot helps now; the next call tries again.
         """
         keeper = self._snapshots
         with self.lock:
@@ -527,7 +527,7 @@ class Ledger(Generic[S]):
                     raise
 
     def _fold(self) -> None:
-        """Fold what was decided, then answer the callers whose ENTRY it was."""
+        """Fold the decided entries, then answer the callers whose ENTRY was among them."""
         prefix = self._core.prefix
         results: dict[int, tuple[Any, ...]] = {}
         with self.lock:
@@ -545,7 +545,7 @@ class Ledger(Generic[S]):
             return
         self._core.settled = None
         index, is_won = settled
-        if not is_won or index not in results:  # in a snapshot only: its answer is not known here
+        if not is_won or index not in results:  # lost, or folded only in a snapshot: no result is known here
             return  # the batch is proposed again on the new fold
         if self._on_decided is not None and (value := prefix.payloads.get(index)) is not None:
             self._on_decided(index, value[TAG_SIZE_BYTES:], results[index], self._core.owners)
@@ -560,9 +560,9 @@ class Ledger(Generic[S]):
     # -- snapshots --------------------------------------------------------------------------------
 
     def ask(self, question: Callable[[S], T]) -> T:
-        """Answer a question about the state, under `lock`; the answer must be values that no later entry changes.
+        """Return what a function returns for the state, under `lock`: only values that no later entry changes.
 
-        Where a page of the state is gone, a newer snapshot is there: the state is restored from it, and asked again.
+        If a page of the state is gone, there is a newer snapshot: the state is restored from it and asked again.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING.
@@ -574,7 +574,7 @@ class Ledger(Generic[S]):
                         return question(self.state)
             except PageMissingError as error:
                 _LOG.debug("ledger %s: %s", self.ledger_id, error)
-            self.refresh()  # folds which snapshot counts now
+            self.refresh()  # folds the SnapshotCommit that counts now
             self.with_turn(self.restore_decided)
         with self.lock:
             return question(self.state)
@@ -582,7 +582,7 @@ class Ledger(Generic[S]):
     def recent(self, count: int) -> list[tuple[int, bytes]]:
         """Return the newest folded entries that this process still holds, newest first: (index, value).
 
-        What a snapshot holds is not kept: they may be fewer than `count`, and one at least where there is an entry.
+        Entries that a snapshot covers may be gone, so there may be fewer than `count`; right after a restore none.
         """
         with self.lock:
             payloads, newest = self._core.prefix.payloads, self.state.applied_index
@@ -590,24 +590,24 @@ class Ledger(Generic[S]):
             return [(index, payloads[index][TAG_SIZE_BYTES:]) for index in held]
 
     def restore_decided(self) -> None:
-        """Make the state from the decided snapshot again, while the core is at rest."""
+        """Restore the state from the decided snapshot; call it while the core is at rest."""
         try:
             self._fold_whole(is_stale=True)
         except PageMissingError as error:
             self._start_over(error)
 
     def _start_over(self, error: PageMissingError) -> None:
-        """Begin as a new process would, with the decided snapshot: entries after it are not in memory any more.
+        """Start like a new process, with the decided snapshot: entries after it are no longer in memory.
 
-        Holds the lock until all is read again, so that no caller sees the state go back. What this process owned is
-        forgotten with its incarnation. Raises the error where no snapshot helps.
+        Holds the lock until all is read again, so that no caller sees the state go back. The new incarnation owns
+        nothing. Raises `error` if no snapshot helps.
         """
         keeper = self._snapshots
         if keeper is None or self._core.fatal is not None or not keeper.decided.name:
             raise error
         with self._turn:
             for each in [each for each in self._sent if each.answer is None]:
-                each.answer = self._outcome_unknown(each)  # its entry is not known as this process's any more
+                each.answer = self._outcome_unknown(each)  # the new incarnation cannot recognise its entry
             self._sent = []
             self._turn.notify_all()
         with self.lock:
@@ -626,7 +626,7 @@ class Ledger(Generic[S]):
         raise PageMissingError(error.code, "other processes write snapshots faster than they can be read here.")
 
     def with_turn(self, work: Callable[[], T]) -> T:
-        """Do something that needs the core at rest, between two goals."""
+        """Run a function that needs the core at rest, between two goals."""
         with self._turn:
             while self._is_driven:
                 self._turn.wait(_POLL_MS_MAX / 1000.0)
@@ -639,7 +639,7 @@ class Ledger(Generic[S]):
             self._end_turn(None)
 
     def _snapshot_writer(self, keeper: SnapshotKeeper) -> SnapshotWriter:
-        """Return one for now; a lasting one would be a cycle, which keeps the state of a closed ledger in memory."""
+        """Return a new one; a stored one would be a reference cycle that keeps a closed ledger's state in memory."""
         return SnapshotWriter(self, keeper)
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
@@ -649,7 +649,7 @@ class Ledger(Generic[S]):
         return self._snapshot_writer(self._snapshots).snapshot(timeout_ms=timeout_ms)
 
     def collect(self, *, is_dry_run: bool = False) -> int:
-        """Delete what snapshots have made needless: see ``SnapshotWriter``. Raises REPLOG_NO_QUORUM."""
+        """Delete files that snapshots have replaced: see ``SnapshotWriter``. Raises REPLOG_NO_QUORUM."""
         if self._snapshots is None or self._settings.read_only:
             return 0
         return self._snapshot_writer(self._snapshots).collect(is_dry_run=is_dry_run)
@@ -673,18 +673,18 @@ class Ledger(Generic[S]):
         return self._core.prefix.views[[each.broker_id for each in self._roots].index(broker_id)].next_position
 
     def owned_log(self, broker_id: int) -> OwnedLog | None:
-        """Return all decided entries and the epoch that owns them; None where another process has claimed the ledger.
+        """Return all decided entries and the epoch that owns them; None if another process claimed, or memory was full.
 
-        Call it right after ``append``, on a ledger that has never read that root: its values are kept for it.
+        Call it right after ``append``, on a ledger that has never read that root: it keeps all values for that root.
         """
         return OwnedLog.of(self._core, [each.broker_id for each in self._roots].index(broker_id))
 
     # -- errors -----------------------------------------------------------------------------------
 
     def _check_journals(self) -> None:
-        """Log each journal that turns out to be damaged; raise where too few others are left.
+        """Log each journal that is found damaged; raise if too few others are left.
 
-        A write that was sent waits for its time-out: its entry may be decided.
+        A write that was sent waits for its time-out, because its entry may be decided.
         """
         core = self._core
         damaged = set(core.damaged_roots(2))
@@ -695,7 +695,7 @@ class Ledger(Generic[S]):
             raise self._damaged()
 
     def _damaged(self) -> ReplogError:
-        """Return the error of journals that cannot be read: one, with the sentences of all."""
+        """Return one error for all journals that cannot be read, without repeated sentences."""
         errors = [state.error for state in self._core.roots if isinstance(state.error, DAMAGE)]
         if len(errors) == 1:
             return errors[0]
@@ -718,7 +718,7 @@ class Ledger(Generic[S]):
         return parts
 
     def _delay_reason(self, request: Request | None = None) -> str:
-        """Return why a call waits: the roots that do not answer, or that others write."""
+        """Return why a call waits: roots that do not answer, other writers, or slow roots or CPU."""
         missing = self._missing_names()
         if missing:
             return f"Not answering: {'; '.join(missing)}."
@@ -728,7 +728,7 @@ class Ledger(Generic[S]):
         return "All metadata roots answer, but slowly, or this process gets too little CPU time."
 
     def _not_decided(self, request: Request | None = None) -> ReplogError:
-        """Return the error of a call whose time is over and that has changed nothing."""
+        """Return the error of a call that timed out and changed nothing."""
         needed, count = self._core.prefix.majority, len(self._roots)
         reason = self._delay_reason(request)
         if count - len(self._missing_names()) >= needed:

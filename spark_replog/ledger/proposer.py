@@ -99,7 +99,7 @@ class Proposer:
     def finish_claim(self) -> None:
         """Lead: decide all below the tail, then take the tail as decided or propose it again.
 
-        Roots outside the claim do not testify: nothing stops them from taking older epochs' records.
+        Roots outside the claim do not count: nothing stops them from taking older epochs' records.
         """
         assert self.epoch is not None and self.has_claim_majority() and not self.is_leading
         claimed = self.claimed_roots()
@@ -149,7 +149,7 @@ class Proposer:
         missing = prefix.views[root].matched + 1
         if missing < proposal.index:
             if missing not in prefix.payloads:
-                return None  # the journal was exchanged, and what it lacks is forgotten here: another process fills it
+                return None  # the value is not kept here: a marker or another process brings the root up to date
             # Commit index <= j: a higher one would vouch for indexes that this root does not hold yet.
             return self._entry(missing, missing, prefix.hashes[missing], prefix.payloads[missing], nonce)
         if self.proposal_roots() >> root & 1:

@@ -1,11 +1,11 @@
-"""What journals add up to: one root's view, and the decided prefix over all roots. Pure.
+"""The result of reading journals: one root's view, and the decided prefix over all roots. Pure.
 
 Index i is decided when for some ONE epoch a majority of journals hold ENTRY(epoch, i). A commit index c in a record on
 root r vouches for r's own last ENTRY(i) up to that record, i <= c, and for no other root's value.
-A record counts only if it continues its own root's journal: another ledger's journal, or a damaged one, is found
+A record counts only if it continues its own root's journal: so a damaged journal, or another ledger's, is detected
 without the other roots and cannot stop them.
 A prefix may begin at a base instead of entry 0: a decided index whose state a snapshot holds. A journal may begin at a
-marker's position: its records of entries up to the marker's index count for nothing. Source: docs/format-journal.md.
+marker's position: its records of entries up to the marker's index do not count. Source: docs/format-journal.md.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ ROUND_STEP_MAX = 1 << 40
 
 
 NAMED_APART_MAX = 4096
-"""Roots that name positions of one journal further apart than this do not both tell the truth."""
+"""If two roots name positions of one journal further apart than this, one of the roots is wrong."""
 
 
 ORIGIN = JournalPoint()
 PAYLOADS_KEPT_MAX = 4096
 PAYLOADS_KEPT_BYTES_MAX = 8 * 1024 * 1024
-"""Values above the last snapshot that are kept to fold them again after it, and for roots that lack them."""
+"""With more values in memory than this, those up to the last snapshot are dropped even if a root lacks them."""
 
 
 class JournalOrder:
     """Checks that the records of one journal follow each other as an acceptor takes them.
 
-    Epochs do not decrease, and ENTRY(i) comes after ENTRY(i - 1). A journal that is rebuilt beside writers, or by two
-    processes at once, may break this for a while. Nothing is deleted then, as it could be what the other has just
-    written: the rebuild claims again far above, and writes every decided entry again after it. Such a claim ends a
-    fault.
+    Epochs do not decrease, and ENTRY(i) comes after ENTRY(i - 1). A journal that is rebuilt while others write, or by
+    two processes at once, may break this for a while. Nothing is deleted then, because the other process may just have
+    written it. Instead the rebuild claims again with a far higher round, which ends the fault, and then writes every
+    decided entry again.
 
     Attributes:
         epoch: the highest so far.
         last_index: the journal has ENTRY 0 .. last_index, in order, since the last claim that ended a fault.
-        fault: what is wrong, None where nothing is.
-        fault_position: of the record that showed it.
+        fault: the first fault, None for none.
+        fault_position: position of the record that showed it.
     """
 
     __slots__ = ("_first_index", "epoch", "fault", "fault_position", "last_index")
@@ -65,7 +65,7 @@ class JournalOrder:
         self.fault_position = 0
 
     def take(self, record: JournalRecord, position: int) -> bool:
-        """Take in the next record; return whether it ended a fault, so that entries start again."""
+        """Check the next record; return whether it ended a fault, after which all entries follow again."""
         is_claim = record.kind is RecordKind.CLAIM
         step = record.epoch.round - self.epoch.round
         if step > ROUND_STEP_MAX and not (position and self.epoch == ZERO_EPOCH):
@@ -90,18 +90,18 @@ class JournalOrder:
 
 
 class JournalView:
-    """The acceptor state that a dense, write-once journal adds up to.
+    """The acceptor state that the records of a write-once journal without gaps produce.
 
     A record at position p may be created only by a process that has learned 0 .. p-1, so one successful create is one
     atomic acceptor step on exactly this state.
 
     Args:
-        origin: where it is read from.
+        origin: where the journal is read from.
 
     Attributes:
-        origin: what the constructor was given.
+        origin: the constructor's argument.
         next_position: first position not learned; the only one where a create makes sense.
-        order: whether the records follow each other. While it has a fault, records count for nothing.
+        order: checks that the records follow each other. While it has a fault, records do not count.
         promised: highest epoch in the journal.
         last: position and CRC32C of the last learned record.
         commit_index: highest commit index on this root.
@@ -125,7 +125,7 @@ class JournalView:
         self._tail = (NO_INDEX, origin)  # the highest index, and the point before its first record
 
     def learn(self, record: JournalRecord, crc: int) -> None:
-        """Take in the record at `next_position`, which `order` has taken; it counts unless there is a fault."""
+        """Add the record at `next_position`, which `order` has checked; it counts unless there is a fault."""
         if record.kind is RecordKind.ENTRY and record.index > self._tail[0]:
             last_index = min(self.order.last_index, record.index - 1)
             before = JournalPoint(self.next_position, self.promised, self.last.crc, self.matched, last_index)
@@ -149,9 +149,9 @@ class JournalView:
         return max(self.origin.last_index, self._tail[0])
 
     def point_at(self, base: Base, floor: Floor) -> JournalPoint | None:
-        """Return where to read on for a snapshot with this base: behind all of its records, before those of the next.
+        """Return where to read on for a snapshot with this base: after all of its records, before those of the next.
 
-        None where that is not known any more.
+        None if that is no longer known.
         """
         index, (highest, before) = base.index, self._tail
         if highest > index + 1 or self.order.fault is not None:
@@ -164,8 +164,8 @@ class JournalView:
     def match(self, prefix: DecidedPrefix, *, is_final: bool = False) -> None:
         """Advance `matched` over indexes whose last ENTRY here is the decided one.
 
-        Until the journal has promised an epoch from which on no ENTRY has another value, an older owner's may still
-        follow.
+        Until the journal has promised an epoch from which on no ENTRY has another value, an older owner's ENTRY may
+        still follow.
 
         Args:
             prefix: what is decided.
@@ -175,7 +175,7 @@ class JournalView:
             index = self.matched + 1
             found, decided = self.entries.get(index), prefix.hashes.get(index)
             if decided is None:
-                # The prefix begins later. That one entry is the decided one says so of those it is chained to.
+                # The prefix begins later: if the base's entry matches, so do all entries before it in the hash chain.
                 index = prefix.base.index
                 found, decided = self.entries.get(index), prefix.base.entry_hash
             if found is None or found[1] != decided or not (is_final or self.promised >= prefix.epochs[index]):
@@ -208,16 +208,16 @@ class DecidedPrefix:
         genesis: the hash before index 0 (``record.genesis_hash``).
 
     Attributes:
-        base: what it begins with; everything up to its index is decided, and no value below it is known here.
+        base: where it begins; everything up to its index is decided, and those values are not kept here.
         length: number of decided entries known; it never shrinks (the floor of this process).
         hashes: entry hash per decided index, from the base's on.
         epochs: per decided index, from the base's on, an epoch from which on no ENTRY for it has another value.
-        votes: per index above the last decided one but one, what was proposed under which epoch.
-        payloads: value per decided index, until it is folded and every root holds it (a root that was away is
-            backfilled from here); the last one always, but for the base's. `release` says what else is kept.
-        named: per root the highest position that the other roots' records say it holds. With two other roots or more
-            two of them must say so: one damaged journal cannot put the others out.
-        learned_count: changes with every record that is learned, and where a journal is read from elsewhere.
+        votes: per index from the last decided one on, the proposed values by epoch.
+        payloads: value per decided index, until it is folded and every root holds it (roots that were away are
+            backfilled from here); the last one always, except the base's. `release` describes what else is kept.
+        named: per root the highest position that other roots' records name there. With two or more other roots, two
+            must name it: one damaged journal cannot put the others out of use.
+        learned_count: changes with every record that is learned, and when a journal is read from another position.
         conflicts: (root, position, index) of records that give an index a second value in one epoch: that root's
             journal is damaged, or the one read before it. The majority's value wins.
     """
@@ -251,9 +251,9 @@ class DecidedPrefix:
         return Base(index, self.hashes[index], self.epochs[index])
 
     def jump(self, base: Base) -> bool:
-        """Begin with a base that is further than all that is known, False where it is not.
+        """Begin with a base beyond the known prefix; return False if it is not beyond.
 
-        What lies between is not known here: the state has to be restored from a snapshot.
+        The entries between are not known here: the state must be restored from a snapshot.
         """
         if base.index < self.length:
             return False
@@ -270,7 +270,7 @@ class DecidedPrefix:
         return True
 
     def set_view(self, root: int, origin: JournalPoint) -> None:
-        """Read a root's journal from here on; nothing that was read of it before counts any more."""
+        """Read a root's journal from here on; what was read of it before no longer counts."""
         view = self.views[root] = JournalView(origin)
         self.learned_count += 1
         if origin.is_held and origin.last_index in self.hashes:
@@ -296,9 +296,9 @@ class DecidedPrefix:
         return self.hashes[index - 1] if index else self._genesis
 
     def learn(self, root: int, record: JournalRecord, crc: int) -> None:
-        """Take in the next record of a root, and extend the prefix by what it decides.
+        """Add the next record of a root, and extend the prefix by the entries that it decides.
 
-        A record that does not continue its own journal counts for nothing, and ``views[root].order`` has a fault then.
+        A record that does not continue its own journal does not count, and leaves a fault in ``views[root].order``.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: the hash chain of what a majority holds breaks.
@@ -325,7 +325,7 @@ class DecidedPrefix:
         assert view.matched < self.length
 
     def _check(self, view: JournalView, record: JournalRecord) -> bytes:
-        """Return the hash that the record continues on its own root; note the fault where it continues none."""
+        """Return the hash that the record continues on its own root; note a fault if it continues none."""
         order, position, index = view.order, view.next_position, record.index
         if order.take(record, position):
             view.restart()
@@ -366,7 +366,7 @@ class DecidedPrefix:
                 self.named[other] = named[-2:][0]
 
     def longest_named(self, root: int) -> int:
-        """Return the highest position that any root's records give this one, as far as a second one comes near it."""
+        """Return the highest position that any root's records name here, at most NAMED_APART_MAX above `named`."""
         return min(max(self._named_by[root]), self.named[root] + NAMED_APART_MAX)
 
     def _vote(self, root: int, position: int, record: JournalRecord, previous: bytes) -> None:
@@ -407,7 +407,7 @@ class DecidedPrefix:
         """Append the value of the next index; checks the hash chain.
 
         Args:
-            epoch: as ``_winner`` returns it; the vote's own where it is None.
+            epoch: as ``_winner`` returns it; None: the vote's own.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE.
@@ -438,9 +438,9 @@ class DecidedPrefix:
 
         Args:
             folded_length: entries that are folded.
-            snapshot_index: what the last decided snapshot holds, -1 before the first; None where there are none. Values
-                above it are kept too, as far as there is room; values up to it go when there is none, and roots that
-                lack them get a marker.
+            snapshot_index: of the last decided snapshot, -1 before the first; None for a state without snapshots.
+                Values above it are kept too while there is room. Without room, values up to it are dropped, and roots
+                that lack them get a marker.
         """
         limit = held = min(folded_length, self.length - 1, min(view.matched for view in self.views) + 1)
         if snapshot_index is not None:

@@ -13,8 +13,8 @@ from spark_replog.ledger.snapshot_files import Floor, Marker
 class Read:
     """Get the records at position, position + 1, ... until one is missing, at most `limit`.
 
-    Then look for the marker: where a record was found, or `checks_marker`.
-    `finds_gaps`: also look for records after the first empty position. With limit 0 only the marker is looked for.
+    Then look for the marker, if a record was found or with `checks_marker`; with limit 0 do only this.
+    `finds_gaps`: also look for records after the first empty position.
     """
 
     root: int
@@ -37,7 +37,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class PutMarker:
-    """Create a marker: the root lacks entries that no journal holds any more; a snapshot does."""
+    """Create a marker: the root lacks entries that this process no longer keeps, and a snapshot replaces them."""
 
     root: int
     marker_no: int
@@ -83,8 +83,8 @@ class Completion:
         operation: the object that the core returned from `poll`.
         records: of a Read: the bytes found, in order.
         ended: of a Read: the position after them was empty.
-        marker: the root's newest marker and the number after it, where that is `marker_no` of the operation or above:
-            what was read or created has to be judged again from there.
+        marker: the root's newest marker from the operation's `marker_no` on, and the number after it; None for none.
+            The core must read again from there what was read or created.
         after_gap: of a Read that ended: the first position after the empty one that has a record, None for none.
         error: why it failed.
     """
@@ -167,7 +167,7 @@ class RootState:
         misses: reads in a row that ended before a named position. After the second one the root went back.
         pending: the create that may have been written.
         floor: the root's newest marker, as far as this process knows.
-        marker_at_ms: when it was last looked for, None for never.
+        marker_at_ms: when the next marker was last looked for; None: look for it now.
         retry_at_ms: no operation before this time.
     """
 

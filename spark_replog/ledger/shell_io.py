@@ -21,7 +21,7 @@ from spark_replog.storage.paths import journal_folder, journal_key, marker_folde
 
 _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
-"""From here on a get is a network's, and a cold start must not pay one round trip per entry."""
+"""A get that takes this long goes over a network; a cold start must not pay one round trip per entry."""
 WINDOW_MAX = 64
 """Gets of one root at once; the clients' connection pools are of this size."""
 FIRST_WINDOW = 8
@@ -30,12 +30,12 @@ _NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
 """How long a root may list a journal before it counts as silent: listing 10^5 names takes long."""
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
-"""A read ends with the record that reaches this size, so that large entries are folded before more are fetched; gets at
-once ask for about this size together."""
+"""A read ends with the record that reaches this size, so that large entries are folded before more are fetched;
+concurrent gets together request about this size."""
 
 
 class Listed:
-    """What a listing showed of one journal: how far to read at once. A head start; the end is an empty position.
+    """The records that a listing shows in a journal; it only saves time: the journal ends at an empty position.
 
     Args:
         found: position -> bytes.
@@ -69,7 +69,7 @@ class RootIo:
         self._clock = clock
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
-        self._listed: set[str] = set()  # URLs of the roots that were listed, and where nothing new was found since
+        self._listed: set[str] = set()  # URLs of the roots that were listed and had nothing new since
         self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, where its first read goes on)
         self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
         self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
@@ -82,18 +82,18 @@ class RootIo:
 
     @property
     def learned_ms(self) -> float:
-        """Return when a get last found a record that no get of this process had found on its root, on the clock.
+        """Return when a get last found a record that is new to this process on its root, in the clock's time.
 
-        Now, while a root lists its journal; the same listing again does not count.
+        While a root lists its journal this is now; listing it again without a new record does not count.
         """
         now_ms = self._clock.monotonic_ms()
         is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
         return now_ms if is_listing else self._learned_ms
 
     def look_ahead(self) -> None:
-        """Begin each root's first check, and over a network its listing, beside what is read before the journals.
+        """Start each root's first check, and over a network its listing, while the snapshot is read.
 
-        Errors are those of the check.
+        The later `Check` reports their errors.
         """
         for number, root in enumerate(self._roots):
             check = IO_POOL.submit_to(root.store.url, self._check, root, root.first_check or root.check)
@@ -134,11 +134,11 @@ class RootIo:
             if check is None:
                 self._check(root, root.check)
             else:
-                check.result()  # on this lane, and earlier: it has a thread already
+                check.result()  # it started earlier on this lane, so it has a thread already
             if listing is not None:
                 self._whole[root.store.url] = listing
             if operation.repair:
-                # Away while the ledger was made: the root is proven to be itself, so its folder may be made.
+                # The root was away when the ledger was created; it is proven to be itself, so make its folder.
                 root.store.make_folder(journal_folder(self._ledger_id))
             return Completion(operation, Status.DONE)
         if isinstance(operation, PutOut):
@@ -161,9 +161,9 @@ class RootIo:
         return self._create(root, operation)
 
     def _give_head(self, root: JournalRoot, name: str) -> None:
-        """Store the head that a marker names on its own root, where the marker alone keeps it.
+        """Store the head that a marker names on the marker's root, the only root where the marker protects it.
 
-        Where no root has it, a newer snapshot is decided: whoever meets the marker takes that one.
+        If no root has it, a newer snapshot is decided: a process that meets the marker takes that one.
         """
         key = snapshot_key(self._ledger_id, name)
         others = (each for each in self._roots if each is not root)
@@ -190,7 +190,7 @@ class RootIo:
         if data is None:
             return None
         newest = number
-        # A listing shows most of them at once; what it misses, or a reader may not list, one get each finds.
+        # A listing shows most markers at once; one get each finds those that it misses or that may not be listed.
         try:
             known = marker_key(self._ledger_id, number)
             later = list(root.store.list_keys(marker_folder(self._ledger_id), after=known))
@@ -230,7 +230,7 @@ class RootIo:
             )
 
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
-        """Read on until a position is empty: one by one where gets are quick, else many at a time."""
+        """Read on until a position is empty: one record at a time if gets are quick, else many."""
         records: list[bytes] = []
         listing = self._begun.pop((root.store.url, operation.position), None)
         if operation.finds_gaps and listing is None:
@@ -249,7 +249,7 @@ class RootIo:
             if took_ms < SLOW_GET_MS:
                 window = 1
                 continue
-            if listing is not None:  # as a rule it comes with the first gets; where it takes long, guess
+            if listing is not None:  # it usually comes with the first gets; if it takes long, guess
                 wait([listing], took_ms / 1000.0)
             listed = listing.result() if listing is not None and listing.done() else None
             size_bytes_max = max(map(len, records[-window:]))
@@ -262,7 +262,7 @@ class RootIo:
         return Completion(operation, Status.DONE, tuple(records), marker=marker)
 
     def _first_window(self, root: JournalRoot, position: int, listing: Future[Listed | None]) -> int:
-        """Return how many records to ask for at once: all that are listed, where the listing is there or soon will."""
+        """Return how many records to get at once: all that are listed, if the listing has arrived or soon does."""
         start_ms = self._listings.get(root.store.url)
         if start_ms is not None:
             wait([listing], (self._clock.monotonic_ms() - start_ms) / 1000.0)
@@ -276,7 +276,7 @@ class RootIo:
         records: tuple[bytes, ...],
         listing: Future[Listed | None] | None,
     ) -> Completion:
-        """Answer a read behind whose records nothing was found: by truncation, or because it is the end."""
+        """Answer a read that found an empty position: the journal was truncated there, or ends there."""
         marker = after_gap = None
         if records or operation.checks_marker:
             marker = self._newest_marker(root, operation.marker_no)
@@ -289,11 +289,11 @@ class RootIo:
     def _record_after_gap(self, root: JournalRoot, end: int, listed: Listed | None) -> int | None:
         """Return the first position above an empty one that has a file, None where no listing shows one.
 
-        An alarm for deleted files, once per process, root and error: what a listing does not show, it cannot see.
+        An alarm for deleted files, once per process, root and error; it sees only the files of the listing.
         """
         first = None if listed is None else listed.first_after(end)
         if first is None or root.store.get(journal_key(self._ledger_id, end), size_bytes=1) is not None:
-            return None  # created meanwhile, as every record below another one
+            return None  # nothing is listed above, or the position was filled meanwhile
         return first
 
     def _begin_list(self, root: JournalRoot, position: int) -> Future[Listed | None]:
@@ -314,7 +314,7 @@ class RootIo:
             return None
         finally:
             if is_first:
-                self._learned_ms = self._clock.monotonic_ms()  # first: there is no moment without either
+                self._learned_ms = self._clock.monotonic_ms()  # before the pop, so one of the two is always set
                 self._listings.pop(url, None)
         names = ((info.key.rpartition("/")[2], info.size_bytes) for info in found)
         return Listed({int(name): size_bytes for name, size_bytes in names if name.isdecimal()})
@@ -324,7 +324,7 @@ class RootIo:
         keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
         if count == 1:
             return [self._found(root, position, root.store.get(keys[0], size_bytes=RECORD_GET_BYTES))]
-        # Lanes of their own: a job that waits for jobs of its own lane could wait for ever.
+        # Separate lanes: a job that waits for jobs of its own lane could wait for ever.
         lanes = [f"{root.store.url}#window{number // LANE_THREADS_MAX}" for number in range(count)]
         futures = [
             IO_POOL.submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES)
@@ -333,7 +333,7 @@ class RootIo:
         return [self._found(root, position + number, future.result()) for number, future in enumerate(futures)]
 
     def _found(self, root: JournalRoot, position: int, body: Buffer | None) -> Buffer | None:
-        """Note that a root answers with what is new: reading one root again does not show that the others answer."""
+        """Note the time of a new record; reading the same records again does not show that other roots answer."""
         if body is not None and position >= self._ends.get(root.store.url, 0):
             self._ends[root.store.url] = position + 1
             self._listed.discard(root.store.url)

@@ -30,7 +30,7 @@ SNAPSHOT_MAGIC = b"RPLS"
 VERSION = 1
 MARKER_SIZE_BYTES_MAX = 4096
 SNAPSHOT_SIZE_BYTES_MAX = 64 * 1024 * 1024
-"""A head is small: what grows with a store lies in pages."""
+"""A head is small: the parts that grow with a store are in pages."""
 _CRC_SIZE_BYTES = 4
 
 
@@ -50,13 +50,13 @@ class Base:
 
 
 class Floor(NamedTuple):
-    """What a root's newest marker says; markers go up in every field.
+    """The content of a root's newest marker; its numbers never decrease.
 
     Attributes:
         marker_no: number of the root's NEXT marker.
         position: the first one that counts.
         base_index: of the snapshot.
-        renewal: changes where the journal is rebuilt: positions of the journal before mean nothing then.
+        renewal: changes when the journal is rebuilt: positions of the earlier journal then mean nothing.
     """
 
     marker_no: int = 0
@@ -66,7 +66,7 @@ class Floor(NamedTuple):
 
 
 class JournalPoint(NamedTuple):
-    """Where one root's journal is read from, and what its records before that add up to.
+    """Where one root's journal is read from, and the state that its earlier records produced.
 
     Attributes:
         position: the first one to read.
@@ -75,7 +75,7 @@ class JournalPoint(NamedTuple):
         matched: up to this index nothing is missing on the root: its last ENTRY is the decided one, or its newest
             marker covers it.
         last_index: the highest index before the position.
-        is_held: the root's last ENTRY(last_index) is the decided one, whether `matched` says so already or not.
+        is_held: the root's last ENTRY(last_index) is the decided one, even if `matched` does not cover it yet.
         floor: the newest marker.
     """
 
@@ -94,7 +94,7 @@ class Marker(NamedTuple):
     Attributes:
         position: the first record that counts. It exists, except on a journal without any record; the last one, which
             carries the root's promise, is never below it.
-        base: what the snapshot holds; entry 0 comes next where a journal was rebuilt before there was one.
+        base: of the snapshot; NO_INDEX where a journal was rebuilt before the first snapshot: entry 0 comes next.
         name: of the snapshot's head, "" for none.
         renewal: 16 random bytes of the rebuild that the journal comes from, zeros for none.
     """
@@ -116,8 +116,8 @@ class SnapshotHead:
     """The envelope of a state's head.
 
     Attributes:
-        base: the state is that after this entry.
-        decided: the last decided snapshot in that state, which it derives from.
+        base: the entry after which the state was frozen.
+        decided: the last decided snapshot in that state, from which it derives.
         points: per metadata root, in the store's order, where to read on.
         body: the state's own bytes.
     """
@@ -134,7 +134,7 @@ def snapshot_name(index: int, data: bytes) -> str:
 
 
 def encode_marker(genesis: bytes, marker: Marker) -> bytes:
-    """Return the marker's bytes; `genesis` says whose it is."""
+    """Return the marker's bytes; `genesis` identifies the ledger."""
     out = _start(MARKER_MAGIC, genesis)
     put_varint(out, marker.position)
     _put_base(out, marker.base)
@@ -163,7 +163,7 @@ def decode_marker(data: Buffer, *, genesis: bytes, where: str) -> Marker:
 
 
 def encode_snapshot(genesis: bytes, head: SnapshotHead) -> bytes:
-    """Return the bytes of a snapshot's head; `genesis` says whose it is."""
+    """Return the bytes of a snapshot's head; `genesis` identifies the ledger."""
     out = _start(SNAPSHOT_MAGIC, genesis)
     _put_base(out, head.base)
     decided = head.decided
@@ -226,7 +226,7 @@ def _put_base(out: bytearray, base: Base) -> None:
 
 
 class _Reader:
-    """Reads the fields of one checked file; whatever does not fit becomes one CorruptDataError."""
+    """Reads the fields of one checked file; any malformed field raises CorruptDataError."""
 
     def __init__(self, data: Buffer, magic: bytes, size_bytes_max: int, genesis: bytes, where: str) -> None:
         self._where = where

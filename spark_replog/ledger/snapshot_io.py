@@ -38,23 +38,23 @@ from spark_replog.storage.paths import (
 T = TypeVar("T")
 PAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
 OLDER_RECORDS_KEPT = 1 << 16
-"""On each root, of those before the first cut of a ledger that an older release wrote. Such a process does not look for
-markers: what keeps it from creating a deleted position again is that the positions are there up to the entry from which
-on it refuses the ledger. It is what one that lags by fewer records meets, however long it slept."""
+"""How many records stay on each root before the first cut of a ledger that an older release wrote. A process of that
+release does not look for markers, so it could create a deleted position again. If it lags by fewer records than this,
+it finds all positions up to the entry from which on it refuses the ledger, however long it slept."""
 FIRST_RECORDS_KEPT = 16
-"""As above, where that entry is the first: for a process that slept since the journals were empty."""
+"""The same if that entry is the first: for a process that has slept since the journals were empty."""
 PAGE_DELETES_MAX = 2_000
-"""Of one run, on one root; the next run continues."""
+"""Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
 _LISTING_PATIENCE = 10
-"""Times the time-out: a journal that grew long is listed before its first file goes."""
+"""Multiple of the time-out: a journal that grew long is listed before its first file is deleted."""
 
 
 class SnapshotIo:
-    """Calls on all metadata roots at once; one that hangs or is away costs nothing while enough others answer.
+    """Calls all metadata roots at once; a root that hangs or is away costs nothing while enough others answer.
 
     Args:
-        timeout_ms: how long to wait for enough roots; what writes or deletes many files has as long for each of them.
+        timeout_ms: how long to wait for enough roots; calls that write or delete many files have this long per file.
     """
 
     def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], timeout_ms: int, clock: Clock) -> None:
@@ -117,12 +117,12 @@ class SnapshotIo:
         return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX + 1, check)
 
     def head_names(self) -> set[str]:
-        """Return the names of the heads that the listings of a majority show. A head start only."""
+        """Return the names of the heads that the listings of a majority show. They may miss some."""
         listed = self._each(self._list_heads, needed_count=len(self._roots) // 2 + 1)
         return {name for _, names in listed for name in names}
 
     def newest_head(self, names: set[str] | None = None) -> tuple[str, SnapshotHead] | None:
-        """Return the newest snapshot of these names, or of `head_names`, that is whole; None for none."""
+        """Return the newest whole snapshot of the last three of these names, or of `head_names`; None for none."""
         names = self.head_names() if names is None else names
         for name in sorted(names, reverse=True)[:3]:
             try:
@@ -138,7 +138,7 @@ class SnapshotIo:
     def _first(self, what: str, key: str, size_bytes: int, decode: Callable[[Buffer], T]) -> T:
         errors: list[ReplogError] = []
         count = len(self._roots)
-        for number in [(self._nearest + step) % count for step in range(count)]:  # one is enough as a rule
+        for number in [(self._nearest + step) % count for step in range(count)]:  # one is usually enough
 
             def get(root: JournalRoot) -> T | None:
                 found = root.store.get(key, size_bytes=size_bytes)
@@ -173,7 +173,7 @@ class SnapshotIo:
         """Call it on several roots at once; return the answers when there are enough, or all have answered.
 
         Args:
-            is_long: the time-out begins again while the calls get on.
+            is_long: the time-out begins again while the calls make progress.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
@@ -226,7 +226,7 @@ class SnapshotIo:
 
         def store_head(root: JournalRoot) -> None:
             if root.broker_id not in paged:
-                store_pages(root)  # a slow root; what exists stays
+                store_pages(root)  # a slow root; pages that exist stay
             self._create(root, snapshot_key(self._ledger_id, name), head)
 
         majority = len(self._roots) // 2 + 1
@@ -238,29 +238,29 @@ class SnapshotIo:
         return found
 
     def _prepare(self, root: JournalRoot) -> None:
-        """Make the folder of pages on a root that is proven to be itself: a vanished one must not come back empty."""
+        """Make the folder of pages after a check of the root: one that vanished must not come back empty."""
         root.check()
         if root.broker_id not in self._made:
             root.store.make_folder(page_folder(self._ledger_id))
             self._made.add(root.broker_id)
 
     def _create(self, root: JournalRoot, key: str, data: bytes) -> None:
-        """Create an object whose name stands for its bytes, so that one that exists is the same."""
+        """Create an object that is named by the hash of its bytes, so an existing one is the same."""
         root.store.create(key, data, make_parent=True)
 
     # -- truncation -------------------------------------------------------------------------------
 
     def truncate(self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int) -> int:
-        """Put a marker on a root, then delete what lies below it in its journal, from the newest down.
+        """Put a marker on a root, then delete the records below it in its journal, from the newest down.
 
-        The root gets the head that the marker names, before it and behind it: whoever deletes it in between did not
-        know of the marker.
+        The head that the marker names is stored both before and after the marker: in between, a process that does not
+        know the marker may delete the head.
 
         Args:
             number: of the root; marker_no: of the marker; head: what it names; feature_index: see ``delete_below``.
 
         Returns:
-            Files deleted; 0 also where another process put this marker.
+            Files deleted; 0 also if another process put a different marker under this number.
         """
         root = self._roots[number]
         root.check()
@@ -277,13 +277,13 @@ class SnapshotIo:
         return self.delete_below(number, marker.position, feature_index)
 
     def delete_below(self, number: int, position: int, feature_index: int) -> int:
-        """Delete the records below a marker's position, those included that an earlier truncation left; descending.
+        """Delete the records below a marker's position, newest first, also those that an earlier truncation left.
 
         Args:
             number: of the root.
             position: the marker's.
             feature_index: the entry from which on older releases refuse the ledger; records up to it stay, see
-                `OLDER_RECORDS_KEPT`. -1 where it is not known: all go.
+                `OLDER_RECORDS_KEPT`. -1 for unknown: all are deleted.
         """
         root, kept = self._roots[number], range(FIRST_RECORDS_KEPT if feature_index == 0 else 0)
         if feature_index > 0:
@@ -300,7 +300,7 @@ class SnapshotIo:
         return len(below)
 
     def delete_heads(self, is_garbage: Callable[[str], bool], among: Sequence[int], *, is_dry_run: bool = False) -> int:
-        """Delete the heads that the rule names, on those of these roots that answer; return how many files."""
+        """Delete the garbage heads on those roots of `among` that answer; return how many files."""
 
         def delete(root: JournalRoot) -> int:
             garbage = [name for name in self._list_heads(root) if is_garbage(name)]
@@ -313,7 +313,7 @@ class SnapshotIo:
         return sum(count for _, count in self._each(delete, needed_count=needed_count, among=among, is_long=True))
 
     def delete_pages(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
-        """Delete pages that the rule names, at most `PAGE_DELETES_MAX` on a root; return how many files."""
+        """Delete garbage pages, at most `PAGE_DELETES_MAX` per root; return how many files."""
 
         def delete(root: JournalRoot) -> int:
             keys = (info.key for info in root.store.list_keys(page_folder(self._ledger_id)))
@@ -332,10 +332,10 @@ class SnapshotIo:
         self._moved_count += 1
 
     def on_root(self, number: int, call: Callable[[], T]) -> T:
-        """Run a call on a root's own lane and wait for it while it gets on.
+        """Run a call on a root's own lane and wait for it while it makes progress.
 
         Raises:
-            RetriableError: REPLOG_STORE_UNAVAILABLE: the root took many times the time-out for one file, or a listing.
+            RetriableError: REPLOG_STORE_UNAVAILABLE: one file or listing took `_LISTING_PATIENCE` times the time-out.
         """
         url, moved_count = self._roots[number].store.url, -1
         future = IO_POOL.submit_to(f"{url}#snapshot", call)

@@ -1,8 +1,8 @@
-"""When a ledger's state is restored from a snapshot, when one is written, and when journals are truncated.
+"""Decides when a ledger's state is restored from a snapshot, when one is written and when journals are truncated.
 
-One snapshot follows another: it is made from a state that derives from the decided one, is stored on a majority, and
-counts once its SnapshotCommit is decided. That command rides in the next entry of this process; until then the stored
-head only shortens the start of a process that finds it. No caller waits for anything here.
+Each snapshot is made from a state that derives from the decided one, is stored on a majority, and counts once its
+SnapshotCommit is decided. This process's next entry carries that command; until then a process that finds the stored
+head only starts with the decided snapshot that the head names. No append waits for a snapshot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A frozen state and its envelope, which lacks the state's own bytes: they are made outside of the lock."""
+    """A frozen state and its envelope without the state's own bytes, which are encoded outside of the lock."""
 
     frozen: FrozenState
     head: SnapshotHead
@@ -50,10 +50,10 @@ class Stored:
 
 
 class HeadGarbage(NamedTuple):
-    """Which heads nothing needs: those below an index, but for the decided one and those that markers name.
+    """Which heads are garbage: those below an index, except the decided one and those that markers name.
 
     A marker's own root has a copy of the head that it names. So a root whose marker is not known keeps all of its
-    heads, and keeps none alive elsewhere.
+    heads, and other roots need keep none for it.
 
     Attributes:
         among: numbers of the roots whose newest marker is known.
@@ -71,7 +71,7 @@ class HeadGarbage(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A marker to put on a root, as that root's `marker_no`-th."""
+    """A marker to put on a root, under the number `marker_no`."""
 
     root: int
     marker_no: int
@@ -79,7 +79,7 @@ class Cut(NamedTuple):
 
 
 class Garbage(NamedTuple):
-    """Which names are garbage, per root below which position its journal is, and `feature_index`."""
+    """Garbage heads and pages, (root, position below which its journal is garbage), and `feature_index`."""
 
     heads: HeadGarbage
     is_page: Callable[[str], bool]
@@ -89,7 +89,7 @@ class Garbage(NamedTuple):
 
 @dataclass(slots=True)
 class SnapshotStats:
-    """What snapshots cost this process: heads and pages stored, times restored, journal files deleted, milliseconds."""
+    """Snapshots that this process wrote, had decided and restored; journal files deleted; milliseconds spent."""
 
     written: int = 0
     decided: int = 0
@@ -98,7 +98,7 @@ class SnapshotStats:
     spent_ms: float = 0.0
 
     def since(self, before: SnapshotStats) -> SnapshotStats:
-        """Return what was added since."""
+        """Return the difference from earlier numbers."""
         return SnapshotStats(
             self.written - before.written,
             self.decided - before.decided,
@@ -109,7 +109,7 @@ class SnapshotStats:
 
 
 class SnapshotKeeper:
-    """The snapshots of one ledger in one process; all but `write`, `tidy` and `work` runs where the core is driven.
+    """The snapshots of one ledger in one process; call methods that take a core only in a turn (``Ledger.with_turn``).
 
     Args:
         lock: held while the state changes.
@@ -133,11 +133,11 @@ class SnapshotKeeper:
         self._state = state
         state.load_page = self._io.load_page
         self._lock = lock
-        # What the state in memory was made from; not known in a forked child.
+        # The snapshot that the state in memory derives from; not known in a forked child.
         self._derived = (0, "") if state.snapshot.no == 0 else (-1, "")
         self._newest = state.snapshot
         self.seen = state.snapshot
-        """The decided snapshot that `folded` took in last."""
+        """The decided snapshot at the last `folded`."""
         self._stored: Stored | None = None
         self._heads: dict[str, SnapshotHead] = {}
         self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
@@ -152,10 +152,10 @@ class SnapshotKeeper:
     # -- restoring --------------------------------------------------------------------------------
 
     def start(self, core: LedgerCore) -> None:
-        """Begin with the newest decided snapshot that a listing leads to, where one does: a head start, never needed.
+        """Begin with the newest decided snapshot that a listing leads to, if any. It only saves time.
 
-        Not with the newest head of all: while that is not decided, nothing may stand for the entries before it on a
-        root that lacks them, and this process could not give them to it either.
+        The newest head itself may be undecided: then it may not replace the entries before it on a root that lacks
+        them, and this process could not backfill them either.
 
         Raises:
             UnsupportedFormatError: UNSUPPORTED_VERSION.
@@ -182,7 +182,7 @@ class SnapshotKeeper:
             core.snapshot = head.base, name
 
     def start_over(self, core: LedgerCore) -> None:
-        """Begin again with the decided snapshot that was folded last, in a core that knows nothing yet.
+        """Begin again with the decided snapshot that was folded last, in a new core.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: it is on no root that answers; a newer one may be decided.
@@ -201,7 +201,7 @@ class SnapshotKeeper:
         core.start_at(head.base, head.points)
 
     def restore_base(self, core: LedgerCore) -> None:
-        """Restore the state where the entries that follow it are gone from the journals.
+        """Restore the state from a snapshot when the entries that follow the state are gone from the journals.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING.
@@ -233,12 +233,12 @@ class SnapshotKeeper:
         return max(self._newest, self._state.snapshot, key=lambda each: each.no)
 
     def recover(self, core: LedgerCore, *, is_newest: bool) -> None:
-        """Restore the state from the decided snapshot, or the newest that is there; the caller folds the rest again.
+        """Restore the state from the decided snapshot, else from the newest one; the caller folds the rest again.
 
         Hold the lock until then, so that no reader sees the state go back.
 
         Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: none is there, or none that the entries here follow.
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: there is none, or this process lacks entries after it.
             RetriableError: REPLOG_NO_QUORUM.
         """
         found, prefix = None, core.prefix
@@ -270,10 +270,10 @@ class SnapshotKeeper:
             self._stored = None
             self.stats.restored += 1
 
-    # -- what a fold brings -----------------------------------------------------------------------
+    # -- after a fold -----------------------------------------------------------------------------
 
     def folded(self, core: LedgerCore) -> None:
-        """Take in which snapshot counts now; under the lock, after entries were folded."""
+        """Note which snapshot counts now; call it under the lock, after entries were folded."""
         snapshot = self._state.snapshot
         if snapshot is self.seen or snapshot == self.seen:
             return
@@ -296,7 +296,7 @@ class SnapshotKeeper:
     # -- writing ----------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Return whether enough was folded, and enough time has passed, for a snapshot, and no thread writes one."""
+        """Return whether enough entries and time have passed for a snapshot, and no thread writes one."""
         return not self._busy.locked() and self._is_due()
 
     def _is_due(self) -> bool:
@@ -317,9 +317,9 @@ class SnapshotKeeper:
         return self._state.feature_index
 
     def feature(self) -> bytes | None:
-        """Return the command that keeps older releases out, None where it is folded.
+        """Return the command that makes older releases refuse the ledger, None once it is folded.
 
-        They would go on where journals are cut, and judge entries by other rules.
+        They would continue at positions that were cut, and judge entries by other rules.
         """
         return self._state.encode_feature_set()
 
@@ -337,7 +337,7 @@ class SnapshotKeeper:
         return self._state.encode_snapshot_commit(stored.frozen.snapshot_no, stored.head.base.index, stored.name)
 
     def freeze(self, core: LedgerCore) -> Draft | None:
-        """Freeze the state with what is known of the journals; None where nothing was folded."""
+        """Freeze the state and the journals' positions; None unless all decided entries and `feature` are folded."""
         state = self._state
         if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
             return None
@@ -350,7 +350,7 @@ class SnapshotKeeper:
             return Draft(frozen, SnapshotHead(base, state.snapshot, points, b""))
 
     def write(self, draft: Draft) -> None:
-        """Store a draft; from then on its commit rides in the next entry.
+        """Store a draft; this process's next entry then carries its SnapshotCommit.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
@@ -363,13 +363,13 @@ class SnapshotKeeper:
         fault_point("snapshot.stored")
 
     def work(self, look: Callable[[], tuple[Draft | None, list[Cut], HeadGarbage]]) -> None:
-        """Store a draft and delete what decided snapshots replace; what fails is tried again at the next turn.
+        """Store a draft and delete what decided snapshots replace; a failure is retried when the next one is due.
 
-        Several threads may have seen that a snapshot is due. One freezes: the state takes only its newest frozen self
-        for the decided snapshot, so a second one would make it restore the first.
+        Several threads may have seen that a snapshot is due, but only one freezes: the state recognises only its newest
+        frozen state as the decided snapshot, so after a second freeze it would have to restore the first.
 
         Args:
-            look: freezes, and says what to delete.
+            look: freezes the state and returns what to delete.
         """
         if not self._busy.acquire(blocking=False):
             return
@@ -399,8 +399,8 @@ class SnapshotKeeper:
         """Return the markers to put now.
 
         Args:
-            is_asked: someone waits for it, so that nothing is left for processes that look again within
-                `marker_check_ms`: they may answer what they knew before until that time is over.
+            is_asked: a caller waits, so keep nothing for processes that look for markers only every
+                `marker_check_ms`: until they look, they may answer from what they knew before.
         """
         ends, name = self._old_ends(core), self._state.snapshot.name
         head, settings = self._heads.get(name), self._settings
@@ -411,7 +411,7 @@ class SnapshotKeeper:
             if head is None or state.error is not None:
                 continue
             if state.floor.marker_no == 0 < self.feature_index and head.base.index <= feature_end:
-                continue  # the first cut must come after what older releases have to find
+                continue  # the first cut must leave the records that older releases have to find
             marker = core.truncation(number, head, name, settings.kept_record_count)
             if marker is not None and not is_asked:
                 marker = marker._replace(position=min(marker.position, ends[number]))
@@ -432,9 +432,9 @@ class SnapshotKeeper:
         return ends[0][1] if ends[0][0] <= old_ms else [0] * len(core.roots)
 
     def head_garbage(self, core: LedgerCore) -> HeadGarbage:
-        """Return which heads nothing needs.
+        """Return which heads are garbage.
 
-        A head below the entry that decided the newest snapshot derives from an older one, so it is never decided again.
+        A head below the entry that decided the newest snapshot derives from an older one, so it can never be decided.
         A process that still holds such an older snapshot takes the newest one once a head or a page of it is gone.
         """
         snapshot, roots = self._state.snapshot, core.roots
@@ -443,9 +443,9 @@ class SnapshotKeeper:
         return HeadGarbage(snapshot.entry_index if snapshot.no else 0, snapshot.name, named, among)
 
     def page_garbage(self) -> Callable[[str], bool]:
-        """Return which pages no snapshot can refer to again; under the lock, on a state of the decided snapshot.
+        """Return which pages no snapshot can refer to again; call it under the lock, if `is_derived`.
 
-        A snapshot refers to pages of the one before it and to own ones, whose names carry the number of that one. So a
+        A snapshot refers to pages of the one before it and to new ones, whose names carry the number of that one. So a
         page with a lower number than the decided snapshot's, which that one does not refer to, is garbage for ever,
         however late its writer or a reader of an older state is.
 
@@ -456,7 +456,7 @@ class SnapshotKeeper:
         return lambda name: int(name[:12]) < no and name not in needed
 
     def collect(self, garbage: Garbage, *, is_dry_run: bool) -> int:
-        """Delete what decided snapshots have made needless; return how many files it was."""
+        """Delete files that decided snapshots have replaced; return how many."""
         count = self._io.delete_heads(garbage.heads.is_garbage, garbage.heads.among, is_dry_run=is_dry_run)
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
         for number, position in garbage.positions if not is_dry_run else ():
@@ -464,13 +464,13 @@ class SnapshotKeeper:
         return count
 
     def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
-        """Put markers, delete below them, and delete heads that nothing needs any more.
+        """Put markers, delete the records below them, and delete garbage heads.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
                 decided.
         """
-        head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # the decided one, in all of them
+        head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # all name the decided snapshot
         for number, marker_no, marker in cuts:
             try:
                 call = partial(self._io.truncate, number, marker_no, marker, head, self.feature_index)

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RestingLedger(Protocol):
-    """What writing snapshots needs of a ledger."""
+    """The parts of a ledger that writing snapshots needs."""
 
     ledger_id: str
 
@@ -30,7 +30,7 @@ class RestingLedger(Protocol):
 
     @property
     def core(self) -> LedgerCore:
-        """The one of now: `restore_decided` may make another."""
+        """The current core; `restore_decided` may replace it."""
 
     def refresh(self) -> object:
         """Fold what is decided."""
@@ -39,21 +39,21 @@ class RestingLedger(Protocol):
         """Have commands decided."""
 
     def with_turn(self, work: Callable[[], T]) -> T:
-        """Do something with the core at rest."""
+        """Run a function while the core is at rest."""
 
     def restore_decided(self) -> None:
-        """Make the state from the decided snapshot again; in a turn."""
+        """Restore the state from the decided snapshot; call it in a turn."""
 
 
 class SnapshotWriter:
-    """What needs the core at rest is looked at in a turn; writing and deleting is done outside of it. Thread safe."""
+    """Reads the core in a turn, but writes and deletes files outside of it. Thread safe."""
 
     def __init__(self, ledger: RestingLedger, keeper: SnapshotKeeper) -> None:
         self._ledger = ledger
         self._keeper = keeper
 
     def write_behind(self) -> None:
-        """Write a snapshot and delete what the last one replaces; on a separate thread errors are logged."""
+        """Write a snapshot and delete what the last one replaces; runs on a separate thread and logs errors."""
         keeper = self._keeper
 
         def look() -> tuple[Draft | None, list[Cut], HeadGarbage]:
@@ -65,13 +65,13 @@ class SnapshotWriter:
             _LOG.warning("ledger %s: no snapshot now: %s", self._ledger.ledger_id, error)
 
     def freeze(self) -> Draft | None:
-        """Freeze a state that derives from the decided snapshot, in a turn; None where nothing was folded."""
+        """Freeze a state that derives from the decided snapshot, in a turn; None as ``SnapshotKeeper.freeze``."""
         if not self._keeper.is_derived:
             self._ledger.restore_decided()
         return self._keeper.freeze(self._ledger.core)
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
-        """Write a snapshot now, have it decided, and delete the journal records and heads that it makes needless.
+        """Write a snapshot now, have it decided, and delete the journal records and heads that it replaces.
 
         Returns:
             What was written, decided and deleted by this call.
@@ -83,7 +83,7 @@ class SnapshotWriter:
         try:
             ledger.refresh()
             is_read = True
-        except RetriableError:  # roots are slow; the append below has the caller's time
+        except RetriableError:  # roots are slow; the append below waits up to timeout_ms
             is_read = False
         before = replace(keeper.stats)
         if not is_read or keeper.feature() is not None:
@@ -102,12 +102,12 @@ class SnapshotWriter:
         return keeper.stats.since(before)
 
     def collect(self, *, is_dry_run: bool = False) -> int:
-        """Delete heads, pages and journal records that decided snapshots have made needless; some at a time.
+        """Delete heads, pages and journal records that decided snapshots have replaced; some pages per call.
 
-        Repeatable, and safe beside anything: what is garbage stays garbage for ever.
+        Repeatable, and safe at any time: garbage stays garbage for ever.
 
         Returns:
-            How many files went, or would go; records are not looked for in a dry run.
+            How many files were deleted, or would be; a dry run does not look for records.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
