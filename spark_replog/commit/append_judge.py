@@ -1,7 +1,7 @@
-"""Judges one append on the newest fold of its ledger. Pure: a fold and what is known beyond it in, a verdict out.
+"""Judges one append on the newest fold of its ledger. Pure: a fold and newer knowledge in, a verdict out.
 
 Called under the ledger's lock, in any thread that drives the ledger: nothing here waits or reads a root.
-``LedgerAppend`` does what a verdict asks for. Source of the order of checks: Kafka's
+``LedgerAppend`` carries out the verdict. Source of the order of checks: Kafka's
 ``KafkaApis.handleProduceRequest``, ``ReplicaManager.appendRecords`` and ``Partition.appendRecordsToLeader``.
 """
 
@@ -50,18 +50,18 @@ from spark_replog.log.model import (
 _log = logging.getLogger(__name__)
 
 _CUT_OUTCOMES = frozenset({Outcome.APPLIED, Outcome.BELOW_FLOOR, Outcome.FENCED})
-"""Of an append that was decided: answers that one cannot get that is in the log, unless its producer is forgotten."""
+"""Outcomes of judging a decided append again that mean: it is not in the log, or its producer is forgotten."""
 
 
 class Phase(Enum):
-    """Where an append is. The picture is in docs/architecture.md."""
+    """The phase of an append. The picture is in docs/architecture.md."""
 
     JUDGING = "judging"
     """The newest fold decides what happens next."""
     REPLICATING = "replicating"
     """It waits for copies on in-sync replicas, or for those replicas to leave the ISR."""
     ELECTING = "electing"
-    """A leader lacks its rows: the next one is elected where the leader's root is away."""
+    """A leader lacks its rows: the next one is elected if the leader's root is away."""
     SETTLING = "settling"
     """Its rows are in the log; with acks=all it waits until its entry is stable."""
     DONE = "done"
@@ -79,14 +79,14 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one fold says about an append.
+    """The judgement of an append on one fold.
 
     Attributes:
         next: REPLICATING with ``round``, ELECTING with ``absent``, JUDGING again without ``failed``, DONE with
             ``error``; SETTLING: answered by ``result``, or as soon as ``commands`` are decided.
         append: the part of the append that was judged: without refused partitions and dropped objects.
         commands: of the ENTRY to decide, ISR changes and new holders first, the append last.
-        result: the answer where nothing needs to be decided.
+        result: the answer if nothing needs to be decided.
         refused: the partitions left out, with their errors.
         error: why nothing of the append can be decided on this fold.
         round: what must be replicated first.
@@ -112,10 +112,10 @@ class Settling:
     """A decided append that waits for its followers.
 
     Attributes:
-        append: what is in the log.
+        append: the part that is in the log.
         stable_index: up to here the log must be stable.
-        leader_epochs: of its partitions, at a fold that had its rows: while they last, nothing was cut. None: unknown.
-        result: as it was decided; that of a repeated append, where the rows may be that one's; None: unknown.
+        leader_epochs: of its partitions, at a fold with its rows: while unchanged, nothing was cut. None: unknown.
+        result: as it was decided, or that of a repeated append if these rows may be its rows; None: unknown.
     """
 
     append: Append
@@ -139,7 +139,7 @@ class AppendJudge:
     Attributes:
         known: copies made, replicas that leave and objects lost, beyond the fold.
         failed: partitions that are left out, with their errors.
-        has_elected: whether the roots of leaders without their rows were looked at; it is done once.
+        has_elected: whether the roots of leaders without their rows were checked; this happens once.
     """
 
     def __init__(self, ledger_id: LedgerId, request: AppendRequest, authorizer: Authorizer, clock: Clock) -> None:
@@ -160,10 +160,10 @@ class AppendJudge:
             return Verdict(Phase.DONE, self._request.append, refused=refused, error=error)
 
     def judge_settling(self, state: TopicLedgerState, settling: Settling) -> Verdict:
-        """Judge what an append that is in the log still waits for: copies of the entries up to it.
+        """Judge whether an append in the log still waits for copies of the entries up to it.
 
         Args:
-            settling: what was decided.
+            settling: the decided append.
         """
         appended = settling.append
         try:
@@ -181,11 +181,11 @@ class AppendJudge:
     def look_again(self, state: TopicLedgerState, settling: Settling) -> Settling:
         """Return what a decided append waits for on a newer fold: a newer leader may have cut it off.
 
-        Where one was elected, the rows that are known now may be those of a repeated append, decided later.
+        If one was elected, the rows in the log may be those of a repeated append, decided later.
 
         Raises:
-            RetriableError: NOT_LEADER_OR_FOLLOWER.
-            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: its producer is forgotten, as the floor has passed it.
+            RetriableError: NOT_LEADER_OR_FOLLOWER: it was cut off.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: the floor has passed it, so its producer is forgotten.
         """
         appended, epochs = settling.append, leader_epochs(state, settling.append)
         if epochs == settling.leader_epochs or not appended.objects:
@@ -194,7 +194,7 @@ class AppendJudge:
         outcome = judged.outcome
         if outcome not in _CUT_OUTCOMES:
             result = settling.result
-            # At its own offsets it is itself: a leader may move without a cut, as where a lost root is rebuilt.
+            # Rows at its own offsets are its own: a leader may move without a cut, as when a lost root is rebuilt.
             is_itself = result is not None and bool(judged.ranges) and result.base_offsets == judged.ranges
             if outcome is Outcome.DUPLICATE and not is_itself:
                 result = CommandResult(outcome, judged.ranges, judged.detail)
@@ -223,7 +223,7 @@ class AppendJudge:
         *,
         is_decided: bool = False,
     ) -> dict[PartitionKey, ReplogError]:
-        """Return the partitions to leave out, with their errors, where leaving them out helps.
+        """Return the partitions to leave out, with their errors, if leaving them out helps.
 
         Raises:
             RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT: nothing was decided;
@@ -293,7 +293,7 @@ class AppendJudge:
         return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
 
     def _check_place(self, state: TopicLedgerState, after: int) -> None:
-        """Refuse an append that does not follow the one that its writer saw: the entry is decided on this very fold."""
+        """Refuse an append that does not follow the one that its writer saw; its ENTRY is decided on this very fold."""
         identity = self._request.append.identity
         last = state.producers.last_sequence(identity)
         if last != after:
@@ -319,9 +319,9 @@ class AppendJudge:
     def _side_commands(
         self, state: TopicLedgerState, departed: Mapping[BrokerId, str]
     ) -> tuple[tuple[bytes, ...], dict[BrokerId, str]]:
-        """Return what must be folded before the append: ISR changes and new holders of older objects.
+        """Return the commands to fold before the append: ISR changes and new holders of older objects.
 
-        Only those leave without whom the append was judged: one more, and fewer than min.insync.replicas could stay.
+        The append was judged without exactly these brokers: with one more, fewer than min.insync.replicas could stay.
         """
         known = self.known
         shrinks = leave_isr(state, departed, self._clock.now_ms())
@@ -335,7 +335,7 @@ class AppendJudge:
         return tuple(encode_command(command) for command in commands), leaving
 
     def _is_in_doubt(self, state: TopicLedgerState, append: Append) -> bool:
-        """Acks 0 and 1: return whether rows have no in-sync holder but those whose copy must be looked at first."""
+        """Acks 0 and 1: return whether all in-sync holders of some rows are doubtful, so that a copy must be read."""
         doubtful = self.known.doubtful
         return any(
             item.id in doubtful
@@ -348,7 +348,7 @@ class AppendJudge:
         )
 
     def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
-        """Acks 0 and 1: return what some in-sync replica of each partition holds; acks=0 drops the rest."""
+        """Acks 0 and 1: keep objects that an in-sync replica of each partition holds; acks=0 drops the others."""
         lost: dict[PartitionKey, int] = {}
         confirmed = []
         for item in append.objects:
@@ -386,7 +386,7 @@ class AppendJudge:
         return replace(append, objects=tuple(confirmed))
 
     def _leaders_without(self, state: TopicLedgerState, append: Append) -> frozenset[BrokerId]:
-        """Acks 0 and 1: return the leaders that lack their rows, since the writer could not reach them."""
+        """Acks 0 and 1: return the leaders that lack their rows because the writer could not reach them."""
         if self.has_elected:
             return frozenset()
         return frozenset(

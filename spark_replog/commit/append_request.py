@@ -1,4 +1,4 @@
-"""What is asked of an append, what it answers, and what each refusal of the fold means to a caller.
+"""The request and the response of an append, and the error that a caller gets for each refusal of the fold.
 
 Source: Kafka's ``ProduceResponse`` and ``ReplicaManager.appendToLocalLog``.
 """
@@ -36,9 +36,9 @@ class AppendRequest:
         required_acks: -1 (all), 0 or 1; anything else is answered by INVALID_REQUIRED_ACKS.
         is_atomic: True (a micro-batch): one refused partition refuses the whole append. False (a produce request): it
             is left out with its own error, and the other partitions' rows are appended.
-        copied: older objects that brokers hold and no entry names yet; decided with the append.
+        copied: brokers that hold older objects, not recorded in an entry yet; decided with the append.
         after_sequence: the newest append of this producer must have this sequence (-1: it has none), else
-            PRODUCER_FENCED and nothing is decided. None: any. For a writer that continues where the log says it ended.
+            PRODUCER_FENCED and nothing is decided. None: any. For a writer that continues after its last append.
     """
 
     append: Append
@@ -55,12 +55,12 @@ class ProduceResponse:
 
     Attributes:
         error: None: the append is decided and folded, or needs no effect (``result.outcome`` is
-            DUPLICATE or SKIPPED). Else nothing of this ledger's append is decided, save with
-            REPLOG_COMMIT_OUTCOME_UNKNOWN, which does not know: repeat it.
-        result: what the fold answered; its ``base_offsets`` are the rows' offsets. None where the
-            append was refused before anything was proposed.
-        partitions: the answer for each partition of the append. Where ``error`` is None some may have
-            an error of their own, if the caller allowed that (``is_atomic=False``).
+            DUPLICATE or SKIPPED). Else nothing of it is in the log, except with
+            NOT_ENOUGH_REPLICAS_AFTER_APPEND (it is) and REPLOG_COMMIT_OUTCOME_UNKNOWN (unknown): repeat it.
+        result: the fold's result; its ``base_offsets`` are the rows' offsets. None with an error
+            other than a refusal by the fold.
+        partitions: the answer for each partition of the append. If ``error`` is None some may have
+            their own error, if the caller allowed that (``is_atomic=False``).
         throttle_time_ms: how long the answer was held back by the client's quota.
     """
 
@@ -82,7 +82,7 @@ def refuse_all(
     result: CommandResult | None = None,
     refused: Mapping[PartitionKey, ReplogError] | None = None,
 ) -> ProduceResponse:
-    """Answer an append of which nothing is decided: each partition's own error, else the one of all."""
+    """Answer an append that failed: each partition gets its own error, else the common one."""
     own = refused or {}
     return ProduceResponse(error, result, {key: PartitionResponse(own.get(key, error)) for key in append.row_counts})
 
@@ -93,8 +93,8 @@ def respond_to(
     """Answer an append that the fold has judged. Called under the ledger's lock.
 
     Args:
-        request: of all of the append, refused partitions included; with acks=0 no offsets are given.
-        result: what the fold answered to the rest.
+        request: the whole append, refused partitions included; with acks=0 no offsets are returned.
+        result: the fold's result for the rest.
         refused: partitions that were left out, with their errors.
     """
     append = request.append
@@ -118,7 +118,7 @@ def respond_to(
 
 
 def respond(ledger_id: LedgerId, append: Append, result: CommandResult) -> ProduceResponse:
-    """Turn the fold's answer into the caller's, with a log line where an append had no effect."""
+    """Turn the fold's result into the caller's response; log an append that had no effect."""
     if result.outcome not in SUCCESSES:
         return ProduceResponse(_refusal(ledger_id, append, result), result)
     identity = append.identity

@@ -1,8 +1,8 @@
-"""Copies after a commit: what followers miss after acks 0 and 1, and the way back into the ISR.
+"""Copies after a commit: for followers after acks 0 and 1, and for replicas on the way back into the ISR.
 
-Commits copy within a time budget. For bulk catch-up the planner lists what followers miss, and write tasks copy a
-share of it after their own rows (``TaskCatchUp``): the new holders ride in the task's message and are decided with
-the batch. The next task that looks finds a copy that was never reported and verifies it.
+Commits copy within a time budget. For bulk catch-up the planner lists missing copies, and write tasks make a share
+of them after their own rows (``TaskCatchUp``): the task's message names the new holders, which are decided with the
+batch. If a copy was never reported, the next task that should make it finds and verifies it.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ ADMIT_ROUNDS_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What it took to bring a broker back."""
+    """The outcome of bringing a broker back."""
 
     is_in_sync: bool
-    """In every ISR of the ledger that it is assigned to."""
+    """Whether it is in every ISR of the ledger that it is assigned to."""
     object_count: int
     copied_bytes: int
 
 
 class _Run(Enum):
-    """Where the background run of one ledger is."""
+    """The state of one ledger's background run."""
 
     IDLE = "idle"
     RUNNING = "running"
     AGAIN = "again"
-    """It runs, and runs once more: something came after its begin."""
+    """It runs, and then runs once more: another start came after it began."""
 
 
 class BackgroundRuns:
@@ -79,7 +79,7 @@ class BackgroundRuns:
             IO_POOL.submit_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until no run is left; return whether that is so."""
+        """Wait until no run is left; return False on time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._runs, timeout_ms / 1000.0)
 
@@ -99,7 +99,7 @@ class BackgroundRuns:
 
 
 class CatchUp:
-    """Thread safe. Nothing here fails a commit: what is not done now is done by a later one."""
+    """Thread safe. Nothing here fails a commit: a later commit does what is left."""
 
     def __init__(self, brokers: BrokerSet, config: CoordinatorConfig, clock: Clock, fetcher: ReplicaFetcher) -> None:
         self._brokers = brokers
@@ -109,11 +109,11 @@ class CatchUp:
         self._next_look_ms: dict[LedgerId, int] = {}
 
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Give in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
+        """Copy to in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
 
-        A replica that takes no copy, for it fails or hangs longer than ``replica.lag.time.max.ms``, leaves the
-        ISR: else nothing that is written without acks=all would ever be readable while its root is away.
-        Not where fewer than ``min.insync.replicas`` would be left, or rows would have to be cut: an election does that.
+        A replica that takes no copy, because it fails or hangs longer than ``replica.lag.time.max.ms``, leaves the
+        ISR: otherwise rows written without acks=all would stay unreadable while its root is away. It does not leave
+        if fewer than ``min.insync.replicas`` would be left, or if rows would have to be cut: that needs an election.
         """
         fetcher, lag_ms = self._fetcher, self._config.replica_lag_time_max_ms
         budget_ms = self._config.replica_catchup_budget_ms
@@ -168,20 +168,20 @@ class CatchUp:
         return True
 
     def readmit(self, ledger: Ledger[TopicLedgerState], *, is_short: bool = False) -> bool:
-        """Let roots that left the ISR and are back join again.
+        """Let brokers rejoin the ISR that left it and whose roots answer again.
 
         Each gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every object above the
         log start; the fold checks that again.
 
         Args:
-            is_short: too few replicas are in sync: also one that left less than ``replica.rejoin.wait.ms`` ago. One
-                that is slow at times serves better than none.
+            is_short: too few replicas are in sync: also readmit a broker that left less than
+                ``replica.rejoin.wait.ms`` ago, because a slow replica is better than none.
 
         Returns:
-            Whether one is back.
+            Whether a broker is back.
         """
         returned = self._returned_brokers(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
-        return sum(self._readmit_one(ledger, each) for each in returned) > 0  # all of them, not the first
+        return sum(self._readmit_one(ledger, each) for each in returned) > 0  # not any(): every broker gets its turn
 
     def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
         missing = ledger.ask(lambda state: _missing_on(state, broker_id))
@@ -202,16 +202,16 @@ class CatchUp:
     ) -> Admission:
         """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now.
 
-        Without budget and without ``replica.rejoin.wait.ms``: for repairs, not for commits.
+        Ignores the budget and ``replica.rejoin.wait.ms``: for repairs, not for commits.
 
         Args:
-            verified: objects that the caller has found there, whole.
+            verified: objects that the caller has found whole on the broker.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
         """
         object_count = copied_bytes = 0
-        for _ in range(ADMIT_ROUNDS_MAX):  # appends of others may overtake
+        for _ in range(ADMIT_ROUNDS_MAX):  # other appends may add objects meanwhile
             ledger.refresh()
             missing, is_out = ledger.ask(lambda state: (_missing_on(state, broker_id), broker_id in out_of_sync(state)))
             if not missing and not is_out:
@@ -230,7 +230,7 @@ class CatchUp:
         return Admission(is_in_sync, object_count, copied_bytes)
 
     def copy_from(self, ledger: Ledger[TopicLedgerState], broker_ids: Collection[BrokerId]) -> None:
-        """Give the other in-sync replicas what only these brokers hold; call it before they are given up.
+        """Copy objects that only these brokers hold to the other in-sync replicas; call it before giving them up.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
@@ -243,7 +243,7 @@ class CatchUp:
         self._record(ledger, copied, None)
 
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> list[BrokerId]:
-        """Return brokers out of some ISR whose root answers and whose last shrink is that long ago."""
+        """Return brokers out of some ISR whose root answers and that left an ISR at least `wait_ms` ago."""
         with ledger.lock:
             out = out_of_sync(ledger.state)
             last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
@@ -292,7 +292,7 @@ class CatchUp:
     def _record(
         self, ledger: Ledger[TopicLedgerState], copied: list[tuple[MissingCopy, BrokerId]], joining: BrokerId | None
     ) -> bool:
-        """Decide new holders, and that a broker joins; return whether it is in sync everywhere."""
+        """Decide new holders, and that a broker joins; return whether it is then in sync everywhere."""
         holders: dict[tuple[int, int, int], set[BrokerId]] = {}
         for missing, broker_id in copied:
             name = (missing.entry_index, missing.command_no, missing.object_no)
@@ -325,7 +325,7 @@ def _is_targets_fault(error: BaseException | None) -> bool:
 
 
 def within(missing: Iterable[MissingCopy], size_bytes_max: int) -> list[MissingCopy]:
-    """Return the oldest objects that fit, at least one where there is any."""
+    """Return the oldest objects that fit, at least one if there is any."""
     chosen: list[MissingCopy] = []
     size_bytes = 0
     for each in missing:
@@ -342,17 +342,17 @@ def _log_failure(job: CopyJob, target: BrokerId, error: Exception | None) -> Non
 
 
 PLANNED_COPIES_MAX = 256
-"""Bounds what every task of a micro-batch carries, about 300 bytes each."""
+"""Bounds the plan that every task of a micro-batch carries: about 300 bytes per object."""
 _ROOT_TIMEOUT_MS = 200
 
 _seen: dict[tuple[str, BrokerId], tuple[int, bool]] = {}
-"""(cluster id, broker) -> when the planner last looked at a root that is out of sync, and what it saw."""
+"""(cluster id, broker out of sync) -> when the planner last asked its root, and whether it answered."""
 
 
 def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: CoordinatorConfig) -> tuple[PlannedCopy, ...]:
-    """Return the oldest objects that replicas miss, for the tasks of a micro-batch. Reads no ledger.
+    """Return the oldest objects that replicas miss, for the tasks of a micro-batch. Does not refresh the ledgers.
 
-    A root that is out of the ISR is asked at most every ``replica.rejoin.wait.ms`` whether it is there.
+    Checks at most every ``replica.rejoin.wait.ms`` whether a root that is out of the ISR answers.
     """
     planned: list[PlannedCopy] = []
     for ledger_id in dict.fromkeys(ledger_ids):
@@ -394,7 +394,7 @@ def _is_back(cluster: Cluster, broker_id: BrokerId, config: CoordinatorConfig) -
 
 
 def check_task_age(plan: WritePlan, config: CoordinatorConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Refuse to go on where garbage collection could pass the task's objects before they are committed.
+    """Refuse to go on if garbage collection could pass the task's objects before they are committed.
 
     Raises:
         ReplogError: REPLOG_JOB_TOO_LONG, half of ``gc.floor.lag.ms`` after the plan was made.
@@ -410,7 +410,7 @@ def check_task_age(plan: WritePlan, config: CoordinatorConfig, *, clock: Clock =
 
 
 class TaskCatchUp:
-    """Copies a share of what is missing. Executor; used once, after the task's own rows.
+    """Makes a share of the missing copies. Executor; used once, after the task's own rows.
 
     Args:
         config: ``replica.catchup.bytes`` at most, for ``replica.catchup.budget.ms`` at most.
@@ -423,8 +423,8 @@ class TaskCatchUp:
     def run(self, planned: Sequence[PlannedCopy], batch_id: int, task_id: int) -> tuple[MadeCopy, ...]:
         """Copy this task's share; never fails the task.
 
-        Which objects is a matter of rendezvous hashing over batch and task, so that tasks, which know
-        nothing of each other, seldom choose the same. Two that do make the same copy.
+        Rendezvous hashing over batch and task chooses the objects, so that tasks, which know nothing of
+        each other, rarely choose the same ones. Tasks that do make the same copy.
         """
         started: dict[Future[None], MadeCopy] = {}
         size_bytes = 0
@@ -447,7 +447,7 @@ def _rank(planned: PlannedCopy, batch_id: int, task_id: int) -> bytes:
 
 
 def holders_by_ledger(copies: Iterable[MadeCopy]) -> Mapping[LedgerId, Mapping[ObjectId, set[BrokerId]]]:
-    """Return what ``ReplicaManager.append_records`` takes as ``copied``."""
+    """Return ``AppendRequest.copied`` per ledger."""
     found: dict[LedgerId, dict[ObjectId, set[BrokerId]]] = {}
     for each in copies:
         found.setdefault(each.ledger_id, {}).setdefault(each.id, set()).add(each.broker_id)

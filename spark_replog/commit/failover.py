@@ -1,9 +1,9 @@
-"""A leader that is lost before its followers have its rows: the election, and the truncation that goes with it.
+"""The election, and its truncation, when a leader is lost before its followers have its rows.
 
-With acks=1 a row is in the log when its leader holds it. Where that root is lost, followers cannot copy the row, and
+With acks=1 a row is in the log when its leader holds it. If that root is lost, followers cannot copy the row, and
 everything after it would wait for ever: an acknowledged row must never follow a lost one. So the ENTRY that takes the
 lost broker out of the ISR (which elects the next leader) first cuts the log after the last entry that other replicas
-hold. Readers never saw what is cut (it is above the stable index), and producers may write it again. Source: KIP-101.
+hold. No reader has seen the cut rows (above the stable index); producers may write them again. Source: KIP-101.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class LeaderFailover:
         self._cluster = cluster
 
     def fail_over(self, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]) -> bool:
-        """Elect without those of the suspects whose root does not answer.
+        """Elect without the suspects whose root does not answer.
 
-        Nothing is cut where a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append
+        Nothing is decided if a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append
         could be acknowledged after it, and the rows may come back.
 
         Returns:
@@ -71,12 +71,12 @@ class LeaderFailover:
 def failover_commands(
     state: TopicLedgerState, gone: frozenset[BrokerId], now_ms: int, *, is_forced: bool = False
 ) -> list[Truncate | IsrChange]:
-    """Return what goes into the ENTRY that gives brokers up: the cut first, so that the new epochs begin there.
+    """Return the commands of the ENTRY that gives brokers up: truncation first, so that the new epochs begin there.
 
     Args:
         gone: the brokers given up.
         now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
-        is_forced: by command: ``min.insync.replicas`` does not prevent it.
+        is_forced: a user asked for it: ``min.insync.replicas`` does not prevent it.
     """
     gone = _able_to_leave(state, gone)
     led = [
@@ -95,8 +95,8 @@ def failover_commands(
 def _able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
     """Return the lost brokers without those that must stay in sync together, so that a partition waits for its rows.
 
-    A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So where all in-sync replicas
-    of a partition are lost, one of them would be left, and rows that it lacks would be in sync nowhere and not cut.
+    A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So if all in-sync replicas
+    of a partition are lost, one would remain, and rows that it lacks would be on no in-sync replica and not be cut.
     """
     if not any(len(each.isr) > 1 and gone.issuperset(each.isr) for _, _, each in live_partitions(state)):
         return gone

@@ -1,6 +1,6 @@
 """Operations that wait for a condition or a time-out, the purgatory that holds them, and its timing wheel.
 
-An operation completes exactly once, by whichever event comes first. There is no thread of its own: a thread that waits
+An operation completes exactly once, by whichever event comes first. The purgatory has no thread: a thread that waits
 for an operation advances the timer. A timer costs O(1) to add and to cancel; a task runs at or after its expiry, at
 most one tick of the finest wheel late.
 
@@ -29,7 +29,7 @@ class TimerTask:
 
     Attributes:
         expiry_ms: set when it is started.
-        bucket: that holds it; None while it is not pending.
+        bucket: the bucket that holds it; None while it is not pending.
     """
 
     __slots__ = ("bucket", "expiry_ms")
@@ -57,7 +57,7 @@ class CallbackTask(TimerTask):
 
 
 class _Bucket:
-    """The tasks that expire within one tick of a wheel, in the order of their adding. Guarded by the timer's lock."""
+    """The tasks that expire within one tick of a wheel, in the order they were added. Guarded by the timer's lock."""
 
     __slots__ = ("expiry_ms", "tasks")
 
@@ -122,7 +122,7 @@ class Timer:
             return True
 
     def next_expiry_ms(self) -> int | None:
-        """Return when ``advance`` has something to look at; None when nothing is pending."""
+        """Return when ``advance`` next has work; None when nothing is pending."""
         with self._lock:
             return self._due[0][0] if self._due and self.size else None
 
@@ -241,7 +241,7 @@ class DelayedOperation(TimerTask):
             if self._finished is None:
                 self._finished = threading.Event()
             finished = self._finished
-        # A completion that looked for the event before it was made has set the flag by now.
+        # A completion that looked for the event before it existed has set the flag by now.
         return self._is_finished or finished.wait(timeout_ms / 1000.0)
 
     def run(self) -> None:
@@ -320,7 +320,7 @@ class DelayedOperationPurgatory:
         return expired_count
 
     def purge(self) -> int:
-        """Drop completed operations from all lists; return how many pairs went."""
+        """Drop completed operations from all lists; return how many (key, operation) pairs were dropped."""
         purged_count = 0
         with self._lock:
             self._registered_at_purge = self._registered_count - self.timer.size

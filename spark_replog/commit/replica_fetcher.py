@@ -1,7 +1,7 @@
-"""Copies data objects to brokers that miss them: what a follower's fetch is on passive storage.
+"""Copies data objects to brokers that miss them: the follower's fetch, on passive storage.
 
 Runs in the process that commits, repairs or (after its own rows) writes, on threads of the target's own
-fetch lane, so that a hung root holds only those. Whole objects are copied: from a local root they are a
+fetch lane, so that a hung root blocks only those. Whole objects are copied: from a local root they are a
 memory map, from a remote one at most ``max.request.size`` (32 MiB) a copy. The bytes pass through this
 process because a copy must be verified before it counts; no store's own copy does that.
 """
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 BACKOFF_DOUBLINGS_MAX = 5
 DISTRUST_MS = 30_000
-"""How long a root that failed is read from last, after every other holder."""
+"""How long a root that failed is read only after every other holder."""
 
 CopyCallback = Callable[["CopyJob", BrokerId, Exception | None], None]
 
@@ -50,7 +50,7 @@ class CopyJob:
     may_exist: bool = False
     """Whether another process may have made the copy already: look before writing."""
     replaces: bool = False
-    """Whether the target's own copy is known to be bad: it goes once good bytes are in hand, not before."""
+    """Whether the target's own copy is known to be bad: it is deleted only after good bytes were read."""
 
     @property
     def storage_key(self) -> str:
@@ -64,7 +64,7 @@ def copy_job(
     sections: Iterable[Section | SectionRef],
     holders: Iterable[BrokerId],
 ) -> CopyJob:
-    """Return what a fetcher needs to know of an object; of the holders that answer the lowest id is read."""
+    """Return the job that copies an object; holders are read in order of id, distrusted ones last."""
     checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
     return CopyJob(ledger_id, item.id, item.size_bytes, checksums, tuple(sorted(holders)))
 
@@ -83,7 +83,7 @@ class ReplicationThrottle:
         self._lock = threading.Lock()
 
     def acquire(self, size_bytes: int) -> float:
-        """Wait for the copies taken before this one; return how long, in ms. The first goes at once."""
+        """Wait as long as the copies before this one take at the rate; return how long, in ms. The first waits 0."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             start_ms = max(self._free_ms, now_ms)
@@ -191,8 +191,8 @@ class ReplicaFetcher:
             self._brokers.check_root(target)
         if (job.may_exist or job.replaces) and self.is_whole(job, target):
             return
-        # What this process's own sender is putting on a slow root is waited for, not written a second time. The look
-        # proves that it is on the root that was checked.
+        # Wait for an object that this process's own sender is putting on a slow root; do not write it twice. The size
+        # check proves that it is on the root that was checked.
         if not job.replaces and self._brokers.own_puts.wait(target, job.storage_key) and self._has_size(job, target):
             return
         try:
@@ -212,7 +212,7 @@ class ReplicaFetcher:
             )
 
     def is_whole(self, job: CopyJob, target: BrokerId) -> bool:
-        """Return whether the broker's own copy has every byte that the log says.
+        """Return whether the broker's own copy has the size and checksums that the log names.
 
         Raises:
             ReplogError: the root does not answer.
@@ -220,7 +220,7 @@ class ReplicaFetcher:
         return damage(job, self._brokers.store(target).get(job.storage_key)) is None
 
     def _has_size(self, job: CopyJob, target: BrokerId) -> bool:
-        """Return whether the broker holds an object of the right size: one byte is read, of two that are asked for."""
+        """Return whether the broker holds an object of the right size: of two bytes requested at its end, one comes."""
         found = self._brokers.store(target).get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
         return found is not None and memoryview(found).nbytes == 1
 
@@ -231,7 +231,7 @@ class ReplicaFetcher:
             if is_throttled:
                 self._throttle.acquire(job.size_bytes)
             self.copy(job, target, check_root=check_root)
-        except BaseException as error:  # the caller's to judge, whatever it is
+        except BaseException as error:  # the caller judges every error
             self._note(target, is_failed=True)
             future.set_exception(error)
         else:
@@ -255,7 +255,7 @@ class ReplicaFetcher:
                     return
                 run = found.waiting.popleft()
                 found.active_count += 1
-            # A lane of its own: bulk copies must not stand before the journal's creates of this root.
+            # A separate lane: bulk copies must not delay the journal's creates on this root.
             IO_POOL.submit_to(f"{self._brokers.url(target)}#fetch", run)
 
     def _finish(self, target: BrokerId) -> None:

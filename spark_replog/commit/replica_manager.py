@@ -40,14 +40,14 @@ _log = logging.getLogger(__name__)
 
 ACKS = (-1, 0, 1)
 FAILOVERS_MAX = 3
-"""Of one append: each takes a broker out, so more do not help."""
+"""Per append: each takes a broker out, so more do not help."""
 _MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 _AFTER_DECISION = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.NOT_LEADER_OR_FOLLOWER})
 
 
 @dataclass(frozen=True, slots=True)
 class AppendServices:
-    """What every append of one replica manager shares."""
+    """The services that all appends of one replica manager share."""
 
     config: CoordinatorConfig
     clock: Clock
@@ -59,11 +59,11 @@ class AppendServices:
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The answer, and what must be stable before it is given.
+    """The answer, and what must be stable before the caller gets it.
 
     Attributes:
         refused: the partitions that are not in the log, with their errors.
-        settling: what it waits for.
+        settling: the part in the log, which must become stable.
     """
 
     result: CommandResult
@@ -75,7 +75,7 @@ class LedgerAppend:
     """Decides one append: a state machine over ``Phase``. Used once, by one thread. Holds no rows.
 
     Args:
-        request: what to decide. Its ``timeout_ms`` counts for the replicas and, again, for the decision.
+        request: what to decide. Its ``timeout_ms`` bounds replication; each decision has ``delivery.timeout.ms``.
     """
 
     def __init__(self, ledger: Ledger[TopicLedgerState], request: AppendRequest, services: AppendServices) -> None:
@@ -98,7 +98,7 @@ class LedgerAppend:
         return {} if found is None else found.refused
 
     def run(self) -> CommandResult:
-        """Decide the append and return what the fold answered.
+        """Decide the append and return the fold's result.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
@@ -140,8 +140,8 @@ class LedgerAppend:
         if verdict.error is not None:
             if self._is_refreshed:
                 raise verdict.error
-            # An owner that proposes without reading first, and is refused, creates no entry that would fail on a
-            # newer owner's: a partition may have been added since, or a replica be back.
+            # An owner may judge without reading first, and a refused append creates no ENTRY that would meet newer
+            # ones. So read once: a partition may have been added since, or a replica be back.
             self._is_refreshed = True
             self._ledger.refresh()
             return Phase.JUDGING
@@ -166,8 +166,8 @@ class LedgerAppend:
         return self._verdict.commands or None
 
     def _settle(self) -> Phase:
-        """Wait until the decided append is stable: an append of another writer with acks=1 may share its ENTRY, or a
-        repeated append meet its first, not yet replicated self.
+        """Wait until the decided append is stable: its ENTRY may also carry another writer's append with acks=1, or it
+        may repeat an append that is not yet replicated.
         """
         decided = self._decided
         assert decided is not None
@@ -202,12 +202,12 @@ class LedgerAppend:
             services.config.replica_lag_time_max_ms,
             self._ledger.refresh,
         )
-        # From the first round on: a cold read of the ledger beside a root that is away must not use up the time in
+        # Counted from the first round: a cold read of the ledger while a root is away must not use up the time in
         # which that root leaves the ISR.
         now_ms = services.clock.monotonic_ms()
         self._deadline_ms = self._deadline_ms or now_ms + self._request.timeout_ms
         rest_ms = max(0, self._deadline_ms - now_ms)
-        # The look-up knows the ledger alone: a parked operation must keep neither this append nor what it names.
+        # The look-up refers to the ledger only: a parked operation must not keep this append or its objects in memory.
         errors = run_round(
             this,
             judge.known,
@@ -228,7 +228,7 @@ class LedgerAppend:
         return back
 
     def _is_source_lost(self, this: ReplicationRound) -> bool:
-        """Elect again where replicas are late because the source of their copies hangs; return whether that was so."""
+        """Elect again if replicas are late because the source of their copies hangs; return whether it happened."""
         if self._failover_count >= FAILOVERS_MAX:
             return False
         own = {item.id for item in self._request.append.objects}
@@ -237,11 +237,11 @@ class LedgerAppend:
         return bool(suspects) and self._is_elected_without(suspects)
 
     def _help_late(self, this: ReplicationRound) -> bool:
-        """Help where replicas that are late cannot leave the ISR, since min.insync.replicas needs them."""
+        """Help if late replicas cannot leave the ISR because min.insync.replicas needs them."""
         return self._is_source_lost(this) or self._services.catch_up.readmit(self._ledger, is_short=True)
 
     def _fail_over(self) -> None:
-        """Elect without the brokers that hold what can no longer be copied, then judge again."""
+        """Elect without the brokers that should hold the objects that cannot be copied, then judge again."""
         known = self._judge.known
         lost = dict(known.lost)
         known.lost.clear()
@@ -265,7 +265,7 @@ class LedgerAppend:
         )
 
     def _elect(self) -> Phase:
-        """Elect again where a leader's root is really away; where it answers, it gets its copy after the ENTRY."""
+        """Elect again if a leader's root is really away; a leader that answers gets its copy after the ENTRY."""
         assert self._verdict is not None
         self._judge.has_elected = True
         self._is_elected_without(self._verdict.absent)
@@ -374,7 +374,7 @@ class ReplicaManager:
     def _throttle(
         self, requests: Mapping[LedgerId, AppendRequest], responses: Mapping[LedgerId, ProduceResponse]
     ) -> int:
-        """Return for how long the client's quota holds the answer back; the rows are decided already."""
+        """Return how long the client's quota delays the answer, in ms; the rows are already decided."""
         applied = {
             ledger_id: requests[ledger_id].append
             for ledger_id, response in responses.items()
@@ -398,7 +398,7 @@ class ReplicaManager:
         ledger = self._cluster.topic_ledger(ledger_id)
         response = self._attempt(ledger, request)
         if response.is_short:
-            # No other process looks for a root that is back, and without it no append would ever succeed again.
+            # Perhaps no other process looks for a root that is back, and without it no append would succeed again.
             is_back = self._look_after_replicas(ledger, is_short=True)
             rest_ms = deadline_ms - self._services.clock.monotonic_ms()
             if is_back and response.error is not None and rest_ms > 0:
@@ -435,8 +435,8 @@ class ReplicaManager:
         """Bring followers up to date after an append; never fails it. Return whether a replica is back in sync.
 
         Args:
-            is_copying: whether in-sync replicas get what acks 0 and 1 left to copy.
-            is_short: too few replicas are in sync: look now, however short ago the last look was.
+            is_copying: make the copies for in-sync replicas that acks 0 and 1 left out.
+            is_short: too few replicas are in sync: look now, however recent the last look was.
         """
         config, is_back = self._services.config, False
         try:

@@ -1,4 +1,4 @@
-"""What an acks=all append still lacks, and the wait until it lacks nothing.
+"""The copies that an acks=all append still lacks, and the wait for them.
 
 An append may be decided when every in-sync replica holds each object that it names, and each object of the entries
 above the stable index: an acknowledged row must never follow one that a later truncation may cut. The provisional
@@ -32,7 +32,7 @@ from spark_replog.log.model import Append, DataObject, Section
 
 
 class ObjectCopies:
-    """Who holds one data object; shared by all partitions that have rows in it."""
+    """The holders of one data object; shared by all partitions that have rows in it."""
 
     __slots__ = ("holders",)
 
@@ -48,9 +48,9 @@ class Partition:
         isr: in-sync brokers of the newest fold.
         min_insync: effective ``min.insync.replicas``.
         high_watermark: of the newest fold; the tail starts here.
-        leader_epoch: of the newest fold; the tail is worth nothing under another.
-        now_ms: the time from which on a replica without the whole tail lags,
-        since_ms: where it is not in here with an earlier one.
+        leader_epoch: of the newest fold; the tail is void under another epoch.
+        now_ms: the time from which on a replica without the whole tail lags, unless `since_ms` has it.
+        since_ms: broker -> an earlier such time.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Partition:
             self._isr = self._isr.intersection(isr)
 
     def is_joined_by(self, isr: Collection[BrokerId]) -> bool:
-        """Return whether the newest fold has an in-sync replica that is none here."""
+        """Return whether the newest fold has an in-sync replica that is not in sync here."""
         return not self._isr.issuperset(isr)
 
     def replica_end_offset(self, broker_id: BrokerId) -> int:
@@ -123,7 +123,7 @@ class Partition:
         return end
 
     def has_all(self, broker_id: BrokerId) -> bool:
-        """Return whether the replica ends where the log ends, or is none that the partition waits for."""
+        """Return whether the replica ends where the log ends, or the partition does not wait for it."""
         return broker_id not in self.in_sync or self.replica_end_offset(broker_id) == self.log_end_offset
 
     def is_caught_up(self, broker_id: BrokerId, now_ms: int, lag_ms: int) -> bool:
@@ -133,7 +133,7 @@ class Partition:
     def out_of_sync_replicas(self, now_ms: int, lag_ms: int) -> list[BrokerId]:
         """Return the in-sync replicas that lag, ascending: those that ``shrink`` should take out.
 
-        The leader too: here it is a root like the others, and rows that it lacks are elsewhere.
+        Also the leader: it is a root like the others, and the rows that it lacks are elsewhere.
         """
         return [each for each in sorted(self.in_sync) if not self.is_caught_up(each, now_ms, lag_ms)]
 
@@ -148,8 +148,8 @@ class Partition:
     def check_enough_replicas_reach_offset(self, required_offset: int) -> tuple[bool, ErrorCode | None]:
         """Return whether an append up to ``required_offset`` need not wait any longer, and its error.
 
-        NOT_ENOUGH_REPLICAS where the high watermark has not reached the offset and, since it is frozen,
-        cannot: Kafka lets that append wait for its time-out.
+        NOT_ENOUGH_REPLICAS if the high watermark has not reached the offset and cannot, because it is
+        frozen: Kafka lets that append wait for its time-out.
         """
         is_enough = len(self.in_sync) >= self.min_insync
         if self.high_watermark() >= required_offset:
@@ -182,12 +182,12 @@ class ProducePartitionStatus:
 class DelayedProduce(DelayedOperation):
     """Completes when no partition is pending. Holds offsets only, no rows.
 
-    A pending partition is done with (A) the error of its lookup, where it is not there any more; (B)
-    NOT_LEADER_OR_FOLLOWER, where its leader epoch is another than when the tail was made; (C) what
-    ``Partition.check_enough_replicas_reach_offset`` answers, of those that are in sync by then.
+    A pending partition ends with (A) the error of its lookup, if it no longer exists; (B)
+    NOT_LEADER_OR_FOLLOWER, if its leader epoch has changed since the tail was made; (C) the result of
+    ``Partition.check_enough_replicas_reach_offset`` for the replicas in sync by then.
 
     Args:
-        timeout_ms: until REQUEST_TIMED_OUT for what is still pending.
+        timeout_ms: until REQUEST_TIMED_OUT for the partitions still pending.
         partitions: the provisional tails, by (topic id, partition).
         statuses: what each of them waits for.
         lookup: leader epoch and ISR now.
@@ -247,12 +247,12 @@ _log = logging.getLogger(__name__)
 
 
 LOOK_INTERVAL_MS = 1_000
-"""How often an append that waits folds what other processes decided: one get per metadata root."""
+"""How often a waiting append folds the entries of other processes: one get per metadata root."""
 
 
 @dataclass(slots=True)
 class Replication:
-    """What this append has learned so far beyond the fold. Grows; guarded by ``lock``.
+    """What this append knows beyond the fold; guarded by ``lock``.
 
     Attributes:
         copied: object -> brokers that got a copy from us.
@@ -260,8 +260,8 @@ class Replication:
         lost: objects that no source delivered, and the brokers that should have.
         copied_after: of copies made here, the fold's last entry before they began.
         doubtful: holders of new objects that left the ISR since the puts began: their copies count once they were read.
-        since_ms: brokers that lack something, and since which round without having had it all meanwhile. A new round
-            gives no new time: where ISRs change often, a root that is away would never leave.
+        since_ms: brokers that lack something, and the time of the round since which they do. A new round does not
+            reset it: otherwise, if ISRs change often, a root that is away would never leave.
     """
 
     copied: dict[ObjectId, set[BrokerId]] = field(default_factory=dict)
@@ -281,8 +281,8 @@ class Replication:
     def doubt(self, state: TopicLedgerState, append: Append) -> Append:
         """Return an append without the holders that left since its puts began, and forget copies made before that.
 
-        A root that is rebuilt leaves first, and its new disk has what entries name: not what was put before, and is
-        decided after.
+        A root that is rebuilt leaves first, and its new disk has only the objects that entries name: not those that
+        were put before and are decided after.
         """
         left = state.left_at
         if not left:
@@ -300,27 +300,27 @@ class Replication:
         return replace(append, objects=tuple(replace(item, holders=self.holders(item.id, kept)) for item, kept in sure))
 
     def note_lacking(self, brokers: Collection[BrokerId], now_ms: int) -> set[int]:
-        """Begin the time of those that lack something by now, end that of all others; return what has begun."""
+        """Start the lag time of these brokers, unless it runs, and end that of all others; return the start times."""
         with self.lock:
             for gone in self.since_ms.keys() - set(brokers):
                 del self.since_ms[gone]
             return {self.since_ms.setdefault(broker_id, now_ms) for broker_id in brokers} or {now_ms}
 
     def start_over(self) -> None:
-        """Wait for everybody again: with another leader, copies come from elsewhere."""
+        """Wait for all brokers again: with another leader, copies come from elsewhere."""
         with self.lock:
             self.departed.clear()
             self.since_ms.clear()
 
     def departures(self) -> dict[BrokerId, str]:
-        """Return who leaves as of now: copies that are under way, also of an earlier round, may add to it."""
+        """Return the brokers that leave as of now: running copies, also of an earlier round, may add more."""
         with self.lock:
             return dict(self.departed)
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationRound:
-    """The provisional tail of one judgement: offsets, copies, what is missing, and who leaves."""
+    """The provisional tail of one judgement: offsets, copies, missing copies, and brokers that leave."""
 
     partitions: Mapping[PartitionKey, Partition]
     statuses: Mapping[PartitionKey, ProducePartitionStatus]
@@ -330,7 +330,7 @@ class ReplicationRound:
     after_index: int = -1
 
     def errors(self) -> dict[PartitionKey, ErrorCode]:
-        """Return the partitions that could not be acknowledged as things are."""
+        """Return the partitions that cannot be acknowledged now."""
         found = {}
         for key, status in self.statuses.items():
             is_done, error = self.partitions[key].check_enough_replicas_reach_offset(status.required_offset)
@@ -347,9 +347,9 @@ def in_sync_brokers(state: TopicLedgerState, sections: tuple[Section, ...]) -> f
 
 
 def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -> bool:
-    """Return whether nothing needs to wait: the usual case, without building a tail.
+    """Return whether the append need not wait: the usual case, found without building a tail.
 
-    False where an entry above the stable index holds everything back, whatever lacks.
+    False if an entry above the stable index holds everything back.
     """
     if state.stable_index != state.applied_index or known.departed:
         return False
@@ -369,8 +369,8 @@ def plan_round(
     """Build the provisional tail on a fold, called under the ledger's lock.
 
     Args:
-        append: what comes after the log end.
-        known: beyond the fold.
+        append: the append that comes after the log end.
+        known: knowledge beyond the fold.
         now_ms: monotonic time from which on a replica that misses something lags.
     """
     partitions: dict[PartitionKey, Partition] = {}
@@ -399,7 +399,7 @@ def plan_round(
         if lacking:
             job = copy_job(ledger_id, item, item.sections, tracker.holders)
             doubtful = known.doubtful.get(item.id, frozenset()) - tracker.holders
-            if doubtful:  # most have their copy still: look before writing
+            if doubtful:  # most still have their copy: look before writing
                 job = replace(job, sources=(*job.sources, *sorted(doubtful)), may_exist=True)
             jobs.append((job, lacking))
     for partition in partitions.values():
@@ -416,7 +416,7 @@ def plan_round(
 
 
 def _copies_of(item: DataObject | ObjectRef, known: Replication, copies: dict[ObjectId, ObjectCopies]) -> ObjectCopies:
-    """Return the one tracker of an object: copies that end meanwhile must not make two views of it in one round."""
+    """Return the one tracker of an object: copies that end during a round must not give two views of the object."""
     found = copies.get(item.id)
     if found is None:
         found = copies[item.id] = ObjectCopies(known.holders(item.id, item.holders))
@@ -447,7 +447,7 @@ def _tail_of(
 
 @dataclass(frozen=True, slots=True)
 class RoundServices:
-    """What a round waits with: timers, copies, time, and the newest entries of the ledger.
+    """The services that a waiting round uses: timers, copies, time, and the newest entries of the ledger.
 
     Attributes:
         refresh: folds what other processes decided.
@@ -471,15 +471,15 @@ def run_round(
     """Copy what is missing and wait. Replicas that fail leave the ISR, late ones as ``leaving_replicas`` allows.
 
     Args:
-        known: gets what is learned.
+        known: gets new copies, losses and departures.
         lookup: a partition in the newest fold.
         help_late: called now and then while late replicas are needed: elects without a source that hangs, or lets
-            others join the ISR; returns whether the fold has changed by it.
+            others join the ISR; returns whether this changed the fold.
 
     Returns:
-        The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), or
-        are led by another by now; None: another leads or has joined the ISR by this append's own doing, so judge
-        again. What was copied, what is lost and who departed is in ``known``.
+        The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), were
+        deleted, or have another leader now. None: `help_late` changed the fold, or a replica has joined an ISR, so
+        judge again.
     """
     return _WaitingRound(this, known, services, lookup, timeout_ms).run(help_late)
 
@@ -499,7 +499,7 @@ class _WaitingRound:
     def run(self, help_late: Callable[[], bool]) -> dict[PartitionKey, ErrorCode] | None:
         this, services, operation = self._this, self._services, self._operation
         purgatory = services.purgatory
-        # Copies are events of an object, elections those of a partition.
+        # A copy wakes by its object, an election by its partition.
         keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
         if purgatory.try_complete_else_watch(operation, keys):
             return operation.errors()
@@ -512,12 +512,12 @@ class _WaitingRound:
         lag_timers = [purgatory.timer.add(each, self._on_overdue) for each in due_ms if each > now_ms]
         missing = [(job, target) for job, target in this.missing if target not in self._known.departures()]
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in missing]
-        # A look may wait for a root that hangs, and holds timers back: it comes after the lag timer, not right before.
+        # A look may wait for a hung root and delay timers, so it comes after the lag timer, not right before.
         first_look_ms = (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
         purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
         for timer in lag_timers:
             purgatory.timer.cancel(timer)
-        for future in copies:  # a copy that is not needed any more is not begun
+        for future in copies:  # do not begin copies that are no longer needed
             future.cancel()
         errors = operation.errors()
         return None if self._has_moved or (errors and self._is_joined()) else errors
@@ -569,7 +569,7 @@ class _WaitingRound:
         known = self._known
         with known.lock:
             is_news = known.departed.setdefault(broker_id, reason) is reason
-            for partition in self._this.partitions.values():  # also where a late copy of an earlier round has said so
+            for partition in self._this.partitions.values():  # also if a late copy of an earlier round came first
                 partition.shrink(broker_id)
         self._services.fetcher.distrust(broker_id)
         if is_news:
@@ -587,7 +587,7 @@ class _WaitingRound:
         self._operation.safe_try_complete()
 
     def _is_joined(self) -> bool:
-        """Return whether a replica has joined an ISR by another process's ENTRY: with it, others may be late."""
+        """Return whether a replica has joined an ISR by another process's ENTRY: with it, late ones may leave."""
         found = ((partition, self._lookup(key)) for key, partition in self._this.partitions.items())
         return any(not isinstance(now, ErrorCode) and partition.is_joined_by(now.isr) for partition, now in found)
 

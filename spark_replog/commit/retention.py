@@ -1,14 +1,14 @@
-"""What a ledger no longer keeps: rows that age out, and generations of data objects. Entries move both bounds.
+"""Decides what a ledger no longer keeps: old rows and old generations of data objects. Entries move both bounds.
 
 Pure but for `decide_upkeep` and `raise_floor`.
 
-``retention.ms`` and ``retention.bytes`` delete rows. A section is what Kafka's segment is: it goes as a whole, oldest
-first, only below the high watermark; the newest one of a partition stays, as Kafka keeps the active segment. Bytes go
-later (maintenance/garbage). Source: Kafka's ``UnifiedLog.deleteOldSegments``.
+``retention.ms`` and ``retention.bytes`` delete rows. A section corresponds to Kafka's segment: sections are deleted
+whole, oldest first, only below the high watermark; a partition's newest one stays, as Kafka keeps the active segment.
+The bytes are deleted later (maintenance/garbage). Source: Kafka's ``UnifiedLog.deleteOldSegments``.
 
-New objects go to the newest generation, a folder of its own. Objects of a generation below the floor are refused, so
-an object there that no entry names can never be named (garbage collection may delete it), and producers that cannot
-come back are forgotten. A clock only chooses when to raise the floor; the fold refuses.
+New objects go to the folder of the newest generation. Objects of a generation below the floor are refused, so an
+object there that no entry names can never be named (garbage collection may delete it), and producers that cannot
+come back are forgotten. The clock only chooses when to raise the floor; the fold refuses objects.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from spark_replog.log.model import GenerationAdvance, LogStartAdvance, LogStartR
 
 _log = logging.getLogger(__name__)
 GENERATIONS_PER_LAG = 7
-"""A generation lasts this part of ``gc.floor.lag.ms``: a day of seven."""
+"""A generation lasts ``gc.floor.lag.ms`` divided by this: one day of seven."""
 GENERATION_OBJECTS_MAX = 50_000
-"""Then the next one begins, so that its folder stays below 100,000 names, those that no entry names included."""
+"""At this many objects the next generation begins: a folder stays below 100,000 names, unnamed objects included."""
 _KEYS = {"retention.ms", "retention.bytes", "cleanup.policy"}
 
 
 class Retired(NamedTuple):
-    """What retention takes from one partition."""
+    """The rows that retention deletes from one partition."""
 
     partition: int
     start_offset: int
     """The new log start."""
     row_count: int
     size_bytes: int
-    """Of whole sections: what garbage collection can free at last."""
+    """Of whole sections, which garbage collection frees later."""
 
 
 AppendedMs = Callable[[int, int], int]
-"""(partition, offset) -> time of the append that brought it."""
+"""(partition, offset) -> time of the append that wrote it."""
 
 
 def retire(
     partition: PartitionState, number: int, config: TopicConfig, now_ms: int, appended_ms: AppendedMs | None = None
 ) -> Retired | None:
-    """Return what is to go from a partition, None for nothing. O(sections that go).
+    """Return the rows to delete from a partition, None for none. O(deleted sections).
 
     Args:
-        appended_ms: where rows age from their append on if that is later than their own times.
+        appended_ms: times of appends, if rows age from the later of their append and their own times.
     """
     start_offset, row_count, size_bytes = partition.log_start_offset, 0, 0
     excess_bytes = partition.live_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
@@ -80,7 +80,7 @@ def retire(
 def retired_of(
     topic: TopicState, config: TopicConfig, now_ms: int, appended_ms: AppendedMs | None = None
 ) -> list[Retired]:
-    """Return what is to go from a topic under these settings, by partition."""
+    """Return the rows to delete from a topic under these settings, by partition."""
     keeps_all = "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0)
     if topic.closed or keeps_all:
         return []
@@ -89,16 +89,16 @@ def retired_of(
 
 
 def appended_rule(state: TopicLedgerState, topic_id: TopicId, settings: Mapping[str, str]) -> AppendedMs | None:
-    """Return from when on rows age under a topic's own settings; None: from their own times.
+    """Return the times of appends if a topic's rows age from their append; None: from their own times.
 
-    Where nobody set ``retention.ms``, the default counts from the append: whoever loads old events must not lose them
-    at once to a setting that they never made (ADR 24; Kafka's default takes them).
+    If ``retention.ms`` is not set, the default counts from the append: a user who loads old events must not lose them
+    at once to a setting that nobody made (ADR 24; Kafka's default deletes them).
     """
     return None if "retention.ms" in settings else partial(_appended_ms, state, topic_id)
 
 
 def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicState, list[Retired]]]:
-    """Yield the topics from which rows are to go by their own settings.
+    """Yield the topics with rows to delete under their own settings.
 
     Args:
         state: the newest fold, under its lock.
@@ -120,7 +120,7 @@ def _appended_ms(state: TopicLedgerState, topic_id: TopicId, partition: int, off
 def upkeep_commands(
     state: TopicLedgerState, now_ms: int, clock_ms: int, lag_ms: int
 ) -> list[GenerationAdvance | LogStartAdvance]:
-    """Return what is due in one ledger: the next generation with its floor, and the log starts of retention."""
+    """Return the commands due in one ledger: the next generation with its floor, and the log starts of retention."""
     advance = next_generation(state, clock_ms, lag_ms)
     commands: list[GenerationAdvance | LogStartAdvance] = [] if advance is None else [advance]
     for topic, retired in due_retention(state, now_ms):
@@ -132,10 +132,10 @@ def upkeep_commands(
 def decide_upkeep(
     ledger: Ledger[TopicLedgerState], now_ms: int, clock_ms: int, lag_ms: int, timeout_ms: int
 ) -> dict[TopicId, int]:
-    """Decide what is due, in one entry; nothing due costs no entry. Safe to repeat, in any number of processes.
+    """Decide the commands that are due, in one entry or none. Safe to repeat, in any number of processes.
 
     Returns:
-        By how many offsets the log starts of each topic moved.
+        How many offsets the log starts of each topic moved.
 
     Raises:
         ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
@@ -177,7 +177,7 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
 
 
 def raise_floor(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> None:
-    """Begin a generation and refuse the objects of all before: what no entry names of them is garbage at once.
+    """Begin a generation and refuse the objects of all earlier ones: unnamed objects there are garbage at once.
 
     Batches that are being written now are refused, and written again by their retries.
 

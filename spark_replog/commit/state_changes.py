@@ -1,4 +1,4 @@
-"""What the partition and replica state machines decide, as ledger commands. Pure: the newest fold in, commands out.
+"""Commands of the partition and replica state machines. Pure (except `complete_reassignments`): fold in, commands out.
 
 Every entry that creates, grows, deletes, fences, elects, reassigns or changes an ISR takes its commands from here, in
 commits, admin commands and ``replog coordinator run``. The fold checks each command again. A state is not stored: it
@@ -140,19 +140,19 @@ def live_partitions(state: TopicLedgerState) -> Iterator[tuple[TopicState, int, 
 def create_topic(
     state: TopicLedgerState, made: TopicInit, *, fenced: frozenset[BrokerId], away: Iterable[BrokerId], now_ms: int
 ) -> list[BrokerFence | TopicInit | IsrChange]:
-    """Return what makes a topic: each partition new, then online; offline where all its brokers are fenced.
+    """Return the commands that create a topic: each partition new, then online, or offline if all brokers are fenced.
 
     Args:
         made: the topic, with an id that was never used.
         fenced: brokers that the cluster ledger has out of service.
         away: brokers whose root does not answer: they start out of sync.
-        now_ms: wall time, paces their way back.
+        now_ms: wall time, from which ``replica.rejoin.wait.ms`` counts for them.
 
     Returns:
-        Nothing where the topic is there: the answer to an earlier try was lost.
+        Nothing if the topic exists: the answer to an earlier try was lost.
 
     Raises:
-        ReplogError: INVALID_REQUEST: the topic of that id was deleted; a name comes back with a new id only.
+        ReplogError: INVALID_REQUEST: the topic of that id was deleted; a name can return only with a new id.
     """
     topic = state.topics.get(made.topic_id)
     if topic is not None and not topic.closed:
@@ -167,7 +167,7 @@ def create_topic(
 def grow_topic(
     state: TopicLedgerState, grown: PartitionsAdd, *, fenced: frozenset[BrokerId]
 ) -> list[BrokerFence | PartitionsAdd]:
-    """Return what adds partitions: each of them new, then online or offline as in ``create_topic``.
+    """Return the commands that add partitions: each new, then online or offline as in ``create_topic``.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
@@ -182,9 +182,9 @@ def grow_topic(
 def leave_empty(
     state: TopicLedgerState, topic_id: TopicId, numbers: Iterable[int], away: Collection[BrokerId]
 ) -> list[PartitionChange]:
-    """Return what takes brokers whose root does not answer out of partitions that have no rows yet.
+    """Return the changes that take brokers whose root does not answer out of the ISR of partitions without rows.
 
-    The last in-sync replica stays. One with rows is left to the next commit, which knows what it may lose.
+    The last in-sync replica stays. A partition with rows is left to the next commit, which knows what it may lose.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
@@ -201,13 +201,13 @@ def leave_empty(
 
 
 def close_topic(state: TopicLedgerState, topic_id: TopicId) -> list[TopicClose]:
-    """Return what takes a topic's partitions and replicas offline for good; nothing where they are."""
+    """Return the command that takes a topic's partitions and replicas offline for good; none if they are."""
     topic = state.topics.get(topic_id)
     return [] if topic is None or topic.closed else [TopicClose(topic_id)]
 
 
 def check_deleted(state: TopicLedgerState, topic_id: TopicId, name: str) -> None:
-    """Refuse to free the name of a topic whose partitions still exist: offline first.
+    """Refuse to free the name of a topic whose partitions are not offline.
 
     Raises:
         ReplogError: INVALID_REQUEST: the topic is in use; nothing was changed.
@@ -234,7 +234,7 @@ def change_partition(
     removing: tuple[BrokerId, ...] | None = None,
     is_unclean: bool = False,
 ) -> PartitionChange:
-    """Return one partition's new leader, ISR and replicas; what is None stays.
+    """Return the change of one partition's leader, ISR and replicas; None keeps the present value.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted.
@@ -261,7 +261,7 @@ def change_partition(
         move_replica(before, _R.ONLINE, topic=topic.name, partition=number, broker=broker_id)
         if broker_id in state.fenced:
             raise _fenced(broker_id, topic, number)
-    if leader in state.fenced:  # it may be the last in sync
+    if leader in state.fenced:  # a fenced broker may be the last in sync, but must not lead
         raise _fenced(leader, topic, number)
     return change
 
@@ -297,13 +297,13 @@ def leaving_replicas(
 
 
 def leave_isr(state: TopicLedgerState, broker_ids: Iterable[BrokerId], now_ms: int) -> list[IsrChange]:
-    """Return what takes brokers out of every ISR of the ledger; nothing for those that are in none, or alone in it."""
+    """Return the commands that take brokers out of every ISR of the ledger in which they are not alone."""
     in_sync = {each for _, _, partition in live_partitions(state) if len(partition.isr) > 1 for each in partition.isr}
     return [IsrChange(None, each, False, now_ms) for each in sorted(in_sync.intersection(broker_ids))]
 
 
 def join_isr(state: TopicLedgerState, broker_id: BrokerId, now_ms: int) -> list[IsrChange]:
-    """Return what takes a broker into every ISR that it is assigned to; nothing where it is fenced, or in all."""
+    """Return the command that takes a broker into every ISR that it is assigned to; none if it is fenced or in all."""
     return [IsrChange(None, broker_id, True, now_ms)] if broker_id in out_of_sync(state) else []
 
 
@@ -319,7 +319,7 @@ def out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
 
 
 def settle_fences(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[BrokerFence]:
-    """Return what brings a topic ledger to the fences that the cluster ledger wants."""
+    """Return the commands that give a topic ledger the fences of the cluster ledger."""
     known = state.fenced
     return [
         *(BrokerFence(each, True) for each in sorted(wanted - known)),
@@ -330,9 +330,9 @@ def settle_fences(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[
 def settle_leader(
     partition: PartitionState, isr: tuple[BrokerId, ...], target: tuple[BrokerId, ...], fenced: Collection[BrokerId]
 ) -> BrokerId:
-    """Return the leader of a partition with another ISR: the present one, else the first of the target in service.
+    """Return the leader under a new ISR: the present one if in it, else the first of the target in sync and service.
 
-    -1 where no in-sync replica is in service: the partition is offline until one is.
+    -1 if no in-sync replica is in service: the partition is offline until one is.
     """
     if partition.leader in isr:
         return partition.leader
@@ -356,7 +356,7 @@ def is_reassigning(partition: PartitionState) -> bool:
 
 
 def begin(state: TopicLedgerState, topic_id: TopicId, number: int, target: Sequence[BrokerId]) -> PartitionChange:
-    """Return the change that begins a reassignment, or replaces the one that runs by a newer target.
+    """Return the change that begins a reassignment, or gives a running one a newer target.
 
     Raises:
         ReplogError: INVALID_REPLICA_ASSIGNMENT: no in-sync replica would stay.
@@ -370,7 +370,7 @@ def begin(state: TopicLedgerState, topic_id: TopicId, number: int, target: Seque
 
 
 def cancel(state: TopicLedgerState, topic_id: TopicId, number: int) -> PartitionChange:
-    """Return the change that goes back to the replicas of before.
+    """Return the change that goes back to the replicas from before the reassignment.
 
     Raises:
         ReplogError: NO_REASSIGNMENT_IN_PROGRESS; INVALID_REPLICA_ASSIGNMENT: none of them is in sync.
@@ -387,7 +387,7 @@ def cancel(state: TopicLedgerState, topic_id: TopicId, number: int) -> Partition
 
 
 def completion(state: TopicLedgerState, topic_id: TopicId, number: int) -> PartitionChange | None:
-    """Return the change that ends a reassignment: as soon as every target replica is in sync."""
+    """Return the change that ends a reassignment once every target replica is in sync, else None."""
     partition = state.topics[topic_id].partitions[number]
     if not is_reassigning(partition):
         return None
@@ -399,7 +399,7 @@ def completion(state: TopicLedgerState, topic_id: TopicId, number: int) -> Parti
 
 
 def completions(state: TopicLedgerState) -> list[PartitionChange]:
-    """Return the changes that end what can end now."""
+    """Return the changes that end all reassignments that can end now."""
     found = (completion(state, topic.topic_id, number) for topic, number, _ in live_partitions(state))
     return [each for each in found if each is not None]
 

@@ -36,8 +36,8 @@ def make_write_plan(
         config: of the catch-up; None: the cluster's.
 
     Raises:
-        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write a name given. Where rows
-            name their topics the plan says which are refused.
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write to a given name. If rows
+            name their topics, the plan lists the refused ones instead.
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a given name is not a topic.
         RetriableError: REPLOG_NO_QUORUM.
     """
@@ -76,7 +76,7 @@ def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
     try:
         ledger, _ = cluster.folded_topic(handle)
     except NotFoundError:
-        # Deleted, perhaps made again under a new id since this process last looked.
+        # Deleted, and perhaps created again under a new id, since this process last looked.
         cluster.refresh()
         handle = cluster.lookup(handle.name)
         ledger, _ = cluster.topic_state(handle)
