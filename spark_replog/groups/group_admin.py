@@ -1,4 +1,4 @@
-"""What commands show and plan of a group: its members, its lags, and where its offsets are to be reset."""
+"""Groups as commands show them, with members and lags, and the plan of an offset reset."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def describe_groups(
 ) -> list[Reader]:
     """Return groups with their lags, as ``describe_group`` does; each ledger is folded once for all of them.
 
-    All partitions of a topic that a group reads are there, those without a position too.
+    Includes all partitions of a topic that a group reads, also those without a position.
 
     Args:
-        is_folded: the newest folds are there: nothing is read.
+        is_folded: the ledgers were just folded: nothing is read.
     """
     assigned = [_assigned(state) for state in states]
     names = {topic for state in states for topic, _ in state.offsets} | {key.topic for keys in assigned for key in keys}
@@ -94,7 +94,7 @@ def _progress(
 ) -> PartitionProgress:
     committed = state.offsets.get((key.topic, key.partition))
     if handle is not None and committed is not None and committed.topic_id not in ("", handle.topic_id):
-        committed = None  # of a topic that was deleted, and made again under its name
+        committed = None  # of a deleted topic; another one has its name now
     if committed is None:
         made = PartitionProgress(key.topic, key.partition, None, owner=owner)
         history: tuple[tuple[int, int], ...] = ()
@@ -116,7 +116,7 @@ TimeLookup = Callable[..., Mapping[int, int | None]]
 
 
 class ResetTo(NamedTuple):
-    """What is wanted.
+    """The target of an offset reset.
 
     Attributes:
         kind: earliest, latest, current, offset, shift_by, datetime, by_duration, from_file.
@@ -136,12 +136,12 @@ def plan_reset(
     given: Mapping[TopicPartition, int],
     offsets_for_times: TimeLookup,
 ) -> dict[TopicPartition, tuple[int | None, int]]:
-    """Return per partition the committed offset (None without) and the new one, never outside of the log.
+    """Return per partition the committed offset (None for none) and the new one, never outside of the log.
 
     Args:
         group: its name; it need not exist yet.
         given: offsets of ``from_file``.
-        offsets_for_times: ``consumer.offsets_for_times``, which reads rows and so stands above this room.
+        offsets_for_times: ``consumer.offsets_for_times``, which reads rows and so belongs to a room above this one.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.

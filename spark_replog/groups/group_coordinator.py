@@ -53,9 +53,9 @@ class GroupCoordinator:
     """Thread safe; one per consumer, or per command.
 
     Args:
-        principal: who asks; None: see ``principal.default_principal``.
+        principal: the caller; None: see ``principal.default_principal``.
         timeout_ms: for each decision (Kafka: ``offsets.commit.timeout.ms``).
-        retention_minutes: ``offsets.retention.minutes``; looked at after a commit, at most every 10 minutes.
+        retention_minutes: ``offsets.retention.minutes``; applied after a commit, at most every 10 minutes.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offset per partition, None where there is none (Kafka: -1).
 
-        One get per metadata root when nothing is new. An offset of a topic that was deleted and made again
-        under the same name counts as none.
+        One get per metadata root when nothing is new. An offset of a topic that was deleted and created
+        again under the same name counts as none.
 
         Args:
             partitions: which ones; None: all that the group has, of topics that may be described.
@@ -272,7 +272,7 @@ class GroupCoordinator:
         return len(expired)
 
     def expire_offsets(self) -> int:
-        """Delete the offsets that ``offsets.retention.minutes`` has passed for; return how many.
+        """Delete the offsets that have expired (``offsets.retention.minutes``); return how many.
 
         Any process may call it at any time. Two clocks must agree on the time: see ``group_rebalance``.
 
@@ -351,7 +351,7 @@ class GroupCoordinator:
             return None if state is None else state.revision
 
     def groups(self, *, is_folded: bool = False) -> list[GroupState]:
-        """Return all groups that may be described, by name, as copies; `is_folded`: the newest fold is there."""
+        """Return copies of all groups that may be described, by name; `is_folded`: the ledgers were just folded."""
         located = None if is_folded else self._ledger.find()
         ledger = self._ledger.folded(is_newest=True) if is_folded else located and located[1]
         if ledger is None:

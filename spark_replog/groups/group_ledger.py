@@ -95,7 +95,7 @@ class GroupLedger:
         """Return the ledger as this process has folded it so far; None: it has not.
 
         Args:
-            is_newest: the cluster ledger was read just now: it is not read to find out that there is no such topic.
+            is_newest: the cluster ledger was just read: do not read it again to find that the topic does not exist.
         """
         found = self._folded(is_newest=is_newest)
         return None if found is None else found[1]
@@ -128,7 +128,7 @@ class GroupLedger:
         self.update_with(group, lambda metadata, _: change(metadata), member_id)
 
     def update_if_due(self, group: str, change: Callable[[GroupMetadata], GroupMetadata]) -> None:
-        """Decide a change of the group's membership unless it changes nothing on the fold as it is."""
+        """Decide a change of the group's membership unless it changes nothing on the present fold."""
         ledger = self.folded()
         if ledger is not None:
             with ledger.lock:
@@ -213,7 +213,7 @@ class GroupLedger:
         *,
         revision_checked: bool = False,
     ) -> None:
-        """Decide one command; it is made again on every newer fold until it is decided on the fold it was made from."""
+        """Decide one command; it is made again on each newer fold until it is decided on the fold it was made from."""
         self.own_groups.add(group)
         with self._append_lock:  # sequences of one writer must be decided in their order
             self._append_next(group, records, member, revision_checked=revision_checked)

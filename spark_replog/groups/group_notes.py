@@ -1,7 +1,7 @@
-"""Notes of members, and the relay that stores them and writes what they ask for: one entry for all members.
+"""Notes of members, and the relay that stores them and writes the changes that they request, for all members at once.
 
 If each member wrote an entry for each join and each heartbeat, all would compete for the ledger, and each change of
-the writing process costs a claim. A note proves nothing: the fold judges what is written.
+the writing process costs a claim. A note proves nothing: the fold judges the commands.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NoteName:
     """Where a note is found. Names of one group share a prefix; a lower name is written first.
 
     Attributes:
-        group: hash of the group's name, as its text may hold anything.
+        group: hash of the group's name, because the name may hold any text.
         member: hash of the member id.
         number: counts the notes of the member.
     """
@@ -101,12 +101,12 @@ class NoteName:
 
 
 def notes_prefix(group: str) -> str:
-    """Return what the names of a group's notes start with."""
+    """Return the prefix of the names of a group's notes."""
     return f"{_digest(group)}."
 
 
 def member_digest(member_id: str) -> str:
-    """Return how names of notes refer to the member."""
+    """Return the part of note names that identifies the member."""
     return _digest(member_id)
 
 
@@ -122,7 +122,7 @@ def decode_note(data: bytes) -> Note:
     """Return the note.
 
     Raises:
-        CorruptDataError: CORRUPT_MESSAGE: whatever else the bytes are. The reader drops such a note.
+        CorruptDataError: CORRUPT_MESSAGE: the bytes are no note of this version. The reader drops them.
     """
     try:
         found = json.loads(data)
@@ -206,7 +206,7 @@ _WRITTEN_KEPT = 10_000
 
 
 class GroupRelay:
-    """One per coordinator. Thread safe. All methods that ask storage raise RetriableError (REPLOG_NO_QUORUM)."""
+    """One per coordinator. Thread safe. `withdraw` and `write` raise RetriableError (REPLOG_NO_QUORUM)."""
 
     def __init__(self, cluster: Cluster, ledger: GroupLedger) -> None:
         self._cluster = cluster
@@ -246,13 +246,13 @@ class GroupRelay:
         self._mailbox().clear(map(str, names))
 
     def write(self, group: str, own: Iterable[Note] = (), names: Iterable[NoteName] | None = None) -> None:
-        """Write what the waiting notes and the ``own`` ones ask for: at most two entries.
+        """Write the changes that the waiting notes and the ``own`` ones request: at most two entries.
 
         Commits and heartbeats come first, because a change of members may begin a new generation.
 
         Args:
             own: notes of the caller.
-            names: of the notes that wait, where the caller has just listed them.
+            names: of the waiting notes, if the caller has just listed them.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE: the notes still wait.

@@ -22,7 +22,7 @@ from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 _LOG = logging.getLogger(__name__)
 PUBLISH_INTERVAL_MS = 5_000
-"""As often as ``auto.commit.interval.ms`` says by default."""
+"""The default of ``auto.commit.interval.ms``."""
 RENEWAL_INTERVAL_MS = OFFSETS_RETENTION_MINUTES * 60_000 // RENEWALS_PER_RETENTION
 """An unchanged position is published again, so that it does not expire while a query is idle."""
 NOTE = "position of a Spark query"
@@ -80,7 +80,7 @@ class ProgressPublisher:
         values = {key: OffsetAndMetadata(at, -1, NOTE) for key, at in moved.items()}
         try:
             answers = self._coordinator.commit_offsets(self._group, values)
-        except Exception as error:  # whatever it is, it must not touch the query
+        except Exception as error:  # no error may reach the query
             _LOG.warning("progress of group %s is not published, the query goes on: %s", self._group, error)
             return False
         for key, refusal in answers.items():

@@ -76,7 +76,7 @@ _IMPLIED_BY: dict[AclOperation, frozenset[AclOperation]] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class AclBinding:
-    """One ACL: it is its own identity, as in Kafka."""
+    """One ACL, identified by all of its fields, as in Kafka."""
 
     resource_type: ResourceType
     name: str
@@ -96,7 +96,7 @@ class AclsAdd:
 
 @dataclass(frozen=True, slots=True)
 class AclsRemove:
-    """Removes bindings from of the cluster's set; unknown ones are ignored."""
+    """Removes bindings from the cluster's set; unknown ones are ignored."""
 
     bindings: tuple[AclBinding, ...]
 
@@ -107,12 +107,12 @@ def normal_principal(principal: str) -> str:
 
 
 def wildcard_of(principal: str) -> str:
-    """Return the ACL's principal that covers every one of this type: ``User:*`` for ``User:alice``."""
+    """Return the ACL principal that covers all principals of this type: ``User:*`` for ``User:alice``."""
     return f"{principal.partition(':')[0]}:{WILDCARD}"
 
 
 _Pattern = dict[str, dict[AclBinding, None]]
-"""The ACLs of one resource pattern, by principal: a decision never looks at those of others."""
+"""The ACLs of one resource pattern, by principal: a decision never reads those of other principals."""
 
 
 class AclSet:
@@ -168,11 +168,11 @@ class AclSet:
         return [binding for pattern in found for bindings in pattern.values() for binding in bindings]
 
     def decide(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> Decision:
-        """Return what the ACLs decide; the authorizer adds super users and the default.
+        """Return the decision of the ACLs; the authorizer adds super users and the default.
 
-        Costs a look-up per length of prefix that some ACL has, and the principal's own ACLs there. Source:
-        ``StandardAuthorizerData.authorize``: a matching DENY wins, then a matching ALLOW, then whether the resource
-        has any ACL.
+        Costs one look-up per prefix length in use, and a read of the principal's own ACLs there. Source:
+        ``StandardAuthorizerData.authorize``: a matching DENY wins, then a matching ALLOW; without a match it
+        matters whether the resource has any ACL.
         """
         if not self._bindings:
             return Decision.NO_ACL

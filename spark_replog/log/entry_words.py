@@ -1,4 +1,4 @@
-"""Ledger entries in words, for people. Pure. Names and texts come from storage: whoever shows them escapes them."""
+"""Ledger entries in words, for people. Pure. Names and texts come from storage: the caller must escape them."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _SHOWN_MAX = 8
 
 
 def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]:
-    """Return a sentence per command of an entry; also of one that cannot be decoded.
+    """Return a sentence per command of an entry, also if the entry or a command cannot be decoded.
 
     Args:
-        payload: what the entry holds, as the fold takes it.
+        payload: the entry's payload, as the fold takes it.
         topic_names: by id; an unknown id is shown as it is.
     """
     try:
@@ -52,7 +52,7 @@ def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]
 
 
 _QUIET = frozenset(type_id_of(each) for each in (Append, SequencedAppend, ProducerInit, GroupRecords, HoldersAdd))
-"""What writers and readers do all the time."""
+"""Commands of normal writing and reading."""
 
 
 def state_changes(
@@ -61,7 +61,7 @@ def state_changes(
     """Return (kind, sentence) of the commands of an entry that changed something other than rows and offsets.
 
     Args:
-        results: what the fold answered, by command.
+        results: the fold's results, by command.
     """
     found = []
     for data, result in zip(decode_entry(payload), results, strict=False):

@@ -5,7 +5,7 @@
 Spark compares offsets as JSON TEXT, so the same position must always give the same text: topics
 sorted, partitions in numeric order, "@" last. ``from`` is the position that the query started at:
 Spark does not store it, and asks ``initialOffset`` again when it replays batch 0 after a failure,
-by which time "latest" has moved. It rides along until batch 0 is past.
+by which time "latest" has moved. Offsets carry it until batch 0 is past.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LogOffset:
 
     @property
     def is_initial(self) -> bool:
-        """Return whether nothing was read yet, so that ``origin`` of the batch's end decides."""
+        """Return whether nothing was read yet: the batch's end then holds the start in ``origin``."""
         return self.origin is not None and self.origin == self.ends
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def batch_start(start: LogOffset, end: LogOffset) -> Ends:
 
 
 def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, TopicId]) -> LogOffset:
-    """Return the end of the batch after ``start``; ``start`` itself where nothing is new.
+    """Return the end of the batch after ``start``; ``start`` itself if nothing is new.
 
     An empty topic that was created again is not new until it has rows: an empty batch would only record its id. The
     first positions are kept for topics that are still the same; a topic that was created again before batch 0 begins
@@ -99,7 +99,7 @@ def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, 
     Args:
         start: the end of the batch before.
         starts: where the next batch begins, for each partition of ``ends`` at least.
-        topic_ids: to be recorded with it.
+        topic_ids: recorded with the new end.
     """
     if ends == start.ends and all(starts[key] == end for key, end in ends.items()):
         return start

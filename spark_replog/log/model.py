@@ -1,4 +1,4 @@
-"""What a ledger entry holds, and what a fold answers to its commands: frozen values, no behaviour."""
+"""The commands of ledger entries, and the results of folding them: frozen values, no behaviour."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class DataObject:
     holders: frozenset[int]
     sections: tuple[Section, ...]
     has_offsets: bool = False
-    """Whether the rows' offsets are stored: those of a segment of compaction that has gaps."""
+    """Whether the rows' offsets are stored, as in a segment of compaction that has gaps."""
     after_index: int = field(default=-1, compare=False)
-    """An entry of the ledger that was decided before the first put began, -1: none is known. Not stored: it says to the
-    commit which holders may have lost their disk since (ADR 8)."""
+    """An entry of the ledger that was decided before the first put began, -1: none is known. Not stored: with it the
+    commit knows which holders may have lost their disk since (ADR 8)."""
 
     def __setstate__(self, state: Sequence[object]) -> None:
-        """A task of an older release pickled one without the last field."""
+        """Accept a pickle of an older release's task, which lacks the last field."""
         for each, value in zip(fields(self), (*state, -1), strict=False):
             object.__setattr__(self, each.name, value)
 
@@ -99,9 +99,9 @@ class Append:
     append_time_ms: int
     """Proposer's clock; see `fold.topic_state.AppendTime`."""
     objects: tuple[DataObject, ...]
-    """In task order, then drain order: offsets are given by prefix sums over it."""
+    """In task order, then drain order: offsets are prefix sums in this order."""
     row_counts: Mapping[PartitionKey, int] = field(init=False, repr=False, compare=False)
-    """Rows per partition, in order of first appearance; summed up once, from the sections."""
+    """Rows per partition, in order of first appearance; computed once from the sections."""
 
     def __post_init__(self) -> None:
         counts: dict[PartitionKey, int] = {}
@@ -233,7 +233,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class LogClean:
-    """A pass of compaction by key is over: below an offset each key had its latest row of them only.
+    """A pass of compaction by key is over: below an offset each key has only its latest row of that range.
 
     Decided after all replacements of the pass.
     """
@@ -246,7 +246,7 @@ class LogClean:
 
 
 def inputs_digest(sections: Iterable[tuple[ObjectId, int, int]]) -> bytes:
-    """Return 16 bytes that stand for sections, given as (object id, start byte, base offset) in offset order."""
+    """Return 16 bytes that identify sections, given as (object id, start byte, base offset) in offset order."""
     digest = hashlib.sha256()
     for (generation, name), start_byte, base_offset in sections:
         digest.update(f"{generation}/{name}/{start_byte}/{base_offset}\n".encode())
@@ -385,9 +385,9 @@ class TopicUnpublish:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """Raises a ledger's feature level; releases that do not know it stop before they write. In both kinds of ledger.
+    """Raises a ledger's feature level; releases that do not know it refuse the ledger. In both kinds of ledger.
 
-    Level 2: commands that follow are judged by the rules of this release, and snapshots may come.
+    Level 2: later commands are judged by the rules of this release, and snapshots may follow.
     """
 
     level: int
@@ -402,7 +402,7 @@ class ClusterConfigSet:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCommit:
-    """Makes a snapshot the one that counts, if it was made from the one that counts now; both kinds of ledger.
+    """Makes a snapshot the decided one, if it derives from the present one; in both kinds of ledger.
 
     Attributes:
         base_no: number of the decided snapshot that it derives from, 0 before the first.
@@ -459,7 +459,7 @@ UNKNOWN_OFFSET = -1
 
 
 class Outcome(Enum):
-    """How the fold answered a command. Only APPLIED changed the state."""
+    """The fold's result for a command. Only APPLIED changed the state."""
 
     APPLIED = "applied"
     DUPLICATE = "duplicate"
@@ -471,7 +471,7 @@ class Outcome(Enum):
     UNKNOWN_TOPIC = "unknown_topic"
     TOPIC_CLOSED = "topic_closed"
     FENCED = "fenced"
-    """A newer run replaced the one that appends."""
+    """A newer run replaced the writer's."""
     BELOW_FLOOR = "below_floor"
     """An object's generation may be collected already: the writer was too slow."""
     OUT_OF_SEQUENCE = "out_of_sequence"
@@ -523,7 +523,7 @@ class PartitionResponse:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the fold would answer to an append if it were decided next.
+    """The result that an append would get if it were decided next.
 
     Attributes:
         ranges: APPLIED: the offsets it would get; DUPLICATE of the last append: those it got.

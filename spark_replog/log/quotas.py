@@ -1,4 +1,4 @@
-"""Client quotas: whose they are, which one holds, and how fast clients append and read. Pure.
+"""Client quotas: whom they limit, which one applies, and how fast clients append and read. Pure.
 
 Source: Kafka's ``ClientQuotaEntity``, ``ClientQuotaManager`` (levels of precedence), ``SampledStat``, ``Rate`` and
 ``QuotaUtils``. The caller gives the time: that of entries (`append_time_ms`) for appends, of one process for reads.
@@ -23,18 +23,18 @@ SAMPLE_COUNT = 11
 WINDOW_MS = 1000
 """Kafka's ``quota.window.size.seconds``."""
 DEFAULT_NAME = "<default>"
-"""Kafka's name for all users or clients without a quota of their own."""
+"""Kafka's name for all users or clients without their own quota."""
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a quota limits. Each part is a name, DEFAULT_NAME for every one, or None for any."""
+    """Whom a quota limits. Each part is a name, DEFAULT_NAME for all without their own quota, or None for any."""
 
     user: str | None
     client_id: str | None
 
 
 class QuotaScope(Enum):
-    """What is measured together under a quota."""
+    """Which traffic a quota measures together."""
 
     USER_CLIENT = "user-client"
     USER = "user"
@@ -131,7 +131,7 @@ class SampledRate:
     Args:
         sample_count: samples that make the window, at least 2.
         window_ms: length of one sample.
-        samples: of an earlier one.
+        samples: ``samples`` of an earlier instance.
     """
 
     __slots__ = ("_sample_count", "_samples", "_window_ms")
@@ -145,7 +145,7 @@ class SampledRate:
 
     @property
     def samples(self) -> tuple[tuple[int, ...], ...]:
-        """Return what a snapshot holds of it."""
+        """Return the samples as a snapshot stores them."""
         return tuple(tuple(each) for each in self._samples)
 
     def record(self, amount: int, now_ms: int) -> None:
@@ -217,7 +217,7 @@ def rate_key(scope: QuotaScope, user: str, client_id: str) -> RateKey:
 class ProduceRates:
     """Byte rates of a ledger's appends. Part of the fold; holds the clients of the last eleven seconds only.
 
-    Times are those of the entries (`append_time_ms`), never of one process; a fold starts again where they go back.
+    Times are those of the entries (`append_time_ms`), never of one process; the fold clears the rates if these go back.
     """
 
     def __init__(self) -> None:
@@ -238,11 +238,11 @@ class ProduceRates:
             del self._rates[oldest]
 
     def write(self, writer: Writer) -> None:
-        """Write the rates as a snapshot holds them."""
+        """Write the rates to a snapshot."""
         _RATES.write(writer, {key: rate.samples for key, rate in self._rates.items()})
 
     def read(self, reader: Reader) -> None:
-        """Take the rates of a snapshot."""
+        """Read the rates from a snapshot."""
         self._rates = {key: SampledRate(samples=samples) for key, samples in _RATES.read(reader).items()}
 
     def measure(self, key: RateKey, now_ms: int) -> tuple[float, int]:

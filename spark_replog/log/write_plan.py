@@ -1,4 +1,4 @@
-"""What a write task must know, folded once in the driver and carried to the tasks.
+"""The plan that write tasks follow: folded once in the driver and sent to the tasks.
 
 Tasks never read a ledger: everything here is a plain value, so a plan pickles and costs
 O(partitions). Leader first in every replica set.
@@ -21,7 +21,7 @@ from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, LedgerId, ObjectId
 
 
 def unknown_topic(name: str, path: str) -> ReplogError:
-    """Return what to raise: UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION where no topic could have the name.
+    """Return the error: UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if no topic could have the name.
 
     Args:
         name: as the user gave it.
@@ -63,7 +63,7 @@ class TopicPlan:
     fenced: frozenset[BrokerId] = frozenset()
     """Brokers out of service: a copy on one never counts."""
     is_compacted: bool = False
-    """Whether of each key the latest row stays: rows without one are refused."""
+    """Whether compaction keeps the latest row of each key: rows without a key are refused."""
     offline: frozenset[int] = frozenset()
     """Partitions without a leader: the commit refuses their rows."""
     fold_index: int = field(default=-1, compare=False)
