@@ -312,7 +312,7 @@ def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int
 ENTRY_FORMAT_VERSION = 1
 COMMAND_FORMAT_VERSION = 1
 _NEWER_VERSIONS: dict[type, int] = {FeatureSet: 2}
-"""Written of these commands, with the same fields: releases that know no feature levels stop at them everywhere."""
+"""The version of these commands, with the same fields: releases without feature levels stop at it in every ledger."""
 
 
 def encode_entry(commands: Sequence[bytes]) -> bytes:

@@ -25,7 +25,7 @@ SECTION_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """Rows of one partition above this become several sections: a section is what a reader fetches and checks
 as a whole. Before compression; a single batch may be larger when one record is."""
 BUFFER_BYTES_MAX = 2**31
-"""What 32-bit offsets reach: no column of a section has more bytes."""
+"""The reach of 32-bit offsets: no column of a section has more bytes."""
 COMPRESSION_TYPES = ("none", "lz4", "zstd")
 ZSTD_LEVEL = 1
 """Level 1 beats level 3 in speed and size on JSON-like rows."""
@@ -33,7 +33,7 @@ ZSTD_LEVEL = 1
 _PIECE_COPY_BYTES_MAX = 4096
 """Smaller pieces are copied together: fewer system calls than pieces."""
 _CRC_PLACEHOLDERS = ("!CRC32C!", "?CRC32C?")
-"""As long as a checksum in hex; no topic name, id or number can be one, and a producer can be only one."""
+"""As long as a checksum in hex; no topic name, id or number can be one, and a producer can equal only one of them."""
 _MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _MESSAGE_PREFIX_BYTES = 8
@@ -58,7 +58,7 @@ _FILE_METADATA = {b"replog.format": str(DATA_OBJECT_FORMAT_VERSION).encode()}
 
 Buffer = bytes | bytearray | memoryview
 SectionInput = tuple[str, str, int, "pa.RecordBatch | Iterable[pa.RecordBatch]", str]
-"""(topic name, topic id, partition, rows, producer); rows are taken as they are written."""
+"""(topic name, topic id, partition, rows, producer); rows are consumed while they are written."""
 
 
 def data_schema(has_headers: bool, has_offsets: bool = False) -> pa.Schema:
@@ -105,7 +105,7 @@ class _Gather:
         return len(self.pieces)
 
     def split_prelude(self) -> int:
-        """Move the magic and the schema message, written with the first batch, to a piece of their own.
+        """Move the magic and the schema message, written with the first batch, to their own piece.
 
         Returns:
             Their size: where the first batch starts.

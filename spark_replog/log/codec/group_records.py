@@ -35,7 +35,7 @@ class GroupPhase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """What a group has committed for one partition.
+    """The commit of a group for one partition.
 
     Attributes:
         offset: of the NEXT record to read.
@@ -57,9 +57,9 @@ class GroupMember:
 
     Attributes:
         instance_id: `group.instance.id`; '' for a dynamic member.
-        is_joined: whether it has joined the rebalance that runs.
+        is_joined: whether it has joined the running rebalance.
         protocols: (assignor, subscription) in the member's order of preference.
-        assignment: what the leader gave it, once synchronised.
+        assignment: from the leader, once synchronised.
     """
 
     member_id: str

@@ -1,9 +1,9 @@
 """Snapshots of ledgers as bytes: `docs/format.md`, chapter "Snapshot".
 
-A sealed part is a head (all of a state but the rows in pages) or a page. Its checksum is read before anything else, so
-that damage is never taken for content. A page holds rows of one table, sorted by slot and base, as columns of 64-bit
-integers. A directory holds the pieces of the pages of one run: a piece is the rows of one slot that follow each other
-in one page.
+A sealed part is a head (all of a state but the rows in pages) or a page. Its checksum is verified before the rest is
+read, so that damage is never taken for content. A page holds rows of one table, sorted by slot and base, as 64-bit
+integer columns. A directory holds the pieces of the pages of one run: a piece is the rows of one slot that follow each
+other in one page.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Cells = npt.NDArray[np.int64]
 
 
 class SnapshotPart(IntEnum):
-    """What a sealed part is."""
+    """The kind of a sealed part."""
 
     TOPIC_HEAD = 1
     CLUSTER_HEAD = 2
@@ -52,7 +52,7 @@ class SnapshotPart(IntEnum):
 
 
 def damaged(what: str, name: str = "") -> CorruptDataError:
-    """Return the error for bytes that no release can have written; `name` tells which page."""
+    """Return the error for bytes that no release can have written; `name`: of the page."""
     where = f"page {name}" if name else "head"
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
@@ -63,7 +63,7 @@ def damaged(what: str, name: str = "") -> CorruptDataError:
 def seal(part: SnapshotPart, body: bytes, hint: bytes = b"") -> bytes:
     """Return the bytes to store: magic, version, part, size, compressed body, checksum of all.
 
-    A hint is what a reader can do without: a skippable frame of Zstandard, which releases without it pass over.
+    A hint is optional data in a skippable frame of Zstandard: releases that do not know it skip it.
     """
     writer = Writer()
     writer.raw(MAGIC)
@@ -107,7 +107,7 @@ def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
 
 
 def hint_of(data: bytes) -> Reader | None:
-    """Return a reader of the hint of a part that `unseal` has taken; None for none."""
+    """Return a reader of the hint of a part that `unseal` has accepted; None for none."""
     reader = Reader(data[_HEADER_BYTES:-_CRC_BYTES])
     reader.uint()
     frame = reader.rest()
@@ -124,7 +124,7 @@ def write_table(writer: Writer, columns: Sequence[Column]) -> None:
 
 
 def read_table(reader: Reader, column_count: int) -> Cells:
-    """Take what `write_table` wrote; refuse more cells than `_CELLS_MAX` before memory is taken."""
+    """Read what `write_table` wrote; refuse more than `ROWS_MAX` rows or `_CELLS_MAX` cells before it allocates."""
     row_count = reader.uint()
     if row_count > ROWS_MAX or row_count * column_count > _CELLS_MAX:
         raise damaged(f"a table claims {row_count} rows")
@@ -135,7 +135,7 @@ def read_table(reader: Reader, column_count: int) -> Cells:
 
 
 class Items(Protocol[T_co]):
-    """One item a row."""
+    """One item per row."""
 
     def __len__(self) -> int: ...
 
@@ -145,7 +145,7 @@ class Items(Protocol[T_co]):
 
 
 class _MadeItems(Generic[T]):
-    """Items that are made when they are asked for: a look into a page needs one of thousands."""
+    """Items that are made on access: a lookup in a page needs one of thousands."""
 
     def __init__(self, count: int, make: Callable[[int], T]) -> None:
         self._count = count
@@ -162,13 +162,13 @@ class _MadeItems(Generic[T]):
 
 
 def write_texts(writer: Writer, texts: Items[str]) -> None:
-    """Append ASCII strings, as names of objects and pages are: their number and lengths as a table, then all bytes."""
+    """Append ASCII strings (names of objects and pages): their number and lengths as a table, then all bytes."""
     write_table(writer, [np.fromiter(map(len, texts), np.int64, len(texts))])
     writer.raw("".join(texts).encode("ascii"))
 
 
 def read_texts(reader: Reader) -> Items[str]:
-    """Take what `write_texts` wrote."""
+    """Read what `write_texts` wrote."""
     (sizes,) = read_table(reader, 1)
     if sizes.min(initial=0) < 0 or sizes.max(initial=0) > BODY_BYTES_MAX:
         raise damaged("a text has an impossible length")
@@ -235,7 +235,7 @@ def _read_column(reader: Reader, column: npt.NDArray[np.uint64]) -> None:
 
 
 class PageKind(IntEnum):
-    """What the rows of a page are."""
+    """The kind of a page's rows."""
 
     SECTIONS = 1
     OBJECTS = 2
@@ -243,11 +243,11 @@ class PageKind(IntEnum):
 
 
 SLOT, BASE, END = 0, 1, 2
-"""First columns of every table: whose row it is, and the half-open range that it covers."""
+"""First columns of every table: the row's slot, and the half-open range that it covers."""
 
 
 class SectionColumn(IntEnum):
-    """Columns of a section: slot of its partition, offsets, and where its rows lie."""
+    """Columns of a section: slot of its partition, offsets, and where its rows are."""
 
     ROW_COUNT = 3
     OBJECT = 4
@@ -260,7 +260,7 @@ class SectionColumn(IntEnum):
 
 
 class ObjectColumn(IntEnum):
-    """Columns of an object: slot 0, its number and the next one, and what its entry says of it."""
+    """Columns of an object: slot 0, its number and the next one, then its fields."""
 
     GENERATION = 3
     SIZE_BYTES = 4
@@ -270,7 +270,7 @@ class ObjectColumn(IntEnum):
     OBJECT_NO = 7
     APPEND_TIME_MS = 8
     LIVE_COUNT = 9
-    """Rows that name it; 0: an object that is gone, which hides an older row of it."""
+    """Sections that name it; 0: the object is gone, and this row hides older ones of it."""
 
 
 class PieceColumn(IntEnum):
@@ -292,7 +292,7 @@ _HOLDERS = list_of(list_of(BROKER_ID))
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one table. `names` and `holders` only for objects: one each a row."""
+    """Rows of one table. `names` and `holders` only for objects: one each per row."""
 
     kind: PageKind
     cells: Cells
@@ -332,7 +332,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 @dataclass(slots=True)
 class Directory:
-    """The pieces of a run by slot and base, and the names of its pages. Looked into under the ledger's lock."""
+    """The pieces of a run by slot and base, and the names of its pages. Read under the ledger's lock."""
 
     pieces: Cells
     pages: list[str]
@@ -408,7 +408,7 @@ def _begin(ledger_id: str, name: str, kind: PageKind, cells: Cells) -> Writer:
 
 
 def page_identity(data: bytes) -> tuple[str, str]:
-    """Return the ledger and the name that a page says it has; errors as ``decode_page``."""
+    """Return the ledger and the name that a page holds; errors as ``decode_page``."""
     found: tuple[str, str] = _HEADER.read(unseal(SnapshotPart.PAGE, data))
     return found
 
@@ -447,14 +447,14 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
 
 
 def write_holders(writer: Writer, holders: Items[frozenset[int]]) -> None:
-    """Append sets of brokers: the different ones, then which one each row has."""
+    """Append sets of brokers: the distinct sets, then the number of each row's set."""
     numbers = {each: number for number, each in enumerate(dict.fromkeys(holders))}
     _HOLDERS.write(writer, [sorted(each) for each in numbers])
     write_table(writer, [np.array([numbers[each] for each in holders], np.int64)])
 
 
 def read_holders(reader: Reader) -> Items[frozenset[int]]:
-    """Take what `write_holders` wrote."""
+    """Read what `write_holders` wrote."""
     different = [frozenset(each) for each in _HOLDERS.read(reader)]
     (numbers,) = read_table(reader, 1)
     if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(different):

@@ -21,9 +21,9 @@ _NUMPY_ROWS_MIN = 12
 """Below this many values a Python loop beats numpy's call overhead."""
 _VARINT_BYTES_MAX = 10
 _FREE_ROWS = 4096
-"""Column values that an entry may hold beyond those that its bytes account for: a constant column takes no bytes."""
+"""Rows of columns that a buffer may have beyond those that its bytes account for: a constant column takes no bytes."""
 _ROW_BYTES_MIN = 2
-"""Beyond those a row differs in something: a section in its checksum, a batch in its partition or sequence."""
+"""Of each further row: a section differs in its checksum, a batch in its partition or sequence."""
 TIME_MS_MAX = (2**63 - 1) // 1000
 """Latest time that fits Arrow's microseconds."""
 _STRING_RAW, _STRING_UUID, _STRING_HEX = 0, 1, 2

@@ -1,1 +1,1 @@
-"""What decided entries mean: topics, offsets, leader epochs, producers, groups, quotas. Pure."""
+"""The folds of decided entries: topics, offsets, leader epochs, producers, groups, quotas. Pure."""

@@ -113,7 +113,7 @@ class ClusterLedgerState(EntryFold):
             self.quotas.alter(QuotaAlter(entity, tuple(limits.items())))
 
     def ledger_ids(self) -> set[LedgerId]:
-        """Return every topic ledger that may still be appended to: a named one without a topic gets topics again."""
+        """Return every topic ledger that may still be appended to; a named one without topics may get some again."""
         return {ledger_id for _, ledger_id in self.topics.values()} | set(self.ledgers.values())
 
     def _apply_broker_register(self, command: BrokerRegister, *_: int) -> CommandResult:

@@ -1,4 +1,4 @@
-"""What the folds of both kinds of ledger share: one entry in, one answer per command out."""
+"""The common part of the folds of both kinds of ledger: one entry in, one result per command out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Apply = Callable[[Any, int, int], CommandResult]
 
 
 def no_loader(name: str) -> bytes:
-    """Stand for the loader of a state that no ledger has given one: restoring it does."""
+    """Refuse to load a page: the loader of a state before a ledger has set one."""
     raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, f"nothing says where page {name} is.")
 
 
@@ -31,14 +31,14 @@ class EntryFold:
     """A deterministic, total fold; `ledger.types.LedgerState`.
 
     A command that contradicts the state, that belongs in the other kind of ledger, or that cannot be decoded
-    changes nothing and is answered with the reason. Only a format of a newer release raises.
+    changes nothing and gets INVALID or another refusal with the reason. Only a format of a newer release raises.
 
     Attributes:
         applied_index: last folded entry, -1 before the first.
         snapshot: the last decided snapshot.
         load_page: returns the bytes of a page; set by the ledger.
         feature_level: 1, or what the ledger was raised to.
-        feature_index: the entry that raised it, -1 where that is not known.
+        feature_index: the entry that raised it, -1 if none did or it is not known.
     """
 
     _part: SnapshotPart
@@ -57,11 +57,11 @@ class EntryFold:
         return encode_entry(commands)
 
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
-        """Return the command that makes a snapshot the one that counts."""
+        """Return the command that makes a snapshot the decided one."""
         return encode_command(SnapshotCommit(base_no, index, name))
 
     def encode_feature_set(self) -> bytes | None:
-        """Return the command that keeps older releases out; None once it is applied."""
+        """Return the command that makes older releases refuse the ledger; None once it is applied."""
         return None if self.feature_level == FEATURE_LEVEL_MAX else encode_command(FeatureSet(FEATURE_LEVEL_MAX))
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
@@ -84,7 +84,7 @@ class EntryFold:
         return tuple(self._apply_command(command, index, number) for number, command in enumerate(commands))
 
     def freeze(self) -> FrozenState:
-        """Return the state as it is now; see `ledger.types.SnapshotState`."""
+        """Return the present state; see `ledger.types.SnapshotState`."""
         writer = Writer()
         self._write_head(writer)
         self._write_feature(writer)
@@ -95,11 +95,11 @@ class EntryFold:
         self._write(writer)
 
     def _write_feature(self, writer: Writer) -> None:
-        """Write the last part of a head, which heads of the first releases that made some do not have."""
+        """Write the last part of a head; heads of the first releases with snapshots lack it."""
         _FEATURE.write(writer, (self.feature_level, self.feature_index + 1))
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
-        """Become the state of a head, in place; wholly, or not at all.
+        """Replace the state by that of a head, in place: completely, or not at all.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: damaged, or of another ledger.
@@ -131,19 +131,19 @@ class EntryFold:
         return ()
 
     def adopted(self, frozen: FrozenState) -> None:
-        """Note that a frozen state is the decided snapshot now."""
+        """Note that a frozen state is now the decided snapshot."""
 
     def _bind(self) -> None:
         """Set how commands are applied to this state."""
 
     def _write(self, writer: Writer) -> None:
-        """Write all that a snapshot's head holds."""
+        """Write the state to a snapshot's head."""
 
     def _read(self, reader: Reader) -> None:
-        """Take what `_write` wrote; called on a new state."""
+        """Read what `_write` wrote; called on a new state."""
 
     def _read_hint(self, reader: Reader) -> None:
-        """Take what a head holds that earlier releases pass over; called after `_read`, where there is any."""
+        """Read the part of a head that earlier releases skip; called after `_read`, if there is one."""
 
     def _apply_command(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
         if isinstance(command, SnapshotCommit):

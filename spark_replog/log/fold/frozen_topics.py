@@ -1,6 +1,6 @@
-"""A topic ledger's state as one snapshot holds it: which rows go to pages, what is merged, and the head's bytes.
+"""A topic ledger's state in one snapshot: the rows that go to pages, the runs to merge, and the head's bytes.
 
-Detached from the state: it is worked out on any thread, without the ledger's lock.
+Detached from the state: any thread can compute it, without the ledger's lock.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Tables(NamedTuple):
         bounds: live offsets of every slot.
         settled_below: rows of objects below this number may go to pages.
         open_numbers: objects that stay in memory nevertheless.
-        is_trimmed: whether bounds are narrower than when runs were last looked through for rows that are gone.
+        is_trimmed: whether bounds are narrower than at the last search of the runs for rows that are gone.
     """
 
     section_runs: Runs
@@ -73,14 +73,14 @@ class Tables(NamedTuple):
 
 
 class MadePages(NamedTuple):
-    """What became of the tables.
+    """The result of writing the tables to pages.
 
     Attributes:
         sections, objects: rows that stay in the head.
         pages: name -> bytes of the new ones.
         is_flushed: whether the settled rows are in pages.
-        lost: object -> sections that name it no more, as merges dropped them.
-        dead: the objects in pages that no section names any more.
+        lost: object -> how many sections that name it merges have dropped.
+        dead: the objects in pages that no section names now.
     """
 
     section_runs: Runs
@@ -94,7 +94,7 @@ class MadePages(NamedTuple):
 
 
 class FrozenTopics:
-    """`snapshot.FrozenState` of a topic ledger; `head` and `pages` are worked out when they are first asked for.
+    """`snapshot.FrozenState` of a topic ledger; `head` and `pages` are computed on first use.
 
     Attributes:
         applied_index, snapshot_no: see `FrozenState`.
@@ -112,10 +112,10 @@ class FrozenTopics:
 
     @cached_property
     def made(self) -> MadePages:
-        """Return the new pages, and what stays in the head.
+        """Return the new pages, and the rows that stay in the head.
 
         Raises:
-            PageMissingError, and what storage raises: a page that a merge needs cannot be read.
+            PageMissingError, and storage errors: a page that a merge needs cannot be read.
         """
         return make_pages(self.tables, PageWriter(self._cache, self.snapshot_no))
 
@@ -143,7 +143,7 @@ class FrozenTopics:
 
 
 def read_index(reader: Reader) -> tuple[Runs, Runs, Rows, Rows]:
-    """Take the runs and the rows of a head: those of sections, those of objects."""
+    """Read a head's runs of sections and of objects, then the rows of sections and of objects."""
     section_runs, object_runs = (tuple(Run(*each) for each in runs) for runs in _INDEX.read(reader))
     sections = Rows(PageKind.SECTIONS, read_table(reader, len(no_rows(PageKind.SECTIONS).cells)), [], [])
     cells = read_table(reader, len(no_rows(PageKind.OBJECTS).cells))
@@ -151,10 +151,10 @@ def read_index(reader: Reader) -> tuple[Runs, Runs, Rows, Rows]:
 
 
 def read_hint(reader: Reader, sections: Runs, objects: Runs) -> tuple[Runs, Runs]:
-    """Return the runs of sections and of objects with what a head's hint says of them.
+    """Return the runs of sections and of objects, completed from a head's hint.
 
-    That is the bytes of sections, and the first pieces of the oldest runs, which earlier releases leave out. What
-    follows there is of a later release.
+    The hint has the bytes of sections, and the first pieces of the oldest runs, which earlier releases leave out. Data
+    after them is of a later release.
     """
     sizes = _SIZES.read(reader)
     if len(sizes) != len(sections) or any(
@@ -181,7 +181,7 @@ def _with_firsts(reader: Reader, runs: Runs) -> Runs:
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
-    """Write settled rows to pages once they are enough, and merge runs; see `paged_table`."""
+    """Write settled rows to pages once there are enough, and merge runs; see `paged_table`."""
     numbers = tables.objects.cells[BASE]
     is_settled = tables.sections.cells[SectionColumn.OBJECT] < tables.settled_below
     is_open = np.isin(numbers, np.array(sorted(tables.open_numbers), np.int64))
@@ -228,7 +228,7 @@ def _section_runs(
 
 
 def _without(objects: Rows, lost: Mapping[int, int]) -> Rows:
-    """Return objects with the sections that name them no more counted off."""
+    """Return objects with their live counts reduced by the lost sections."""
     cells = objects.cells.copy()
     for row, number in enumerate(cells[BASE].tolist()):
         cells[ObjectColumn.LIVE_COUNT, row] -= lost.get(number, 0)
@@ -236,7 +236,7 @@ def _without(objects: Rows, lost: Mapping[int, int]) -> Rows:
 
 
 def _changed(tables: Tables, lost: Mapping[int, int], writer: PageWriter) -> Rows:
-    """Return the objects in pages of which sections were lost, as they are now."""
+    """Return the objects in pages that lost sections, with their new live counts."""
     in_memory = set(tables.objects.cells[BASE].tolist())
     wanted = np.array(sorted(number for number in lost if number not in in_memory), np.int64)
     newest = [writer.directory(run) for run in reversed(tables.object_runs)]

@@ -1,6 +1,6 @@
 """The fold of consumer groups: inline records in, the newest offset per key out.
 
-Only the newest value of a key is kept, so memory is that of the keys. Commits are judged here, in the order of the log,
+Only the newest value of a key is kept, so memory grows with keys. Commits are judged here, in the order of the log,
 so that a member of an older generation never moves an offset, whatever its clock shows. Source of the rules:
 ``ClassicGroup.validateOffsetCommit`` and ``OffsetMetadataManager``.
 """
@@ -76,11 +76,11 @@ class GroupTable:
         self._revision = 0
 
     def write(self, writer: Writer) -> None:
-        """Write all groups as a snapshot holds them."""
+        """Write all groups to a snapshot."""
         _TABLE.write(writer, (self._groups, self._revision))
 
     def read(self, reader: Reader) -> None:
-        """Take the groups of a snapshot."""
+        """Read the groups from a snapshot."""
         self._groups, self._revision = _TABLE.read(reader)
 
     @property
@@ -101,7 +101,7 @@ class GroupTable:
         """Return why the command would be refused next, or None."""
         known = self._groups.get(command.group)
         if command.revision >= 0:
-            # A change of membership was computed from one revision and is right for that one only.
+            # A change of membership was computed from one revision and is valid for that one only.
             found = 0 if known is None else known.revision
             return None if found == command.revision else ErrorCode.REBALANCE_IN_PROGRESS
         return judge_member(
@@ -196,9 +196,9 @@ def judge_member(
 
     Args:
         metadata: None for an unknown group.
-        member_id: '' without one.
-        instance_id: '' without one.
-        generation: -1: from no member.
+        member_id: '' for none.
+        instance_id: '' for none.
+        generation: -1: not from a member.
         is_beat: a heartbeat is accepted in every phase.
     """
     if metadata is None:

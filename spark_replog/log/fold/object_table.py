@@ -1,10 +1,10 @@
-"""The data objects of a topic ledger in the fold: who holds which, who lacks which, what is stable.
+"""The data objects of a topic ledger in the fold: their holders, their missing copies, and what is stable.
 
 Log ends and high watermarks follow from it; entries never carry them. Mutable by the fold only.
 
-Also the rules of `Replace`: when other sections may take the place of those of a partition, with the same offsets.
-Nothing may change for a reader: the inputs are the live sections, all readable, and every broker that must have the
-rows has the outputs. Values decide, never what a process happens to have in memory.
+Also the rules of `Replace`: when other sections may replace those of a partition, with the same offsets. Nothing may
+change for a reader: the inputs are the live sections, all readable, and every broker that must have the rows has the
+outputs. The rules compare values and never depend on what a process happens to have in memory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MissingCopy(NamedTuple):
 
 
 class RecentWrites(NamedTuple):
-    """Of a ledger's newest entries: those with objects that still have rows, the objects, their bytes and copies."""
+    """Counts over a ledger's newest entries: those with objects that still have rows, the objects, bytes and copies."""
 
     entry_count: int = 0
     object_count: int = 0
@@ -80,8 +80,8 @@ class LogObject:
     live_count: int = 0
     """Sections that name it, in memory and in pages; those in pages that are gone count until a merge drops them."""
     changed_index: int = 0
-    """The entry that changed it last: what pages hold of it is older."""
-    # Kept only while a replica lacks the object: who needs it for which offsets, and how to check a copy.
+    """The entry that changed it last: its row in a page is older."""
+    # Kept only while a replica lacks the object: which partitions need it for which offsets, and how to check a copy.
     partitions: dict[PartitionState, tuple[int, int]] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
 
@@ -97,7 +97,7 @@ class Unstable:
     undo: list[Undo] = field(default_factory=list)
 
     def values(self) -> tuple[object, ...]:
-        """Return what a snapshot holds of it."""
+        """Return the fields that a snapshot stores."""
         ends = {partition.slot: end for partition, end in self.ends.items()}
         bases = {partition.slot: base for partition, base in self.bases.items()}
         return self.index, list(self.objects), bases, ends, self.undo
@@ -120,20 +120,20 @@ SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 class ObjectTable:
     """All data objects of one topic ledger, numbered in the order of the log.
 
-    In memory are those that changed since they were written to pages, or that a replica lacks: memory grows with what
-    replicas lack, not with age.
+    In memory are those that changed since they were written to pages, or that a replica lacks: memory grows with
+    missing copies, not with age.
 
     Attributes:
-        pages: the others.
+        pages: the other objects.
         next_number: of the next object that is added.
         paged_below: objects of lower numbers may be in pages.
         now_ms: time of the last append.
-        missing: broker -> the objects that it lacks and that a partition of its needs, oldest first.
+        missing: broker -> the objects that it lacks and one of its partitions needs, oldest first.
         unstable: the appends that are not on every in-sync replica yet, and those after them, oldest first.
         dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
             garbage collection, which finds the others below the floor.
-        is_exact: whether a broker lacks an object no longer once rows or replicas that need it are gone. Entries before
-            feature level 2 were judged by a release that went on to count it.
+        is_exact: whether an object no longer counts as missing once the rows or replicas that need it are gone. Entries
+            before feature level 2 were judged by releases that still counted it.
     """
 
     def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None], pages: ObjectPages) -> None:
@@ -185,7 +185,7 @@ class ObjectTable:
         return found
 
     def _in_pages(self, numbers: Collection[int]) -> list[Rows]:
-        """Return the rows of those objects that are not in memory; of several at once each page is looked at once."""
+        """Return the rows of those objects that are not in memory; reads each page once for all of them."""
         wanted = sorted({number for number in numbers if number not in self._objects})
         found = self.pages.find(wanted) if wanted else []
         missing = len(wanted) - sum(map(len, found))
@@ -194,7 +194,7 @@ class ObjectTable:
         return found
 
     def recent_writes(self, entry_count: int) -> RecentWrites:
-        """Return what the newest entries named."""
+        """Return counts of the objects that the newest entries named."""
         first = max(0, (self.next_number >> ORDINAL_BITS) + 1 - entry_count) << ORDINAL_BITS
         found: dict[int, tuple[int, int]] = {}
         for rows in self.pages.between(first, self.next_number) if self.pages.runs else ():
@@ -209,7 +209,7 @@ class ObjectTable:
         return RecentWrites(len(entries), len(found), *(sum(each[at] for each in found.values()) for at in (0, 1)))
 
     def rows_in_memory(self) -> Rows:
-        """Return a copy of the objects in memory, without who lacks them."""
+        """Return a copy of the objects in memory, without their missing copies."""
         items = sorted(self._objects.items())
         cells = [
             (
@@ -240,7 +240,7 @@ class ObjectTable:
         self._numbers[item.place[:3]] = number
 
     def begin_freeze(self) -> None:
-        """Note that what is in memory now may be in pages soon."""
+        """Note that objects in memory may be in pages soon."""
         self._removed = []
         self.paged_below = max(self.paged_below, self.settled_below)
 
@@ -251,9 +251,9 @@ class ObjectTable:
 
         Args:
             below: their numbers are lower.
-            changed_before: what an entry of this index or a later one changed is newer than its row.
-            lost: object -> sections that name it no more, as a merge has dropped them.
-            dead: objects in pages that lost their last section by that.
+            changed_before: objects that this entry or a later one changed stay, as they are newer than their row.
+            lost: object -> how many sections that name it a merge has dropped.
+            dead: objects in pages that lost their last section by this.
         """
         self.dropped.update(dict.fromkeys(dead, self.now_ms))
         for number in self._removed:
@@ -271,7 +271,7 @@ class ObjectTable:
                 del self._numbers[self._objects.pop(number).place[:3]]
 
     def write_open(self, writer: Writer) -> None:
-        """Write who lacks what, and the appends that may still be cut, as a snapshot holds them."""
+        """Write the missing copies, and the appends that may still be cut, to a snapshot."""
         lacked = [
             (number, [(each.slot, *span) for each, span in item.partitions.items()], item.sections)
             for number, item in self._objects.items()
@@ -282,7 +282,7 @@ class ObjectTable:
         _UNSTABLE.write(writer, [each.values() for each in self.unstable])
 
     def read_open(self, reader: Reader, partitions: Mapping[int, PartitionState]) -> None:
-        """Take what `write_open` wrote, once the objects are there."""
+        """Read what `write_open` wrote, after the objects."""
         for number, spans, sections in _LACKED.read(reader):
             item = self._objects[number]
             item.partitions = {partitions[slot]: (base, end) for slot, base, end in spans}
@@ -330,7 +330,7 @@ class ObjectTable:
         return answer
 
     def begin_entry(self, index: int) -> None:
-        """Begin an entry: its objects are numbered from here, in every process alike."""
+        """Begin an entry: its objects are numbered from here, the same in every process."""
         self.next_number = index << ORDINAL_BITS
 
     def begin_append(self, index: int) -> None:
@@ -361,7 +361,7 @@ class ObjectTable:
     def replace(
         self, partition: PartitionState, outputs: tuple[DataObject, ...], place: ObjectPlace, rows: Sequence[SectionRow]
     ) -> None:
-        """Add the objects of a replacement, whose rows are stable, and forget who lacked what it replaced.
+        """Add the objects of a replacement, whose rows are stable; copies missing only for the replaced rows are not.
 
         `place` is that of the first object; `rows` are the new ones, in order.
         """
@@ -374,9 +374,9 @@ class ObjectTable:
             self._add(item, place._replace(object_no=object_no), spans)
 
     def _shorten(self, partition: PartitionState, first: int, end: int) -> None:
-        """Note that objects have no rows in [first, end) of a partition any more.
+        """Note that objects no longer have rows in [first, end) of a partition.
 
-        The rows of an object follow each other in a partition, so what is left of them does so, or is on both sides.
+        The rows of an object follow each other in a partition, so the rest of them does, too, or is on both sides.
         """
         for number in {number for numbers in self.missing.values() for number in numbers}:
             item = self._objects[number]
@@ -391,17 +391,17 @@ class ObjectTable:
                 item.partitions[partition] = (base, first)
 
     def _leave(self, number: int, partition: PartitionState) -> None:
-        """Note that a partition has no rows in an object any more: no replica needs it for that partition."""
+        """Note that a partition no longer has rows in an object: no replica needs it for that partition."""
         item = self._objects[number]
         del item.partitions[partition]
-        item.sections = ()  # those that are left are looked up when they are needed
+        item.sections = ()  # the remaining ones are looked up when they are needed
         item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id, numbers in self.missing.items():
             if not any(broker_id in each.replicas for each in item.partitions):
                 numbers.pop(number, None)
 
     def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
-        """End the append begun: its offsets, and how to undo what its producer is known by."""
+        """End the append begun: note its offsets, and how to undo the change to its producer."""
         pending = self.unstable[-1]
         for partition, (base, end) in ranges:
             pending.bases.setdefault(partition, base)
@@ -411,7 +411,7 @@ class ObjectTable:
     def drop_rows(self, partition: PartitionState, end_offset: int, numbers: Iterable[int]) -> None:
         """Note that a partition lost its rows below an offset for good: trimmed, or of a deleted topic.
 
-        An object without rows in a partition is needed on no replica for its sake.
+        No replica needs an object for a partition without rows in it.
 
         Args:
             partition: where.
@@ -428,7 +428,7 @@ class ObjectTable:
                 self._leave(number, partition)
 
     def forget_gone(self, partitions: Iterable[PartitionState]) -> None:
-        """Forget what was kept while `is_exact` was not set; `partitions` are all."""
+        """Forget missing copies and objects that were kept before `is_exact` was set; `partitions` are all."""
         for partition in partitions:
             self._leave_below(partition, partition.log_end_offset if partition.retired else partition.log_start_offset)
         for numbers in self.missing.values():
@@ -500,9 +500,9 @@ class ObjectTable:
         return bool(self.unstable) and self.unstable[-1].index == index
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
-        """Return the last entry to keep if brokers are given up, None where nothing is lost with them.
+        """Return the last entry to keep if brokers are given up, None if nothing is lost with them.
 
-        An object is lost where only these brokers hold it and another in-sync replica can lead. A partition
+        An object is lost if only these brokers hold it and another in-sync replica can lead. A partition
         without another in-sync replica waits for its own.
         """
         for pending in self.unstable:
@@ -522,7 +522,7 @@ class ObjectTable:
         if end_offset >= partition.log_end_offset:
             return 0
         self._shorten(partition, end_offset, partition.log_end_offset)
-        # No hint: an append of them that is cut later may be repeated.
+        # Not a hint: their append may be cut later and then repeated.
         self.count_off(partition.objects_in_memory(end_offset), is_hint=False)
         for pending in self.unstable:
             if partition in pending.ends:
@@ -559,7 +559,7 @@ class ObjectTable:
             self.missing.get(broker_id, {}).pop(object_number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
             item.partitions, item.sections = {}, ()
-            for numbers in self.missing.values() if self.is_exact else ():  # brokers that are no replicas any more
+            for numbers in self.missing.values() if self.is_exact else ():  # brokers that are no longer replicas
                 numbers.pop(object_number, None)
         return OK
 
@@ -580,7 +580,7 @@ class ObjectTable:
         while self.unstable:
             head = self.unstable[0]
             for p, end in head.ends.items():  # objects that are not listed below are on every replica
-                is_waiting = end > p.high_watermark and not p.retired  # not: all of its rows were cut
+                is_waiting = end > p.high_watermark and not p.retired  # False if all of its rows were cut
                 if is_waiting and not passes_high_watermark(p.isr, p.isr, p.min_insync):
                     return
             for item in head.objects.values():
@@ -660,7 +660,7 @@ def judge_replace(
 def output_rows(command: Replace, inputs: Sequence[SectionRow], first_number: int) -> list[SectionRow]:
     """Return the rows of a replacement that is allowed; its objects are counted from `first_number`.
 
-    Timestamps are of the kind of the last input: compaction joins others only where none of their rows stays.
+    Timestamps are of the last input's type: compaction joins inputs of another type only if none of their rows stays.
     """
     kind = TIMESTAMP_STORED_APPEND_TIME if inputs[-1].timestamp_type else TIMESTAMP_CREATE_TIME
     sections = [

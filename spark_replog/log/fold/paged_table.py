@@ -1,9 +1,9 @@
-"""Tables of a topic ledger whose older rows lie in pages: runs, newest first, that are merged as they grow.
+"""Tables of a topic ledger whose older rows are in pages. Pages form runs, which are merged as they grow.
 
 A run is a sorted set of rows; its pages never change. A newer run's row hides all rows of older ones that cover any of
-its range, so that a replaced, cut or changed row needs no other change. Four runs of a size become one, and a full
-page of one partition is taken over as it is: a row is written some six times in a log of 10^8 rows, and a merge costs
-what is in pages that are not full. What is loaded is kept within a bound (`PageCache`).
+its range, so that a replaced, cut or changed row needs no other change. Four runs of a size become one, and pages of
+one partition that are at least half full are reused: a row is written about six times in a log of 10^8 rows, and a
+merge rewrites only the other pages. `PageCache` bounds the memory of loaded pages.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from spark_replog.log.codec.snapshot import (
 )
 
 PAGE_ROWS = 4096
-"""Of a full page, about 100 KB; a page that is at least half full is taken over by a merge."""
+"""Of a full page, about 100 KB; a merge reuses a page that is at least half full."""
 FLUSH_ROWS = 512
-"""Fewer settled rows stay in the head: they cost less there than a page of their own."""
+"""Fewer settled rows stay in the head: they cost less there than in their own page."""
 MERGE_WIDTH = 4
 SPANS_MAX = 64
-"""Slots of a run that the head names; with more of them partitions, a lookup looks into the directories."""
+"""Slots of a run that the head names; for a run with more slots, a lookup reads the directory."""
 CACHE_BYTES = 64 << 20
-"""What a process keeps of the pages of one ledger, unless a setting says so (`metadata.page.cache.bytes`)."""
+"""Bytes of pages that a process keeps per ledger, unless `metadata.page.cache.bytes` is set."""
 _MERGED_PAGES_MAX = 1024
 """Decoded pages that a merge keeps at a time, about 400 MB at most; a larger merge loads some twice."""
 
@@ -74,10 +74,10 @@ class Run(NamedTuple):
     """One run: the name of its directory, or of its only page.
 
     Attributes:
-        spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () of more than `SPANS_MAX` slots.
-        sizes: bytes of the sections of each span; () where heads of earlier releases do not say it.
-        firsts: the first piece of each span, so that who begins with the oldest rows needs no directory; () where not
-            known: the head says it of the oldest run.
+        spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () for more than `SPANS_MAX` slots.
+        sizes: bytes of the sections of each span; () from heads of earlier releases.
+        firsts: the first piece of each span, so that a reader of the oldest rows needs no directory; () if not known:
+            the head has them for the oldest run only.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Run(NamedTuple):
 
 
 class PageCache:
-    """Decoded pages of one ledger, those used last; called under the ledger's lock, but for `fetch`.
+    """The decoded pages of one ledger that were used last; called under the ledger's lock, except `fetch`.
 
     Attributes:
-        load: returns the bytes of a page; raises PageMissingError and what storage raises.
-        limit_bytes: decoded; the page in use may be larger.
+        load: returns the bytes of a page; raises PageMissingError and storage errors.
+        limit_bytes: of decoded pages; the page in use may be larger.
     """
 
     __slots__ = ("_pages", "_size_bytes", "ledger_id", "limit_bytes", "load")
@@ -115,7 +115,7 @@ class PageCache:
         return self._size_bytes
 
     def fetch(self, name: str) -> Rows | Directory:
-        """Return a page without a change here: for a thread without the ledger's lock."""
+        """Return a page without changing the cache: for a thread without the ledger's lock."""
         return self._pages.get(name) or decode_page(self.ledger_id, name, self.load(name))
 
     def rows(self, name: str) -> Rows:
@@ -133,7 +133,7 @@ class PageCache:
         return _as_directory(found, run.name)
 
     def pieces(self, run: Run, slot: int, high: int) -> Directory:
-        """Return the pieces of a run, or only the first one of a slot where no other holds anything below `high`."""
+        """Return the pieces of a run, or only the first one of a slot if no other holds anything below `high`."""
         for (each, *_), first in zip(run.spans, run.firsts, strict=False):
             if each == slot and high <= first.end:
                 return Directory(np.array([first.cells(slot, 0)], np.int64).T, [first.page])
@@ -155,7 +155,7 @@ class PageCache:
 
 
 def directory_of(run: Run, page: Rows | Directory) -> Directory:
-    """Return the pieces of a run whose directory, or only page, is given."""
+    """Return the pieces of a run, given its directory or its only page."""
     if not run.is_page:
         return _as_directory(page, run.name)
     return Directory(pieces_of(_as_rows(page, run.name), 0), [run.name])
@@ -174,7 +174,7 @@ def _as_directory(page: Rows | Directory, name: str) -> Directory:
 
 
 def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Interval]) -> tuple[list[Piece], bool]:
-    """Return what covers intervals of a slot, in order, and whether all of them are covered.
+    """Return the pieces that cover intervals of a slot, in order, and whether all intervals are covered.
 
     Args:
         directories: of the runs, newest first.
@@ -212,7 +212,7 @@ def rows_of(page: Rows, piece: Piece) -> Rows:
 
 
 class SectionPages:
-    """The sections of all partitions that lie in pages.
+    """The sections of all partitions that are in pages.
 
     Attributes:
         runs: oldest first.
@@ -225,7 +225,7 @@ class SectionPages:
         self.runs: tuple[Run, ...] = ()
 
     def pieces(self, slot: int, intervals: list[Interval]) -> list[Piece]:
-        """Return what covers intervals of a slot, in order.
+        """Return the pieces that cover intervals of a slot, in order.
 
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: offsets are in no page.
@@ -237,9 +237,9 @@ class SectionPages:
         return found
 
     def live_bytes(self, slot: int, intervals: list[Interval]) -> int:
-        """Return the bytes of the sections that cover intervals of a slot, one that is partly outside in full.
+        """Return the bytes of the sections that cover intervals of a slot; one that is partly outside counts in full.
 
-        The head says it of a run whose span is in an interval, and in which no other run has rows. Directories say the
+        The head has the bytes of a run whose span is in an interval and overlaps no other run's. Directories have the
         rest.
 
         Raises:
@@ -268,25 +268,25 @@ class SectionPages:
         return rows_of(self._cache.rows(piece.page), piece)
 
     def every_row(self) -> Iterator[Rows]:
-        """Yield all rows page by page, with those that are gone."""
+        """Yield all rows page by page, also those that are gone."""
         for run in self.runs:
             for name in self._cache.directory(run).pages:
                 yield self._cache.rows(name)
 
 
 def _without(intervals: list[Interval], base: int, end: int) -> list[Interval]:
-    """Return intervals without [base, end), which lies in one of them."""
+    """Return intervals without [base, end), which is inside one of them."""
     parts = [each for low, high in intervals for each in ((low, min(high, base)), (max(low, end), high))]
     return [(low, high) for low, high in parts if low < high]
 
 
 def _newest(cache: PageCache, runs: Sequence[Run], slot: int, low: int, high: int) -> Iterator[Directory]:
-    """Yield the pieces of the runs that may hold [low, high) of a slot, newest run first, as they are looked at."""
+    """Yield the pieces of the runs that may hold [low, high) of a slot, newest run first; loads them lazily."""
     return (cache.pieces(run, slot, high) for run in reversed(runs) if run.may_hold(slot, low, high))
 
 
 class ObjectPages:
-    """The objects that lie in pages, by number.
+    """The objects that are in pages, by number.
 
     Attributes:
         runs: oldest first.
@@ -305,7 +305,7 @@ class ObjectPages:
         return find_objects(newest, self._cache.rows, wanted)
 
     def between(self, first: int, last: int) -> list[Rows]:
-        """Return the rows of the objects with numbers [first, last), ascending; of one entry they are few."""
+        """Return the rows of the objects with numbers [first, last), ascending; one entry has few."""
         numbers: set[int] = set()
         for directory in _newest(self._cache, self.runs, 0, first, last):
             for piece in directory.find(0, first, last):
@@ -351,10 +351,10 @@ def find_objects(
 
 
 class PageWriter:
-    """Makes the pages of one snapshot. Runs on a thread of its own, without the ledger's lock.
+    """Makes the pages of one snapshot. Runs on a separate thread, without the ledger's lock.
 
     Args:
-        cache: where pages that exist come from.
+        cache: source of existing pages.
         base_no: number of the snapshot that this one derives from: part of the names.
 
     Attributes:
@@ -389,13 +389,13 @@ class PageWriter:
         return f"{self._base_no:012d}-{new_id()}"
 
     def pages_of(self, *tables: Sequence[Run]) -> dict[str, bytes]:
-        """Return those of the pages made that runs name; others were merged at once."""
+        """Return the new pages that runs name; the others were already merged again."""
         new = [run for runs in tables for run in runs if run.name in self.made]
         names = {run.name for run in new}.union(*(self.directory(run).pages for run in new))
         return {name: data for name, data in self.made.items() if name in names}
 
     def write_run(self, parts: Iterator[Rows | tuple[int, Piece]]) -> tuple[Run, ...]:
-        """Return the run of sorted rows, and of (slot, piece) that are whole pages and stay as they are; () without."""
+        """Return the run of sorted rows and of reused whole pages, given as (slot, piece); () if there are none."""
         pieces: list[Cells] = []
         pages: list[str] = []
         waiting: list[Rows] = []
@@ -472,7 +472,7 @@ class PageWriter:
         return merged, _difference(before, after)
 
     def merge_objects(self, runs: Sequence[Run], *, is_oldest: bool) -> tuple[Run, ...]:
-        """Return the run of the newest rows of neighbouring runs; those that are gone hide none in the oldest run."""
+        """Return the run of the newest rows of neighbouring runs; the oldest run drops objects that are gone."""
         spans: list[tuple[int, int, int, str, int]] = []
         for run in runs:
             directory = self.directory(run)
@@ -509,7 +509,7 @@ class PageWriter:
 
 
 def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
-    """Return value -> how many times more often it is in one list of arrays than in the other."""
+    """Return value -> how many more times it occurs in `before` than in `after`."""
     nothing = np.empty(0, np.int64)
     values, counts = np.unique(np.concatenate([nothing, *before]), return_counts=True)
     kept, kept_counts = np.unique(np.concatenate([nothing, *after]), return_counts=True)
@@ -521,7 +521,7 @@ def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
 def _spans(
     pieces: Cells, pages: Sequence[str]
 ) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...], tuple[Piece, ...]]:
-    """Return spans, sizes and first pieces of a run; () for more slots than a head names."""
+    """Return spans, sizes and first pieces of a run; () for more than `SPANS_MAX` slots."""
     slots, starts = np.unique(pieces[SLOT], return_index=True)
     if len(slots) > SPANS_MAX:
         return (), (), ()
@@ -542,7 +542,7 @@ def level(run: Run) -> int:
 
 
 def merge_count(runs: Sequence[Run]) -> int:
-    """Return how many of the newest runs are to become one, 0 for none."""
+    """Return how many of the newest runs to merge into one, 0 for none."""
     count = 0
     while count < len(runs) and level(runs[-1 - count]) <= level(runs[-1]):
         count += 1

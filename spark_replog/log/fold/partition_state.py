@@ -34,7 +34,7 @@ def passes_high_watermark(holders: Collection[BrokerId], isr: Collection[BrokerI
 
 
 class Election(NamedTuple):
-    """An outcome. ``is_unclean``: the leader was out of sync, so rows that were readable may be lost."""
+    """An election's outcome. ``is_unclean``: the leader was out of sync, so rows that were readable may be lost."""
 
     leader: BrokerId
     isr: tuple[BrokerId, ...]
@@ -174,7 +174,7 @@ class ObjectRef(NamedTuple):
 
 
 class SectionRef(NamedTuple):
-    """A section with its offsets [base_offset, end_offset); with fewer rows than that it has gaps."""
+    """A section with its offsets [base_offset, end_offset); with fewer rows than offsets it has gaps."""
 
     base_offset: int
     row_count: int
@@ -206,21 +206,21 @@ class SectionRow(NamedTuple):
 
 
 class PartitionState:
-    """Mutable by the fold only.
+    """One partition. Mutable by the fold only.
 
     Attributes:
         slot: its number in the ledger, for ever.
         replicas: assigned brokers, preferred leader first.
-        adding, removing: replicas that a running reassignment brings and takes away.
+        adding, removing: replicas that a running reassignment adds and removes.
         isr: in-sync brokers, in the order of `replicas`; never empty.
-        leader: -1 where every in-sync replica is fenced.
+        leader: -1 if every in-sync replica is fenced.
         partition_epoch: counts changes of leader, ISR or replicas.
         min_insync: effective `min.insync.replicas`: below it the high watermark does not move.
         log_append_time: whether rows show the time of their append.
         retired: its topic is closed, so it has no rows and holds no high watermark back.
         leader_epochs: where each leader epoch began.
         clean_points: (offset, ms), ascending: below the offset each key had one row at that time (`LogClean`).
-        log_start_offset: rows below it are not read any more; log_start_reason: why it moved last.
+        log_start_offset: rows below it are no longer read; log_start_reason: why it moved last.
     """
 
     def __init__(self, replicas: tuple[BrokerId, ...], slot: int = 0, pages: SectionPages | None = None) -> None:
@@ -249,7 +249,7 @@ class PartitionState:
         self._min_ms, self._max_ms, self._types = array("q"), array("q"), array("b")
 
     def _columns(self) -> tuple[array[int], ...]:
-        """Return the rows in memory, in the order of a page's columns behind the slot."""
+        """Return the rows in memory, in the order of a page's columns after the slot."""
         return (
             self._bases,
             self._ends,
@@ -280,7 +280,7 @@ class PartitionState:
         return Rows(PageKind.SECTIONS, cells, [], [])
 
     def take_rows(self, rows: Rows) -> None:
-        """Become a partition with these rows in memory."""
+        """Append rows to those in memory."""
         for mine, values in zip(self._columns(), rows.cells[1:], strict=True):
             mine.extend(values.tolist())
 
@@ -339,7 +339,7 @@ class PartitionState:
         return [part for _, part in parts]
 
     def _split(self, low: int, high: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return the rows [first, last) in memory that cover any of live offsets, and the offsets that pages cover."""
+        """Return the rows [first, last) in memory with offsets in [low, high), and the offsets that pages cover."""
         parts: list[tuple[int, int]] = []
         holes: list[tuple[int, int]] = []
         first, last = bisect_right(self._ends, low), bisect_left(self._bases, high)
@@ -381,7 +381,7 @@ class PartitionState:
     def clean(self, offset: int, time_ms: int) -> bool:
         """Note that the log is clean below an offset since a time; return whether that is new.
 
-        Of more than `CLEAN_POINTS_MAX` points the one goes whose tombstones then wait least longer.
+        Above `CLEAN_POINTS_MAX` points it drops the one whose tombstones then have the least extra time to wait.
         """
         points = self.clean_points
         if offset <= (points[-1][0] if points else 0):
@@ -399,7 +399,7 @@ class PartitionState:
             yield from self._rows_of(part)
 
     def replace(self, rows: Sequence[SectionRow]) -> list[int]:
-        """Put rows in the place of those that span the same offsets, which are below the high watermark.
+        """Replace the rows that span the same offsets, which are below the high watermark.
 
         Returns:
             The numbers of the objects of the sections that left memory. Those in pages are hidden from now on.
@@ -426,7 +426,7 @@ class PartitionState:
         return self.cut_dead()
 
     def retire(self) -> list[int]:
-        """Remove all rows, as the topic is deleted; return the numbers of the objects of those in memory."""
+        """Remove all rows of a deleted topic; return the numbers of the objects of those in memory."""
         self.retired = True
         return self._cut(0, len(self._bases))
 
@@ -557,7 +557,7 @@ class PartitionState:
     def truncate(self, end_offset: int) -> int:
         """Cut the log at the base offset of a section, and lower high watermark and log start to it.
 
-        The caller elects, so that offsets that are given again differ in their epoch.
+        The caller elects, so that offsets that are assigned again have a new epoch.
 
         Returns:
             The number of rows cut; 0 at or after the log end.
@@ -618,4 +618,4 @@ def _read_partition(reader: Reader) -> PartitionState:
 
 
 PARTITION = Kind(_write_partition, _read_partition)
-"""A partition without its rows, as a snapshot holds it; its topic's settings and state are not in it."""
+"""A partition in a snapshot, without its rows and without its topic's settings and state."""

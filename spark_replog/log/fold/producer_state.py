@@ -51,7 +51,7 @@ Place = tuple[TopicId, int]
 
 
 class SequencedBatch(NamedTuple):
-    """The records that one append brought to one partition."""
+    """The records that one append wrote to one partition."""
 
     first_sequence: int
     last_sequence: int
@@ -134,9 +134,9 @@ class SequenceTable:
         return CommandResult(Outcome.APPLIED)
 
     def judge_duplicate(self, append: SequencedAppend) -> tuple[Outcome, str, OffsetRanges] | None:
-        """Return DUPLICATE with the old offsets where every batch is in the window, else None.
+        """Return DUPLICATE with the old offsets if every batch is in the window, else None.
 
-        A producer repeats an append as a whole, so one of which some batches are known is refused.
+        A producer repeats an append as a whole, so an append of which only some batches are known is INVALID.
         """
         known = self._producers.get(append.identity.producer_id)
         if known is None:
@@ -154,7 +154,7 @@ class SequenceTable:
                 base, _ = ranges.get(place, (found.base_offset, 0))
                 ranges[place] = (base, found.end_offset)
         if not found_count or (new_count and max(each.epoch for each in append.batches) < known.epoch):
-            return None  # in the latter case a newer instance's batches took the place of some, and it is fenced
+            return None  # in the latter case a newer instance's batches replaced some, and `judge_fenced` refuses it
         if new_count:
             return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
         return Outcome.DUPLICATE, "", ranges
@@ -183,7 +183,7 @@ class SequenceTable:
         return None
 
     def record(self, append: SequencedAppend, ranges: OffsetRanges) -> SequencedUndo:
-        """Remember an applied append; return what `undo` forgets it with. Claims of the id stay."""
+        """Remember an applied append; return the argument that lets `undo` forget it. Claims of the id stay."""
         identity = append.identity
         known = self._producers.get(identity.producer_id)
         if known is None:
@@ -206,7 +206,7 @@ class SequenceTable:
         return SequencedUndo(identity.producer_id, before)
 
     def undo(self, change: SequencedUndo) -> None:
-        """Put back what an append changed."""
+        """Restore what an append changed."""
         known = self._producers.get(change.producer_id)
         if known is None:
             return
@@ -217,7 +217,7 @@ class SequenceTable:
                 known.partitions[place] = sequences
 
     def forget(self, floor: int) -> None:
-        """Drop random ids whose objects lie below the GC floor: the floor refuses their retries."""
+        """Drop random ids whose objects are below the GC floor: the floor refuses their retries."""
         gone = [
             producer_id
             for producer_id, known in self._producers.items()
@@ -252,16 +252,16 @@ def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSeq
 
 RowCounts = Mapping[tuple[TopicId, int], int]
 RUNS_KEPT = 100
-"""Past runs, and other incarnations, of a producer that a snapshot leaves known: the newest ones.
+"""How many past runs, and other incarnations, of a producer stay known after a snapshot: the newest ones.
 
-A run that was replaced so often and wakes up finds its batches by their sequences: those behind are duplicates."""
+If an older run wakes up, its batches are judged by their sequences: those up to the last one are duplicates."""
 TXN_VERSIONS_KEPT = 1000
-"""Digests kept per txnAppId. An older version that comes again is refused, never dropped in silence."""
+"""Digests kept per txnAppId. An older version that comes again is refused, never silently dropped."""
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """What the fold keeps of one producer.
+    """The fold's state of one producer.
 
     Attributes:
         epoch: how many runs were current before this one.
@@ -283,9 +283,9 @@ class ProducerState:
 
 
 def _digest(counts: RowCounts) -> bytes:
-    """Return a digest of the rows per topic, to find other rows under the same txnVersion.
+    """Return a digest of the rows per topic, to detect other rows under the same txnVersion.
 
-    Not by partition: a repeated write may come in other tasks, and then rows without a key go to other partitions.
+    Not by partition: a repeated write may have other tasks, and then rows without a key go to other partitions.
     """
     rows_of: dict[TopicId, int] = {}
     for (topic, _), rows in counts.items():
@@ -295,11 +295,11 @@ def _digest(counts: RowCounts) -> bytes:
 
 
 class ProducerUndo(NamedTuple):
-    """What an append changed of its producer.
+    """The change of an append to its producer.
 
     Attributes:
-        before: the producer, None for a new one; of its containers only `last_sequences`, with what it held for the
-            append's incarnation (TXN_BATCH: with all).
+        before: the producer before, None for a new one; without `past_runs` and `txn_digests`, and with only the
+            append's incarnation in `last_sequences` (TXN_BATCH: all).
         dropped: the digest that the append pushed out.
     """
 
@@ -322,11 +322,11 @@ class ProducerTable:
         self._producers: dict[tuple[IdentityKind, str], ProducerState] = {}
 
     def write(self, writer: Writer) -> None:
-        """Write all producers as a snapshot holds them."""
+        """Write all producers to a snapshot."""
         _TABLES.write(writer, (self._producers, self.sequenced._producers))
 
     def read(self, reader: Reader) -> None:
-        """Take the producers of a snapshot."""
+        """Read the producers from a snapshot."""
         self._producers, self.sequenced._producers = _TABLES.read(reader)
 
     def get(self, identity: ProducerIdentity) -> ProducerState | None:
@@ -406,7 +406,7 @@ class ProducerTable:
         return Outcome.CHECKPOINT_RESET, detail
 
     def record(self, append: Append, ranges: OffsetRanges) -> SequencedUndo | ProducerUndo:
-        """Remember an applied append; return what `undo` forgets it with, newest first. Both cost O(1)."""
+        """Remember an applied append; return what `undo` needs to forget it. Both cost O(1)."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.record(append, ranges)
         identity = append.identity
@@ -425,7 +425,7 @@ class ProducerTable:
         return ProducerUndo(*key, before, is_new_run, identity.incarnation, identity.sequence, dropped)
 
     def undo(self, change: SequencedUndo | ProducerUndo) -> None:
-        """Put back what an append changed, newest first."""
+        """Restore what an append changed; undo the newest append first."""
         if isinstance(change, SequencedUndo):
             return self.sequenced.undo(change)
         key = (change.kind, change.producer_id)
@@ -457,7 +457,7 @@ class ProducerTable:
                 del known.last_sequences[incarnation]
 
     def forget_one_shots(self, floor: int) -> None:
-        """Drop one-shot producers whose objects lie below the GC floor: the floor refuses their retries."""
+        """Drop one-shot producers whose objects are below the GC floor: the floor refuses their retries."""
         self.sequenced.forget(floor)
         gone = [
             key
@@ -554,4 +554,4 @@ def _write_undo(writer: Writer, value: SequencedUndo | ProducerUndo) -> None:
 
 
 UNDO = Kind(_write_undo, lambda reader: (_SEQUENCED_UNDO if reader.byte() else _PRODUCER_UNDO).read(reader))
-"""What an append that may still be cut changed of its producer, as a snapshot holds it."""
+"""In a snapshot: how to undo the producer's change by an append that may still be cut."""

@@ -1,7 +1,7 @@
 """The fold of a topic ledger: decided entries in, topics, offsets and high watermarks out.
 
-Its parts: `topic_table` (topics and their partitions), `object_table` (data objects, holders, the stable index),
-`partition_state` (offsets of one partition), `leadership` (ISR and leaders), `producer_state` (duplicates).
+Its parts: `topic_table` (topics, their partitions, ISR and leaders), `object_table` (data objects, holders, the stable
+index), `partition_state` (offsets of one partition), `producer_state` (duplicates), `group_state` (consumer groups).
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ from spark_replog.snapshot import PageMissingError
 
 MINUTE_MS = 60_000
 MINUTES_KEPT = 16
-"""Fifteen full minutes and the one that runs."""
+"""Fifteen full minutes and the current one."""
 DAY_MINUTES = 24 * 60
 CLOCK_SKEW_MAX_MS = 60_000
 """Clocks of proposers that differ by less never move the time of appends back."""
 APPENDS_EARLIER = 3
-"""Consecutive appends that are further in the past; then the time before them was wrong."""
+"""After this many consecutive appends that are further in the past, the time before them counts as wrong."""
 
 
 class Traffic(NamedTuple):
@@ -79,8 +79,8 @@ class Traffic(NamedTuple):
 
     Attributes:
         last_append_ms: time of the newest append, 0 before the first.
-        minutes: (minute since 1970, rows, bytes), ascending, empty ones left out. Of the newest MINUTES_KEPT each
-            stands for itself; older ones are summed under the first minute of their hour, for a day.
+        minutes: (minute since 1970, rows, bytes), ascending, empty ones left out. The newest MINUTES_KEPT are
+            separate; older ones are summed under the first minute of their hour, for a day.
     """
 
     last_append_ms: int = 0
@@ -105,7 +105,7 @@ class Traffic(NamedTuple):
         return Traffic(append_ms, (*hours, *new, (minute, row_count, size_bytes)))
 
     def bytes_by(self, step_minutes: int, count: int, now_ms: int) -> list[int]:
-        """Return the bytes of the last steps, oldest first; the last one is the step that runs.
+        """Return the bytes of the last steps, oldest first; the last one is the current step.
 
         Args:
             step_minutes: 1, for at most 15 steps, or 60, for at most 24.
@@ -118,7 +118,7 @@ class Traffic(NamedTuple):
         return found
 
     def day(self, now_ms: int) -> tuple[int, int]:
-        """Return (rows, bytes) of the last 24 hours; the hour at whose end they begin counts whole."""
+        """Return (rows, bytes) of the last 24 hours; the hour in which they begin counts whole."""
         first = (max(now_ms, self.last_append_ms) // MINUTE_MS - DAY_MINUTES) // 60 * 60
         kept = [each for each in self.minutes if each[0] >= first]
         return sum(rows for _, rows, _ in kept), sum(size_bytes for _, _, size_bytes in kept)
@@ -126,7 +126,7 @@ class Traffic(NamedTuple):
     def rates(self, window_minutes: int, now_ms: int) -> tuple[float, float]:
         """Return (rows, bytes) per second over the last 1 to 15 minutes; rows spread evenly within their minute.
 
-        A clock behind the entries' counts as theirs.
+        If `now_ms` is before the last append, that append's time is used.
         """
         now_ms = max(now_ms, self.last_append_ms)
         minute, into_ms = divmod(now_ms, MINUTE_MS)
@@ -146,7 +146,7 @@ class AppendTime:
     """The time of a ledger's appends, from the clocks of their proposers (ADR 18).
 
     It never falls while clocks agree within `CLOCK_SKEW_MAX_MS`. A proposer whose clock is ahead moves it ahead;
-    after `APPENDS_EARLIER` appends of others it is theirs again.
+    after `APPENDS_EARLIER` appends of others it follows theirs again.
 
     Attributes:
         now_ms: of the last append; 0 before the first.
@@ -159,7 +159,7 @@ class AppendTime:
         self._earlier_ms: tuple[int, ...] = ()
 
     def observe(self, clock_ms: int) -> bool:
-        """Take the clock of the next applied append; return whether the time went back."""
+        """Add the clock of the next applied append; return whether the time went back."""
         if clock_ms >= self.now_ms - CLOCK_SKEW_MAX_MS:
             self.now_ms = max(self.now_ms, clock_ms)
             self._earlier_ms = ()
@@ -184,7 +184,7 @@ class TopicLedgerState(EntryFold):
         generation_began_ms: per generation not below the floor: the append time when it began.
         generation_object_count: objects of the newest generation that entries have named.
         produce_rates: bytes per second of each client, by the appends' times.
-        traffic: what was appended lately, by topic; none for a topic without appends.
+        traffic: recent appends by topic; none for a topic without appends.
     """
 
     _part = SnapshotPart.TOPIC_HEAD
@@ -270,7 +270,7 @@ class TopicLedgerState(EntryFold):
         pages.runs, objects.runs = read_hint(reader, pages.runs, objects.runs)
 
     def freeze(self) -> FrozenTopics:
-        """Return the state as it is now; what goes to pages is made later, outside of the ledger's lock."""
+        """Return the present state; its pages are made later, outside of the ledger's lock."""
         head, tail = Writer(), Writer()
         self._write_head(head)
         self._objects.begin_freeze()
@@ -306,11 +306,11 @@ class TopicLedgerState(EntryFold):
                 yield from {run.name, *self.page_cache.directory(run).pages}
 
     def adopted(self, frozen: object) -> None:
-        """Take the pages of the newest frozen state for what they hold, and forget it here.
+        """Use the pages of the newest frozen state, and drop the rows in memory that they hold.
 
         Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: it is not the newest, or was frozen before a `restore`: what is
-                in memory does not fit to its pages. Restore it.
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: it is not the newest, or was frozen before a `restore`: the rows
+                in memory do not match its pages. Restore the state.
         """
         if not isinstance(frozen, FrozenTopics) or frozen is not self._frozen:
             raise PageMissingError(
@@ -326,7 +326,7 @@ class TopicLedgerState(EntryFold):
             self._objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost, made.dead)
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
-        """Become the state of a head, in place; see `EntryFold.restore`. Pages are loaded when they are needed."""
+        """Replace the state by that of a head; see `EntryFold.restore`. Pages are loaded when they are needed."""
         limit_bytes = self.page_cache.limit_bytes
         super().restore(head, load_page)
         self.page_cache.load, self.page_cache.limit_bytes = load_page, limit_bytes
@@ -342,7 +342,7 @@ class TopicLedgerState(EntryFold):
         return self._leadership.left_at
 
     def doubtful(self, item: DataObject) -> frozenset[BrokerId]:
-        """Return the holders of an object, not yet decided, that left since its puts began: a disk may be another."""
+        """Return the holders of an undecided object that left since its puts began: their disk may be a new one."""
         left = self._leadership.left_at
         return frozenset(each for each in item.holders if left.get(each, -1) > item.after_index)
 
@@ -360,7 +360,7 @@ class TopicLedgerState(EntryFold):
     def sections(self, topic_id: TopicId, partition: int, start_offset: int, end_offset: int) -> list[SectionRef]:
         """Return the sections that hold any offset in [start_offset, end_offset), in order.
 
-        O(log n + result). Empty for an unknown partition; gaps are the caller's to find.
+        O(log n + result). Empty for an unknown partition; the caller must look for gaps.
         """
         found = self._partitions.get((topic_id, partition))
         if found is None:
@@ -376,7 +376,7 @@ class TopicLedgerState(EntryFold):
     def newest_objects(self, broker_ids: Collection[BrokerId], count: int) -> dict[BrokerId, list[ObjectRef]]:
         """Return per broker the newest objects that it holds, newest first, at most `count`.
 
-        Of those that hold the last row of a partition; loads the pages of these rows.
+        Only objects with the last row of a partition; loads the pages of these rows.
         """
         ends = ((each, each.log_end_offset) for each in self._partitions.values())
         last_rows = (row for each, end in ends for row in each.sections_between(end - 1, end))
@@ -405,7 +405,7 @@ class TopicLedgerState(EntryFold):
         return max(offset, found.log_start_offset)
 
     def recent_writes(self, entry_count: int) -> RecentWrites:
-        """Return what the newest entries named; loads the pages of their objects."""
+        """Return counts of the objects that the newest entries named; loads the pages of these objects."""
         return self._objects.recent_writes(entry_count)
 
     @property
@@ -420,18 +420,18 @@ class TopicLedgerState(EntryFold):
     def referenced_objects(self, generation: int) -> set[str]:
         """Return the names of a generation's objects with a row that a reader may need. O(objects of the ledger)."""
         if all(topic.closed for topic in self.topics.values()):
-            return set()  # rows in pages are counted off by a later merge only, and no row comes to such a ledger
+            return set()  # only a later merge counts off rows in pages, and such a ledger gets no more rows
         return self._objects.referenced(generation)
 
     def dropped_objects(self) -> dict[ObjectId, int]:
-        """Return objects that lost their last row, oldest first, and the append time of then: none is named again.
+        """Return objects that lost their last row, oldest first, and the append time then: none is named again.
 
         Only the newest ones, as this process has folded them; others are found below the floor.
         """
         return dict(self._objects.dropped)
 
     def forget_dropped(self, ids: Iterable[ObjectId]) -> None:
-        """Take objects whose files are deleted from what ``dropped_objects`` returns."""
+        """Remove objects whose files are deleted from ``dropped_objects``."""
         for each in ids:
             self._objects.dropped.pop(each, None)
 
@@ -441,11 +441,11 @@ class TopicLedgerState(EntryFold):
         return frozenset(self._leadership.fenced)
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
-        """Return the last entry to keep if brokers never come back, None where nothing is lost with them."""
+        """Return the last entry to keep if brokers never come back, None if nothing is lost with them."""
         return self._objects.lost_after(gone)
 
     def judge(self, append: Append) -> Judgement:
-        """Return what the fold answers if this append is decided next. Changes nothing."""
+        """Return the result of this append if it is decided next. Changes nothing."""
         for topic_id in dict.fromkeys(topic_id for topic_id, _ in append.row_counts):
             topic = self.topics.get(topic_id)
             if topic is None:
@@ -619,7 +619,7 @@ class TopicLedgerState(EntryFold):
             for slot, base, _, _, number, start_byte, *_ in cells.T.tolist():
                 key, partition = keys[slot]
                 at = max(base, partition.log_start_offset)
-                for row in partition.sections_between(at, at + 1):  # another one where newer rows hide it
+                for row in partition.sections_between(at, at + 1):  # another section if newer rows hide this one
                     if (row.object_number, row.start_byte) == (number, start_byte):
                         found[number].add(Section(*key, row.row_count, *row[3:8]))
         return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}

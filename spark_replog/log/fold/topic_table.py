@@ -1,4 +1,4 @@
-"""The topics of a topic ledger in the fold: their life, leaders, in-sync replicas and reassignments.
+"""The topics of a topic ledger in the fold: their lifecycle, leaders, in-sync replicas and reassignments.
 
 Source of the checks of a partition's change, and of their order: Kafka's ``ReplicationControlManager.alterPartition``.
 A change is computed from one state of a partition and refused on any other.
@@ -78,11 +78,11 @@ class TopicTable:
         return [partition for topic in self.topics.values() for partition in topic.partitions]
 
     def write(self, writer: Writer) -> None:
-        """Write all topics as a snapshot holds them."""
+        """Write all topics to a snapshot."""
         _TOPICS.write(writer, [(t.topic_id, t.name, t.config, t.closed, t.partitions) for t in self.topics.values()])
 
     def read(self, reader: Reader) -> None:
-        """Take the topics of a snapshot."""
+        """Read the topics from a snapshot."""
         for topic_id, name, config, closed, partitions in _TOPICS.read(reader):
             self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
             for number, partition in enumerate(partitions):
@@ -193,13 +193,13 @@ _TOPICS = list_of(TEXT, TEXT, map_of(TEXT, TEXT), BOOL, list_of(PARTITION))
 
 
 def _follow_config(partition: PartitionState, config: dict[str, str]) -> None:
-    """Set what a partition takes from its topic's settings and its own number of replicas."""
+    """Set the fields of a partition that follow from its topic's settings and its own number of replicas."""
     partition.min_insync = min_insync_replicas(config, len(partition.replicas) - len(partition.adding))
     partition.log_append_time = config.get("message.timestamp.type") == LOG_APPEND_TIME
 
 
 def find_bad_replicas(assignments: _Assignments) -> str:
-    """Return what is wrong with an assignment, '' when nothing is."""
+    """Return what is wrong with an assignment, '' for nothing."""
     for replicas in assignments:
         if not replicas or len(set(replicas)) != len(replicas):
             return f"{replicas} is not a list of different brokers"
@@ -221,12 +221,12 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
 class Leadership:
-    """Mutable by the fold only.
+    """In-sync replicas and leaders. Mutable by the fold only.
 
     Attributes:
         last_shrink_ms: broker -> time of the last change that took it out of an ISR.
-        left_at: broker -> the last entry by which it left the ISR of every topic, or found it in none: what was put
-            on it before, its disk may have lost.
+        left_at: broker -> the last entry that took it out of every ISR, or found it in none: its disk may have lost
+            what was put there before.
         fenced: brokers out of service: they join no ISR and lead nothing.
     """
 
@@ -238,11 +238,11 @@ class Leadership:
         self.fenced: set[BrokerId] = set()
 
     def write(self, writer: Writer) -> None:
-        """Write the brokers' part as a snapshot holds it."""
+        """Write the brokers' part to a snapshot."""
         _BROKERS.write(writer, (self.last_shrink_ms, self.fenced))
 
     def read(self, reader: Reader) -> None:
-        """Take the brokers' part of a snapshot."""
+        """Read the brokers' part from a snapshot."""
         self.last_shrink_ms, self.fenced = _BROKERS.read(reader)
 
     def settle_topic(self, topic_id: TopicId) -> None:
@@ -252,11 +252,11 @@ class Leadership:
                 partition.fence(broker_id, self.fenced)
 
     def write_left(self, writer: Writer) -> None:
-        """Write when brokers left; at the end of a head, where those of before have nothing."""
+        """Write when brokers left; at the end of a head, because heads of earlier releases lack it."""
         _LEFT.write(writer, self.left_at)
 
     def read_left(self, reader: Reader, applied_index: int) -> None:
-        """Take when brokers left. A head without it does not know: as if all had left with its last entry."""
+        """Read when brokers left. If the head lacks it, all brokers count as having left with its last entry."""
         if reader.is_at_end:
             every = self._topics.every_partition()
             self.left_at = {each: applied_index for partition in every for each in partition.replicas}
