@@ -179,7 +179,7 @@ class AppendJudge:
         return Verdict(Phase.SETTLING, appended, commands, leaving=leaving)
 
     def look_again(self, state: TopicLedgerState, settling: Settling) -> Settling:
-        """Return what a decided append waits for on a newer fold: a newer leader may have cut it off.
+        """Return a decided append as a newer fold has it: a newer leader may have cut it off.
 
         If one was elected, the rows in the log may be those of a repeated append, decided later.
 

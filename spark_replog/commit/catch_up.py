@@ -265,7 +265,7 @@ class CatchUp:
         failed: set[BrokerId] | None = None,
         late: list[tuple[MissingCopy, BrokerId]] | None = None,
     ) -> list[tuple[MissingCopy, BrokerId]]:
-        """Copy in parallel until the budget is used up; return what is durable.
+        """Copy in parallel until the budget is used up; return the durable copies.
 
         Args:
             wanted: copies to make.

@@ -292,7 +292,7 @@ class LedgerAppend:
         self._complete_parked()
 
     def _complete_parked(self) -> None:
-        """Wake other appends of this process whose partition has other in-sync replicas, or another leader, by now."""
+        """Wake other appends of this process whose partition now has other in-sync replicas or another leader."""
         with self._ledger.lock:
             keys = [
                 (t.topic_id, number) for t in self._ledger.state.topics.values() for number in range(len(t.partitions))

@@ -450,7 +450,7 @@ class RoundServices:
     """The services that a waiting round uses: timers, copies, time, and the newest entries of the ledger.
 
     Attributes:
-        refresh: folds what other processes decided.
+        refresh: folds the entries of other processes.
     """
 
     purgatory: DelayedOperationPurgatory

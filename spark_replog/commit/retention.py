@@ -1,6 +1,6 @@
 """Decides what a ledger no longer keeps: old rows and old generations of data objects. Entries move both bounds.
 
-Pure but for `decide_upkeep` and `raise_floor`.
+Pure, except `decide_upkeep` and `raise_floor`.
 
 ``retention.ms`` and ``retention.bytes`` delete rows. A section corresponds to Kafka's segment: sections are deleted
 whole, oldest first, only below the high watermark; a partition's newest one stays, as Kafka keeps the active segment.

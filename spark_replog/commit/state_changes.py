@@ -201,7 +201,7 @@ def leave_empty(
 
 
 def close_topic(state: TopicLedgerState, topic_id: TopicId) -> list[TopicClose]:
-    """Return the command that takes a topic's partitions and replicas offline for good; none if they are."""
+    """Return the command that takes a topic's partitions and replicas offline for good; none if they already are."""
     topic = state.topics.get(topic_id)
     return [] if topic is None or topic.closed else [TopicClose(topic_id)]
 

@@ -32,7 +32,7 @@ def make_write_plan(
 
     Args:
         topics: the names to write to; None: every topic, for rows that name theirs.
-        principal: who writes; None: see ``default_principal``.
+        principal: of the writer; None: see ``default_principal``.
         config: of the catch-up; None: the cluster's.
 
     Raises:

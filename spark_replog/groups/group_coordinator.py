@@ -127,7 +127,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the committed offset per partition, None where there is none (Kafka: -1).
+        """Return the committed offset per partition, None for none (Kafka: -1).
 
         One get per metadata root when nothing is new. An offset of a topic that was deleted and created
         again under the same name counts as none.
@@ -252,7 +252,7 @@ class GroupCoordinator:
             state = newest
 
     def remove_expired(self, watch: SilenceWatch) -> int:
-        """Remove the members of all groups whose sessions expired as ``watch`` saw it; return how many.
+        """Remove the members of all groups whose sessions have expired by ``watch``; return how many.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE.

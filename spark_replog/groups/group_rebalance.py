@@ -354,13 +354,13 @@ def agreed_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_m
         now_ms: this process's wall time.
 
     Returns:
-        0 where no other group has written: then no offset expires by its age.
+        0 if no other group has written: then no offset expires by its age.
     """
     return min(now_ms, max((state.last_commit_ms for name, state in groups.items() if name not in own), default=0))
 
 
 def commit_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_ms: int) -> int:
-    """Return the time to write into a commit: this process's, or that of two other groups where both are later.
+    """Return the time to write into a commit: this process's, or the second latest of other groups if that is later.
 
     So the offsets of a process whose clock is slow do not look old, and one fast clock does not move all others.
     """

@@ -57,7 +57,7 @@ _WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class OwnedLog:
-    """What the owner of a ledger knows of it, right after an ENTRY of its own was decided.
+    """The owner's knowledge of a ledger, right after its own ENTRY was decided.
 
     Attributes:
         epoch: claimed on a majority, without the lost root.
@@ -139,7 +139,7 @@ class JournalRebuild:
         self.written_count = 0
 
     def run(self, on_record: Callable[[int, int], None]) -> bool:
-        """Write what is missing.
+        """Write the missing records.
 
         Args:
             on_record: called with (decided entries that the root has, decided entries in all).

@@ -1,4 +1,4 @@
-"""The shell of a ledger: runs the core's operations on real roots and folds what they decide."""
+"""The shell of a ledger: runs the core's operations on real roots and folds the decided entries."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class Ledger(Generic[S]):
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots answered;
                 REPLOG_LEDGER_BUSY: they answered too slowly.
-            CorruptDataError: CORRUPT_MESSAGE: damaged records where no majority is left without them.
+            CorruptDataError: CORRUPT_MESSAGE: damaged records, and no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
         """
         start_ms = 0 if reached is None else self._clock.monotonic_ms()
@@ -560,9 +560,9 @@ class Ledger(Generic[S]):
     # -- snapshots --------------------------------------------------------------------------------
 
     def ask(self, question: Callable[[S], T]) -> T:
-        """Return what a function returns for the state, under `lock`: only values that no later entry changes.
+        """Call a function with the state under `lock`; it must return values that no later entry changes.
 
-        If a page of the state is gone, there is a newer snapshot: the state is restored from it and asked again.
+        If a page of the state is gone, a newer snapshot exists: the state is restored and the function called again.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING.

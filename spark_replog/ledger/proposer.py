@@ -46,7 +46,7 @@ class Proposer:
     """Ownership of one ledger by one process incarnation.
 
     Args:
-        prefix: what is known of the journals.
+        prefix: the votes and the decided prefix of the journals.
         incarnation: 16 random bytes, never used by another process.
         round_step: how far above every seen round a claim goes.
 
@@ -134,7 +134,7 @@ class Proposer:
         return 0 if vote is None else vote.roots
 
     def claim_record(self, root: int, nonce: bytes) -> JournalRecord | None:
-        """Return the CLAIM that the root still needs, None where it has it."""
+        """Return the CLAIM that the root still needs, None if it has it."""
         if self.claimed >> root & 1 or self.epoch is None:
             return None
         return JournalRecord(RecordKind.CLAIM, self.epoch, nonce, NO_INDEX, NO_INDEX, NO_HASH, self._known(), b"")

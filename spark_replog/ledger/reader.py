@@ -168,7 +168,7 @@ class JournalView:
         still follow.
 
         Args:
-            prefix: what is decided.
+            prefix: the decided entries.
             is_final: the journal was read to its end and has no writer.
         """
         while self.matched < prefix.length - 1:
@@ -301,7 +301,7 @@ class DecidedPrefix:
         A record that does not continue its own journal does not count, and leaves a fault in ``views[root].order``.
 
         Raises:
-            CorruptDataError: CORRUPT_MESSAGE: the hash chain of what a majority holds breaks.
+            CorruptDataError: CORRUPT_MESSAGE: the hash chain of a majority's values breaks.
         """
         view = self.views[root]
         position = view.next_position
@@ -467,7 +467,7 @@ class DecidedPrefix:
         return max(max(self.views[root].highest_index() for root in claimed), self.length - 1)
 
     def recover(self, claimed: Sequence[int]) -> int:
-        """Decide all below the tail by what the roots of a claim hold; return the tail's index.
+        """Decide all indexes below the tail from the entries on the roots of a claim; return the tail's index.
 
         ENTRY(i) is created only after i-1 was decided, so below the last index the value of the highest epoch on a
         claimed majority is the decided one.

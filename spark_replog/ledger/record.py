@@ -77,7 +77,7 @@ class JournalRecord:
     Attributes:
         kind: CLAIM or ENTRY.
         epoch: its writer's.
-        nonce: 16 bytes, new for each create; tells whose record holds a position.
+        nonce: 16 bytes, new for each create; shows which create holds a position.
         index: ledger index, NO_INDEX in a CLAIM.
         commit_index: vouches for this root's own last ENTRY(i) before this record, i <= commit_index.
         entry_hash: ``entry_hash(previous, index, payload)``, NO_HASH in a CLAIM.

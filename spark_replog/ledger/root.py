@@ -46,7 +46,7 @@ class PutMarker:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Read ``replog.json`` again; `repair` also makes the journal's folder where it is missing."""
+    """Read ``replog.json`` again; `repair` also makes the journal's folder if it is missing."""
 
     root: int
     repair: bool
@@ -84,7 +84,7 @@ class Completion:
         records: of a Read: the bytes found, in order.
         ended: of a Read: the position after them was empty.
         marker: the root's newest marker from the operation's `marker_no` on, and the number after it; None for none.
-            The core must read again from there what was read or created.
+            Whatever was read or created must be read again from there.
         after_gap: of a Read that ended: the first position after the empty one that has a record, None for none.
         error: why it failed.
     """
@@ -162,7 +162,7 @@ class RootState:
         standing: changed by `enter` only.
         busy: the operation in flight; `busy_goal`, `busy_since_ms`, `busy_named`: the goal, the time and the highest
             named position when it was sent.
-        error: why the root does not answer, None where it does.
+        error: why the root does not answer, None if it does.
         failures: errors in a row.
         misses: reads in a row that ended before a named position. After the second one the root went back.
         pending: the create that may have been written.

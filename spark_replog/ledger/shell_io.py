@@ -185,7 +185,7 @@ class RootIo:
             return Completion(operation, Status.UNKNOWN, error=error)
 
     def _newest_marker(self, root: JournalRoot, number: int) -> tuple[Marker, int] | None:
-        """Return the root's newest marker from this number on and the number after it, None where there is none."""
+        """Return the root's newest marker from this number on and the number after it, None for none."""
         data = self._get_marker(root, number)
         if data is None:
             return None
@@ -214,7 +214,7 @@ class RootIo:
         """Check the root's ``replog.json`` and, at the same time, look for `out`.
 
         Raises:
-            RetriableError: REPLOG_ROOT_STALE; what the store raises.
+            RetriableError: REPLOG_ROOT_STALE; storage errors.
         """
         if len(self._roots) == 1:
             check()  # no other root could have named what it forgot
@@ -287,7 +287,7 @@ class RootIo:
         return Completion(operation, Status.DONE, records, ended=True, marker=marker, after_gap=after_gap)
 
     def _record_after_gap(self, root: JournalRoot, end: int, listed: Listed | None) -> int | None:
-        """Return the first position above an empty one that has a file, None where no listing shows one.
+        """Return the first position above an empty one that has a file, None if no listing shows one.
 
         An alarm for deleted files, once per process, root and error; it sees only the files of the listing.
         """

@@ -94,7 +94,7 @@ class Marker(NamedTuple):
     Attributes:
         position: the first record that counts. It exists, except on a journal without any record; the last one, which
             carries the root's promise, is never below it.
-        base: of the snapshot; NO_INDEX where a journal was rebuilt before the first snapshot: entry 0 comes next.
+        base: of the snapshot; NO_INDEX if a journal was rebuilt before the first snapshot: entry 0 comes next.
         name: of the snapshot's head, "" for none.
         renewal: 16 random bytes of the rebuild that the journal comes from, zeros for none.
     """

@@ -257,7 +257,7 @@ class SnapshotIo:
         know the marker may delete the head.
 
         Args:
-            number: of the root; marker_no: of the marker; head: what it names; feature_index: see ``delete_below``.
+            number: of the root; marker_no: of the marker; head: its bytes; feature_index: see ``delete_below``.
 
         Returns:
             Files deleted; 0 also if another process put a different marker under this number.

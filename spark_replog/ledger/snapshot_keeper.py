@@ -313,7 +313,7 @@ class SnapshotKeeper:
 
     @property
     def feature_index(self) -> int:
-        """Return the entry from which on older releases refuse the ledger, -1 where it is not known."""
+        """Return the entry from which on older releases refuse the ledger, -1 if it is not known."""
         return self._state.feature_index
 
     def feature(self) -> bytes | None:

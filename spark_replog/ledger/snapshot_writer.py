@@ -33,7 +33,7 @@ class RestingLedger(Protocol):
         """The current core; `restore_decided` may replace it."""
 
     def refresh(self) -> object:
-        """Fold what is decided."""
+        """Fold the decided entries."""
 
     def append(self, propose: Callable[[Any], Proposed], *, timeout_ms: int) -> AppendOutcome:
         """Have commands decided."""
@@ -74,7 +74,7 @@ class SnapshotWriter:
         """Write a snapshot now, have it decided, and delete the journal records and heads that it replaces.
 
         Returns:
-            What was written, decided and deleted by this call.
+            The snapshots written and decided, and the files deleted, by this call.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.

@@ -81,10 +81,10 @@ class ProducerIdentity:
 
     producer_id: str
     incarnation: str
-    """Query id; equal to producer_id where the kind has none."""
+    """Query id; equal to producer_id if the kind has none."""
     sequence: int
     run_id: str
-    """One start of the query; '' where the kind has none."""
+    """One start of the query; '' if the kind has none."""
     kind: IdentityKind
     on_reset: ResetPolicy = ResetPolicy.FAIL
 
@@ -135,7 +135,7 @@ class SequencedAppend(Append):
     """
 
     batches: tuple[BatchSequence, ...]
-    """In the order of each partition's rows; ignored where the partition has no section."""
+    """In the order of each partition's rows; ignored if the partition has no section."""
 
     def batches_by_place(self) -> dict[tuple[str, int], list[BatchSequence]]:
         """Return the batches of each (topic id, partition) that has rows."""

@@ -251,12 +251,12 @@ def _largest_claim(message: pa.Message) -> int:
     """Return the largest size that a compressed buffer claims to have, before Arrow allocates it; 0 without any.
 
     Source: Arrow's ``Message.fbs``: the buffers are field 2 of the RecordBatch, which is field 2 of the Message, and
-    each compressed one begins with its size, -1 where it is not compressed after all.
+    each compressed one begins with its size, -1 if it is not compressed after all.
     """
     data, body = memoryview(message.metadata), memoryview(message.body)
 
     def field(table: int, number: int) -> int:
-        """Return the position of a table's field, 0 where it is absent."""
+        """Return the position of a table's field, 0 if it is absent."""
         vtable: int = table - struct.unpack_from("<i", data, table)[0]
         size, at = struct.unpack_from("<H", data, vtable)[0], 4 + 2 * number
         offset: int = struct.unpack_from("<H", data, vtable + at)[0] if at < size else 0

@@ -39,7 +39,7 @@ class OffsetAndMetadata:
 
     Attributes:
         offset: of the NEXT record to read.
-        topic_id: of the topic that was read; '' where the writer did not know it. Another id under the
+        topic_id: of the topic that was read; '' if the writer did not know it. Another id under the
             same name is another topic, so the offset means nothing there.
     """
 

@@ -304,7 +304,7 @@ class Rows:
 
     @property
     def size_bytes(self) -> int:
-        """Return about what it takes in memory."""
+        """Return its approximate size in memory."""
         return self.cells.nbytes + 200 * len(self.names)
 
     def take(self, rows: slice | npt.NDArray[np.intp]) -> Rows:
@@ -342,7 +342,7 @@ class Directory:
 
     @property
     def size_bytes(self) -> int:
-        """Return about what it takes in memory."""
+        """Return its approximate size in memory."""
         return 2 * self.pieces.nbytes + 100 * len(self.pages)
 
     def find(self, slot: int, start: int, end: int) -> range:

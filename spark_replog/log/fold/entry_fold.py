@@ -37,7 +37,7 @@ class EntryFold:
         applied_index: last folded entry, -1 before the first.
         snapshot: the last decided snapshot.
         load_page: returns the bytes of a page; set by the ledger.
-        feature_level: 1, or what the ledger was raised to.
+        feature_level: 1, or the level that the ledger was raised to.
         feature_index: the entry that raised it, -1 if none did or it is not known.
     """
 

@@ -98,7 +98,7 @@ class FrozenTopics:
 
     Attributes:
         applied_index, snapshot_no: see `FrozenState`.
-        tables: what was frozen.
+        tables: the frozen tables.
     """
 
     def __init__(

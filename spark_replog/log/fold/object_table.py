@@ -361,7 +361,7 @@ class ObjectTable:
     def replace(
         self, partition: PartitionState, outputs: tuple[DataObject, ...], place: ObjectPlace, rows: Sequence[SectionRow]
     ) -> None:
-        """Add the objects of a replacement, whose rows are stable; copies missing only for the replaced rows are not.
+        """Add the objects of a replacement, whose rows are stable; no replica needs the replaced sections any longer.
 
         `place` is that of the first object; `rows` are the new ones, in order.
         """

@@ -228,7 +228,7 @@ class SequenceTable:
 
 
 def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> tuple[Outcome, str] | None:
-    """Return why a partition's batches do not follow what is known of it, and each other, or None."""
+    """Return why a partition's batches do not follow its known ones, or each other, or None."""
     first = batches[0]
     sequences = None if known is None else known.partitions.get((first.topic_id, first.partition))
     epoch = -1 if known is None else known.epoch

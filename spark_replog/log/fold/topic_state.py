@@ -431,7 +431,7 @@ class TopicLedgerState(EntryFold):
         return dict(self._objects.dropped)
 
     def forget_dropped(self, ids: Iterable[ObjectId]) -> None:
-        """Remove objects whose files are deleted from ``dropped_objects``."""
+        """Take objects out of ``dropped_objects`` once their files are deleted."""
         for each in ids:
             self._objects.dropped.pop(each, None)
 

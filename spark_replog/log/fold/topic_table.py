@@ -337,7 +337,7 @@ class Leadership:
         return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows are lost" if cut_count else "")
 
     def apply_truncate(self, command: Truncate, index: int, stable_index: int) -> CommandResult:
-        """Fold a truncation: not below the stable index, and not with an append of its own entry."""
+        """Fold a truncation: not below the stable index, and not after an append of its own entry."""
         if command.after_index < stable_index:
             return CommandResult(Outcome.INVALID, {}, f"entries up to {stable_index} are stable")
         if self._objects.has_append(index):
