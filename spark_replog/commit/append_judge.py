@@ -348,7 +348,7 @@ class AppendJudge:
         )
 
     def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
-        """Acks 0 and 1: keep objects that an in-sync replica of each partition holds; acks=0 drops the others."""
+        """Keep objects that in-sync replicas of all partitions hold; acks=0 drops others, acks=1 refuses partitions."""
         lost: dict[PartitionKey, int] = {}
         confirmed = []
         for item in append.objects:

@@ -424,7 +424,7 @@ class TaskCatchUp:
         """Copy this task's share; never fails the task.
 
         Rendezvous hashing over batch and task chooses the objects, so that tasks, which know nothing of
-        each other, rarely choose the same ones. Tasks that do make the same copy.
+        each other, rarely choose the same ones. If two do, both make the same copy.
         """
         started: dict[Future[None], MadeCopy] = {}
         size_bytes = 0

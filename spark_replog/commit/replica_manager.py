@@ -364,7 +364,7 @@ class ReplicaManager:
     def await_copies(self, timeout_ms: int | None = None) -> bool:
         """Wait for the copies that acks 0 and 1 leave to the background; return whether none is left to make.
 
-        For a process that may end: what is not copied in time is left to the next commit or coordinator.
+        For a process that may end: copies not made in time are left to the next commit or coordinator.
 
         Args:
             timeout_ms: None: ``replica.catchup.budget.ms``.

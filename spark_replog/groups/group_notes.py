@@ -122,7 +122,7 @@ def decode_note(data: bytes) -> Note:
     """Return the note.
 
     Raises:
-        CorruptDataError: CORRUPT_MESSAGE: the bytes are no note of this version. The reader drops them.
+        CorruptDataError: CORRUPT_MESSAGE: the bytes are not a note of this version. The reader drops them.
     """
     try:
         found = json.loads(data)

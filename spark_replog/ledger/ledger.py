@@ -297,7 +297,7 @@ class Ledger(Generic[S]):
             propose: called under `lock` with the newest fold, and again after every change of it
                 while the command is not in flight; returns one encoded command, or several that
                 share one ENTRY (the last one's result is returned), or None when nothing is to be
-                done. What it raises is raised here.
+                done. Its errors are raised here.
             timeout_ms: after this long the caller gets an error.
 
         Returns:
@@ -312,7 +312,7 @@ class Ledger(Generic[S]):
             ReplogError: what `refresh` raises.
         """
         if not self._has_started:
-            with suppress(RetriableError):  # the append itself raises it
+            with suppress(RetriableError):  # the append below raises it again
                 self.refresh()  # a cold process may read for long: that does not count against timeout_ms
         request = self._serve(propose, timeout_ms)
         if isinstance(request.answer, PageMissingError) and request not in self._sent:

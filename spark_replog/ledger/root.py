@@ -102,7 +102,7 @@ class Standing(Enum):
     """What a process may do with a root (picture: docs/architecture.md, "States of a root in a process")."""
 
     UNVERIFIED = "unverified"
-    """At the start, after every error, and where another process claims without this journal: ``replog.json`` must be
+    """At the start, after every error, and when another process claims without this journal: ``replog.json`` must be
     read before anything here counts."""
     UNREAD = "unread"
     """``replog.json`` is right: read the journal to its end, and look for files after the end."""

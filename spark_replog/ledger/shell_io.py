@@ -49,7 +49,7 @@ class Listed:
         return min((each for each in self._found if each > position), default=None)
 
     def window(self, position: int) -> int:
-        """Return how many gets from here on reach the first empty position, or a bound; 0 where nothing is listed."""
+        """Return how many gets from here on reach the first empty position, or a bound; 0 if nothing is listed."""
         count = size_bytes = 0
         while count < WINDOW_MAX - 1 and position + count in self._found and size_bytes < READ_SIZE_BYTES_MAX:
             size_bytes += self._found[position + count]
@@ -70,7 +70,7 @@ class RootIo:
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._listed: set[str] = set()  # URLs of the roots that were listed and had nothing new since
-        self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, where its first read goes on)
+        self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, position where its first read goes on)
         self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
         self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
@@ -300,7 +300,7 @@ class RootIo:
         return IO_POOL.submit_to(f"{root.store.url}#list", self._list, root, position)
 
     def _list(self, root: JournalRoot, position: int) -> Listed | None:
-        """List a journal from a position on; None where that fails."""
+        """List a journal from a position on; None if that fails."""
         url = root.store.url
         is_first = url not in self._listed
         self._listed.add(url)

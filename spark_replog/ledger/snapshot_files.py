@@ -70,8 +70,8 @@ class JournalPoint(NamedTuple):
 
     Attributes:
         position: the first one to read.
-        promised: the highest epoch before it; ZERO_EPOCH also where that is not known.
-        last_crc: CRC32C of the record before it, 0 where unknown.
+        promised: the highest epoch before it; ZERO_EPOCH also if it is not known.
+        last_crc: CRC32C of the record before it, 0 if unknown.
         matched: up to this index nothing is missing on the root: its last ENTRY is the decided one, or its newest
             marker covers it.
         last_index: the highest index before the position.

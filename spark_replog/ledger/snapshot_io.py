@@ -51,7 +51,7 @@ _LISTING_PATIENCE = 10
 
 
 class SnapshotIo:
-    """Calls all metadata roots at once; a root that hangs or is away costs nothing while enough others answer.
+    """Calls metadata roots, several at once; a root that hangs or is away costs nothing while enough others answer.
 
     Args:
         timeout_ms: how long to wait for enough roots; calls that write or delete many files have this long per file.
@@ -245,7 +245,7 @@ class SnapshotIo:
             self._made.add(root.broker_id)
 
     def _create(self, root: JournalRoot, key: str, data: bytes) -> None:
-        """Create an object that is named by the hash of its bytes, so an existing one is the same."""
+        """Create an object whose name no other bytes ever get, so an existing one is the same."""
         root.store.create(key, data, make_parent=True)
 
     # -- truncation -------------------------------------------------------------------------------

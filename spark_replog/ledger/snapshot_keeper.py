@@ -233,7 +233,7 @@ class SnapshotKeeper:
         return max(self._newest, self._state.snapshot, key=lambda each: each.no)
 
     def recover(self, core: LedgerCore, *, is_newest: bool) -> None:
-        """Restore the state from the decided snapshot, else from the newest one; the caller folds the rest again.
+        """Restore the state from the decided snapshot, or from the newest one; the caller folds the rest again.
 
         Hold the lock until then, so that no reader sees the state go back.
 

@@ -509,10 +509,10 @@ class PartitionResponse:
 
     Attributes:
         error: why its rows are not in the log; None: they are (with acks=0: as far as is known).
-        base_offset: of its first row; -1 where unknown: refused, acks=0, or a repeated append that is
+        base_offset: of its first row; -1 if unknown: refused, acks=0, or a repeated append that is
             not the producer's last.
         log_append_time_ms: None unless the topic shows LogAppendTime.
-        log_start_offset: -1 where unknown.
+        log_start_offset: -1 if unknown.
     """
 
     error: ReplogError | None = None

@@ -104,7 +104,7 @@ class QuotaSet:
         return True
 
     def find(self, key: str, user: str, client_id: str) -> Quota | None:
-        """Return the most specific quota of the eight levels, None where none is set."""
+        """Return the most specific quota of the eight levels, None if none is set."""
         if not self._limits:
             return None
         pair, one_user, one_client = QuotaScope.USER_CLIENT, QuotaScope.USER, QuotaScope.CLIENT

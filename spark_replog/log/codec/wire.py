@@ -328,7 +328,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def list_of(kind: Kind, *more: Kind) -> Kind:
-    """Return the kind of a tuple of values; of tuples of values where several kinds are given."""
+    """Return the kind of a tuple of values; of tuples of values if several kinds are given."""
     write_item, read_item = fields(kind, *more) if more else kind
 
     def write(writer: Writer, values: Sequence[Any]) -> None:

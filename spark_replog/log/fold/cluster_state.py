@@ -56,7 +56,7 @@ class BrokerState:
 
     @property
     def file_system(self) -> str:
-        """Kind of file system that the root was on when it was registered, "" where unknown."""
+        """Kind of file system that the root was on when it was registered, "" if unknown."""
         found = _probe_fields(self.probe).get("fileSystem")
         return found if isinstance(found, str) else ""
 

@@ -414,7 +414,7 @@ class ObjectTable:
         No replica needs an object for a partition without rows in it.
 
         Args:
-            partition: where.
+            partition: the one that lost rows.
             end_offset: the first offset that stays.
             numbers: objects of the sections that left memory, one for each section.
         """
