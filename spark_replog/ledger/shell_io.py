@@ -70,7 +70,7 @@ class RootIo:
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._listed: set[str] = set()  # URLs of the roots that were listed and had nothing new since
-        self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, position where its first read goes on)
+        self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, where its first read goes on)
         self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
         self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there

@@ -171,8 +171,8 @@ class AclSet:
         """Return the decision of the ACLs; the authorizer adds super users and the default.
 
         Costs one look-up per prefix length in use, and a read of the principal's own ACLs there. Source:
-        ``StandardAuthorizerData.authorize``: a matching DENY wins, then a matching ALLOW; without a match it
-        matters whether the resource has any ACL.
+        ``StandardAuthorizerData.authorize``: a matching DENY wins, then a matching ALLOW; without a match
+        the answer is DENIED if the resource has any ACL, else NO_ACL.
         """
         if not self._bindings:
             return Decision.NO_ACL

@@ -292,7 +292,7 @@ _HOLDERS = list_of(list_of(BROKER_ID))
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one table. `names` and `holders` only for objects: one each per row."""
+    """Rows of one table. `names` and `holders` only for objects: one of each per row."""
 
     kind: PageKind
     cells: Cells

@@ -154,7 +154,7 @@ class SequenceTable:
                 base, _ = ranges.get(place, (found.base_offset, 0))
                 ranges[place] = (base, found.end_offset)
         if not found_count or (new_count and max(each.epoch for each in append.batches) < known.epoch):
-            return None  # in the latter case a newer instance's batches replaced some, and `judge_fenced` refuses it
+            return None  # in the latter case a newer instance's batches replaced some, and the append is fenced
         if new_count:
             return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
         return Outcome.DUPLICATE, "", ranges
