@@ -1,11 +1,11 @@
-"""Where records wait until a data object is worth a put.
+"""Records wait here until a data object is worth a put.
 
-Source: Kafka ``RecordAccumulator``. A node is a set of roots that get the same object. The two owners differ in what
-makes a node ready, since every put costs:
+Source: Kafka ``RecordAccumulator``. A node is a set of roots that get the same object. Every put costs, so the two
+owners differ in what makes a node ready:
 
 * The plain ``Producer`` keeps Kafka's reasons: full batch, ``linger.ms``, exhausted memory, close, flush.
-* A write task fills its requests (``fills_requests``): a full batch alone makes nothing ready, so
-  that a small task makes exactly one object per set of roots. ADR 0005.
+* A write task fills its requests (``fills_requests``): a full batch alone makes nothing ready, so a small task makes
+  exactly one object per set of roots. ADR 0005.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _NEVER_MS = 2**62
 class RecordAccumulator:
     """A queue of batches per partition.
 
-    Thread-safe by one lock, which is not held while memory is waited for.
+    Thread-safe: one lock, which is released while an append waits for memory.
 
     Invariants:
         Only the last batch of a queue is open to more records; no batch is empty.
-        A batch is incomplete from its creation until it succeeded, failed or was aborted.
+        A batch is incomplete from its creation until it succeeds, fails or is aborted.
 
     Args:
         pool: owns the memory.
         batch_size_bytes: ``batch.size``.
-        max_request_size_bytes: ``max.request.size``: what one drain takes.
+        max_request_size_bytes: ``max.request.size``: limit of one drain.
         linger_ms: ``linger.ms``; None: time alone makes nothing ready.
-        sends_awaited: whether a batch whose outcome a caller waits for goes without ``linger.ms`` once nothing is in
-            flight (as Nagle's algorithm): what comes meanwhile goes together.
+        sends_awaited: whether a batch that a caller waits for skips ``linger.ms`` once nothing is in flight. As in
+            Nagle's algorithm, records that arrive in the meantime share the next object.
         fills_requests: a write task's rule of readiness, see above.
         delivery_timeout_ms: when a waiting batch expires; None: never (ADR 0005).
         retry_backoff_ms: pause before the second attempt of a batch.
         retry_backoff_max_ms: longest such pause.
-        wake_up: called, outside of the lock, when a waiting sender might have something to do.
-        on_failed: gets the number of records of a failed batch, before their handles fail.
+        wake_up: called, outside the lock, when a waiting sender may have work.
+        on_failed: called with the number of records of a failed batch, before their handles fail.
         sequences: numbers the batches of an idempotent producer when they are drained.
     """
 
@@ -103,7 +103,7 @@ class RecordAccumulator:
         self._drain_count = 0
         self._is_closed = False
         self.waiting_count = 0
-        """Batches in the queues. Read without the lock: who adds one wakes the sender afterwards."""
+        """Batches in the queues. Read without the lock: whoever adds a batch wakes the sender afterwards."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return a partition's queue; always the same object, so callers may keep it."""
@@ -139,15 +139,15 @@ class RecordAccumulator:
     ) -> RecordHandle:
         """Append one record to its partition. The fast path of ``Producer.send``.
 
-        The open batch is tried under the lock, and again with a buffer allocated outside of it.
+        Tries the open batch under the lock; if it is full, allocates a buffer outside the lock and tries again.
 
         Args:
-            queue: of the partition, from ``queue``; ``sticky`` chooses it for a record without key.
-            headers: None where there are none.
+            queue: the partition's, from ``queue``; ignored if ``sticky`` is given.
+            headers: None if there are none.
             timestamp_ms: 0 or later.
             size_bytes: ``producer_batch.record_size`` of the record.
             max_block_ms: longest wait for memory.
-            sticky: of the topic, for a record without key.
+            sticky: chooses the partition of a record without a key.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
@@ -174,7 +174,7 @@ class RecordAccumulator:
                 if self._is_closed:
                     raise _closed()
                 if sticky is not None:
-                    sticky.switch_if_due()  # put off until now by the batch that was half full
+                    sticky.switch_if_due()  # a half-full batch delayed the switch until now
                     queue = sticky.queue
                 columns = queue.columns
                 index = -1
@@ -205,10 +205,10 @@ class RecordAccumulator:
         """Append a slice of N >= 1 records in order; never waits.
 
         Args:
-            size_bytes: its bytes; at most ``max.request.size`` unless it is one record.
-            pinned: the reservation of the memory it is a slice of.
-            now_ms: the creation time of a new batch.
-            record_size_max: bytes of the largest record, or more; for metrics.
+            size_bytes: of the slice; at most ``max.request.size`` unless it is one record.
+            pinned: the reservation of the memory that the slice is part of.
+            now_ms: creation time if a batch is opened.
+            record_size_max: upper bound of the largest record's bytes; for metrics.
 
         Returns:
             The handle of the first record.
@@ -237,14 +237,13 @@ class RecordAccumulator:
     def ready(self, now_ms: int, *, in_flight_count: int) -> ReadyCheck:
         """Return the destinations worth an object now, and when to ask again.
 
-        A partition makes its node ready when it is not muted, its first batch is not backing off,
-        and there is one of six reasons: a full batch (or, where requests are filled,
-        ``max.request.size`` bytes in the node), ``linger.ms``, a caller that waits while nothing is in flight,
-        exhausted memory, close, or a flush. Where requests are filled, exhausted memory makes only the largest node
-        ready, and only once no request in flight would give memory back: few large objects instead of many small ones.
+        A partition makes its node ready if it is not muted, its first batch is not backing off, and one of six reasons
+        applies: a full batch (where requests are filled: ``max.request.size`` bytes in the node), ``linger.ms``, a
+        caller that waits while nothing is in flight, exhausted memory, close, or a flush. Where requests are filled,
+        exhausted memory makes only the largest node ready, and only while no request is in flight that would release
+        memory: few large objects instead of many small ones.
 
-        Destinations come in the order of their last drains, the longest ago first, so that those that share
-        roots take turns.
+        The destination drained longest ago comes first, so that destinations that share roots take turns.
         """
         with self._lock:
             fills = self._fills_requests
@@ -263,11 +262,11 @@ class RecordAccumulator:
             return ReadyCheck(tuple(found), min(waits, default=None))
 
     def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool, sends_awaited: bool) -> bool:
-        """Return whether a node is worth an object; ``waits`` gets what its batches wait for."""
+        """Return whether a node is worth an object; append to ``waits`` how long its batches still wait, in ms."""
         if self._fills_requests and not is_urgent:
             is_urgent = node.drainable_bytes(now_ms) >= self._max_request_size_bytes
         for queue in node.queues:
-            head = queue.head if queue.batches else None  # most queues are empty, and each look checks all of them
+            head = queue.head if queue.batches else None  # most queues are empty, and each call checks all of them
             if head is None:
                 continue
             backoff_ms = head.backoff_left_ms(now_ms) if head.backoff_ms else 0
@@ -287,12 +286,12 @@ class RecordAccumulator:
     def drain(self, destination: Destination, now_ms: int) -> list[ProducerBatch]:
         """Take the batches of one object and close them.
 
-        Goes round the partitions, one batch each, beginning where the last drain stopped (Kafka's
-        drainIndex), until ``max.request.size`` is reached or no batch may go. Where requests are
-        filled, one batch more is taken: an object below the limit only costs another put.
+        Takes one batch per partition in turn, beginning where the last drain stopped (Kafka's ``drainIndex``), until
+        the next batch would exceed ``max.request.size`` or none may be sent. Where requests are filled, that batch is
+        still taken: a smaller object would only cost another put.
 
         Returns:
-            Batches, each partition's in order; empty where no batch may go.
+            The batches, in order within each partition; empty if none may be sent.
         """
         with self._lock:
             node = self._nodes.get(destination)
@@ -331,7 +330,7 @@ class RecordAccumulator:
             return taken
 
     def copy_wasteful(self) -> None:
-        """Copy waiting slices out of memory of which they are less than half, as a drain may have left them."""
+        """Copy waiting slices out of memory of which they use less than half, as a drain may leave them."""
         with self._lock:
             for queue in self._queues.values():
                 for batch in queue.batches:
@@ -339,7 +338,7 @@ class RecordAccumulator:
                         batch.copy_slices(self.pool)
 
     def mute(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Neither find ready nor drain these partitions, so that no batch overtakes one in flight."""
+        """Exclude these partitions from ``ready`` and ``drain``, so that no batch overtakes one in flight."""
         with self._lock:
             for name in topic_partitions:
                 self._queues[name].is_muted = True
@@ -361,7 +360,7 @@ class RecordAccumulator:
                 self.waiting_count += 1
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
-        """Take the waiting batches whose ``delivery.timeout.ms`` is over, also those of muted partitions."""
+        """Take the waiting batches whose ``delivery.timeout.ms`` is over, including those of muted partitions."""
         found: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
@@ -371,20 +370,20 @@ class RecordAccumulator:
         return found
 
     def next_expiry_ms(self, now_ms: int) -> int | None:
-        """Return when the next waiting batch expires, from now."""
+        """Return in how many milliseconds the next waiting batch expires; None: none waits."""
         with self._lock:
             made = [queue.batches[0].created_ms for queue in self._queues.values() if queue.batches]
         return max(0, min(made) + self._delivery_timeout_ms - now_ms) if made else None
 
     def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
-        """Acknowledge a drained batch and release its memory; returns False if it had ended before."""
+        """Acknowledge a drained batch and release its memory; return False if it has already ended."""
         if not self._end(batch, BatchState.SUCCEEDED):
             return False
         batch.result.succeed(base_offset, log_append_time_ms)
         return True
 
     def fail(self, batch: ProducerBatch, error: ReplogError) -> bool:
-        """Fail a drained batch and release its memory; returns False if it had ended before."""
+        """Fail a drained batch and release its memory; return False if it has already ended."""
         if not self._end(batch, BatchState.FAILED):
             return False
         self._on_failed(batch.row_count)
@@ -392,7 +391,7 @@ class RecordAccumulator:
         return True
 
     def begin_flush(self) -> list[BatchResult]:
-        """Make every waiting batch ready until ``end_flush``; returns what a flush waits for."""
+        """Make every waiting batch ready until ``end_flush``; return the results that a flush waits for."""
         with self._lock:
             self._flush_count += 1
             results = [batch.result for batch in self._incomplete]
@@ -405,9 +404,9 @@ class RecordAccumulator:
             self._flush_count -= 1
 
     def flush(self, timeout_ms: int | None = None) -> bool:
-        """Send what waits now, and wait until each of its records is acknowledged, parked or failed.
+        """Send the waiting records, and wait until each is acknowledged, parked or failed.
 
-        Needs a sender on another thread. Returns False if the time ran out.
+        Needs a sender on another thread. Returns False on timeout.
         """
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         results = self.begin_flush()
@@ -421,7 +420,7 @@ class RecordAccumulator:
             self.end_flush()
 
     def close(self) -> None:
-        """Refuse appends, also those that wait for memory, and make every waiting batch ready."""
+        """Refuse appends, including those that wait for memory, and make every waiting batch ready."""
         with self._lock:
             self._is_closed = True
             for queue in self._queues.values():
@@ -432,7 +431,7 @@ class RecordAccumulator:
     def abort_incomplete(self, error: ReplogError) -> None:
         """Fail every batch that has not ended, waiting or drained; called by the sender's owner.
 
-        Nothing can be appended afterwards: an append that waits for memory finds it closed.
+        Nothing can be appended afterwards: an append that waits for memory fails.
         """
         self.close()
         with self._lock:
@@ -443,12 +442,12 @@ class RecordAccumulator:
         self._abort(batches, error)
 
     def abandon(self, error: ReplogError) -> None:
-        """In a forked child: fail what waits, since only the parent's sender decides it. Takes no lock."""
+        """In a forked child: fail all batches, since only the parent's sender decides them. Takes no lock."""
         for batch in list(self._incomplete):
             batch.result.abandon(error)
 
     def abort_undrained(self, error: ReplogError, *, numbered_too: bool = False) -> None:
-        """Fail the waiting batches that were never drained, and with ``numbered_too`` those that wait for a retry."""
+        """Fail the waiting batches that were never drained; with ``numbered_too`` also those that wait for a retry."""
         batches: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():

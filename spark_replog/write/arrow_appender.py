@@ -1,6 +1,6 @@
-"""Arrow batches into the accumulator: each row's partition, rows sorted by partition once, slices without copying.
+"""Appends Arrow batches to the accumulator: finds each row's partition, sorts once, then slices without copying.
 
-The write task and ``Producer.send_arrow`` run it. Per range of rows: one stable sort by partition and one ``take``.
+Used by the write task and ``Producer.send_arrow``. Per range of rows: one stable sort by partition and one ``take``.
 Memory is reserved before it is allocated.
 """
 
@@ -30,7 +30,7 @@ from spark_replog.write.record_handle import RecordHandle
 
 @dataclass(frozen=True, slots=True)
 class SlotRows:
-    """Rows ordered by slot; those of one slot are neighbours, in their first order."""
+    """Rows ordered by slot; rows of one slot are adjacent and keep their order."""
 
     data: pa.RecordBatch
     slots: list[int]
@@ -40,7 +40,7 @@ class SlotRows:
     """Running sum of the row sizes, beginning with 0: N + 1 values."""
 
     def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield (slot, start row, end row, bytes), each of about ``batch.size`` or all rows of the slot.
+        """Yield (slot, start row, end row, bytes): pieces of about ``batch.size``, or all rows of the slot.
 
         Args:
             batch_size_bytes: ``batch.size``.
@@ -71,9 +71,9 @@ class RoutedRows:
     """The slot of every row of a batch."""
 
     lone_slot: int | None
-    """The slot of all rows, where it is one."""
+    """The slot of all rows if they share one, else None."""
     slots: np.ndarray[Any, Any] | None
-    """Else: N slots, in the narrowest unsigned type, which makes the stable sort a radix sort."""
+    """Otherwise N slots, in the narrowest unsigned type, which makes the stable sort a radix sort."""
 
     @classmethod
     def of(cls, slots: np.ndarray[Any, Any]) -> RoutedRows:
@@ -105,13 +105,13 @@ class RoutedRows:
 
 
 class RowRouter:
-    """Finds the slot of every row, and refuses rows that are too large or name an unknown place.
+    """Finds the slot of every row; refuses rows that are too large, lack a required key or name an unknown partition.
 
     Args:
         config: partitioner and size settings.
         default_topic: the topic option; None: rows name their topic.
         random_source: for the sticky choice.
-        row_bytes_max: what a single row may take of ``buffer.memory``.
+        row_bytes_max: how much of ``buffer.memory`` a single row may take.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, the plan lacks the default topic.
@@ -134,7 +134,7 @@ class RowRouter:
         self._row_bytes_max = row_bytes_max
         self._default = None if default_topic is None else plan.topic(default_topic)
         self._topics: dict[str, tuple[TopicPartitioner, int]] = {}
-        """Per topic that had a row: its partitioner and its first slot."""
+        """The partitioner and first slot of each topic that had a row."""
         self._slot_topics: list[TopicPlan] = []
         """The topic of each slot."""
 
@@ -197,7 +197,7 @@ def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> 
 
 
 def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> tuple[int, str]:
-    """Return the largest size of a row of the topic, and the setting that bounds it."""
+    """Return the largest allowed row of the topic in bytes, and the setting that limits it."""
     limits = (
         (config.max_request_size_bytes, "max.request.size"),
         (row_bytes_max, "what buffer.memory holds"),
@@ -207,7 +207,7 @@ def row_limit(topic: TopicPlan, config: ProducerConfig, row_bytes_max: int) -> t
 
 
 def no_key(topic: str, row_count: int = 1) -> InvalidConfigError:
-    """Return INVALID_RECORD for rows without a key of a compacted topic."""
+    """Return INVALID_RECORD for rows without a key in a compacted topic."""
     return InvalidConfigError(
         ErrorCode.INVALID_RECORD,
         f"Topic '{topic}' is compacted and cannot accept rows without a key: {row_count} rows have none. Give each row"
@@ -236,17 +236,17 @@ def _running_sum(sizes: Int64Array) -> Int64Array:
 
 
 RANGE_BYTES_MAX = 8 * 1024 * 1024
-"""Rows sorted and gathered together: small enough for the cache, large enough for few slices."""
+"""Bytes of rows sorted and gathered together: small enough for the CPU's cache, large enough for few slices."""
 
 
 class ArrowAppender:
     """Appends rows of Arrow batches. Not thread-safe.
 
     Args:
-        router: finds each row's queue.
+        router: finds each row's slot.
         config: ``batch.size``, ``max.request.size`` and ``max.block.ms``.
-        make_progress: called by a single-threaded owner while memory is waited for, with the milliseconds that are
-            left; None: another thread runs the sender.
+        make_progress: runs the sender of a single-threaded owner while an append waits for memory; called with the
+            milliseconds left. None: another thread runs the sender.
         after_range: called after each range of rows.
     """
 
@@ -272,14 +272,14 @@ class ArrowAppender:
         """By slot."""
 
     def append(self, rows: Rows) -> Iterator[tuple[RecordHandle, int]]:
-        """Append N >= 1 rows; yields, for each slice, its first row's handle and its number of rows.
+        """Append N >= 1 rows; yield, for each slice, its first row's handle and its number of rows.
 
-        Only what was yielded is appended, so run it to its end.
+        Rows are appended as the iterator advances, so exhaust it.
 
         Raises:
-            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION:
+            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD:
                 nothing was appended.
-            RetriableError: REPLOG_BUFFER_EXHAUSTED: the ranges before were appended.
+            RetriableError: REPLOG_BUFFER_EXHAUSTED: the earlier ranges were appended.
         """
         slots = self._router.route(rows)
         ends = _running_sum(rows.sizes)
@@ -309,7 +309,7 @@ class ArrowAppender:
     def _queue(self, slot: int) -> PartitionQueue:
         topic_partition, destination = self._router.slot(slot)
         queue = self._queues[slot] = self._accumulator.queue(topic_partition)
-        if queue.destination is None:  # a plain producer's metadata has assigned it
+        if queue.destination is None:  # in a plain producer the metadata has already assigned it
             self._accumulator.assign(queue, destination)
         return queue
 
@@ -319,7 +319,7 @@ class ArrowAppender:
 
 
 def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) row ranges of at most ``range_bytes``, or one row where that is larger."""
+    """Yield [start, stop) row ranges of at most ``range_bytes``, or of one larger row."""
     start = 0
     while start < len(ends) - 1:
         stop = max(start + 1, int(np.searchsorted(ends, ends[start] + range_bytes, side="right")) - 1)

@@ -1,4 +1,4 @@
-"""The outcome of a request's batches: done, tried again or failed, and with which error.
+"""Decides the outcome of a request's batches: success, retry, or failure with an error.
 
 Source: Kafka ``Sender.completeBatch``, ``canRetry`` and ``failBatch``.
 """
@@ -21,16 +21,16 @@ from spark_replog.write.sequences import ProducerSequences
 logger = logging.getLogger(__name__)
 
 SILENT_RETRY_MS = 1_000
-"""Retries of older batches are logged. One quick retry is enough when a leader moves, so it is not."""
+"""Only retries of batches older than this are logged: one quick retry is normal when a leader moves."""
 
 
 class BatchCompletion:
-    """Judges batches, one by one. One owner calls it, except for what the accumulator guards.
+    """Judges batches, one by one. One owner calls it; the accumulator guards the state that it shares.
 
     Args:
-        accumulator: where batches go back to.
-        builder: gives batches their records back from the object.
-        config: retries, time-outs.
+        accumulator: takes batches back for a retry.
+        builder: restores batches' records from the object.
+        config: retries and timeouts.
         sequences: of an idempotent producer; None: batches have none.
     """
 
@@ -46,28 +46,27 @@ class BatchCompletion:
         self._config = config
         self._sequences = sequences
         self.fatal: ReplogError | None = None
-        """A newer producer of this name exists: sending has ended."""
+        """Set when a newer producer with this name exists: sending has ended."""
         self._has_reported_wait = False
 
     def run_once(self, now_ms: int) -> None:
-        """Decide what is unresolved and fail the batches that expired."""
+        """Resolve what can be resolved, and fail expired batches."""
         if self._sequences is not None:
             self._sequences.resolve()
         for batch in self._accumulator.expired_batches(now_ms):
             self._expire(batch)
 
     def expire_in_flight(self, request: DataRequest, now_ms: int) -> None:
-        """Fail what is over its ``delivery.timeout.ms`` while the answer of its request is missing."""
+        """Fail batches past ``delivery.timeout.ms`` while their request is unanswered."""
         for batch in request.batches:
             if batch.state is BatchState.INCOMPLETE and batch.has_expired(now_ms, self._config.delivery_timeout_ms):
                 self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
 
     def is_doubtful(self, request: DataRequest, result: DeliveryResult) -> bool:
-        """Return whether an object may have been appended or not.
+        """Return whether it is unknown if an object was appended.
 
-        Then the very same object must be delivered again: its batches, in another object with others, would not
-        be recognised as the ones that may be in the log. A later attempt that did not reach the log says nothing
-        about the one before it.
+        If so, the same object must be delivered again: in another object its batches would not be recognised as a
+        repetition. A later attempt that did not reach the log proves nothing about the earlier one.
         """
         errors = [response.error for response in result.responses.values()]
         if any(isinstance(error, OutcomeUnknownError) for error in errors):
@@ -76,7 +75,7 @@ class BatchCompletion:
         return was_doubtful and any(isinstance(error, RetriableError) for error in errors)
 
     def give_up(self, request: DataRequest) -> None:
-        """Fail what is over its ``delivery.timeout.ms`` while it is unknown whether it was appended."""
+        """Fail a request past ``delivery.timeout.ms`` while it is unknown whether it was appended."""
         for batch in request.batches:
             self._leave_unresolved(batch)
             self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
@@ -84,7 +83,7 @@ class BatchCompletion:
     def park(self, request: DataRequest) -> None:
         """Let batches wait for the end of their transaction without holding up later ones.
 
-        One entry judges the whole transaction, so the log's window of five appends does not bound it.
+        One entry commits the whole transaction, so the log's window of five appends does not limit it.
         """
         for batch in request.batches:
             if self._sequences is not None:
@@ -123,11 +122,11 @@ class BatchCompletion:
         self._put_back(request, retried, now_ms)
 
     def fail(self, request: DataRequest, error: ReplogError, now_ms: int) -> None:
-        """Judge the batches of a request that got too few copies; none of it was appended."""
+        """Judge the batches of a request that got too few copies; nothing was appended."""
         retried = []
         for batch in request.batches:
             if batch.last_error is None or error.code is not ErrorCode.REQUEST_TIMED_OUT:
-                batch.last_error = error  # that time ran out says less than what failed before
+                batch.last_error = error  # an earlier error says more than a timeout
             if self._can_retry(request, batch, error, now_ms):
                 retried.append(batch)
                 self._tell_wait(batch, error, now_ms)
@@ -140,7 +139,7 @@ class BatchCompletion:
     def _can_retry(
         self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int, *, is_doubtful: bool = False
     ) -> bool:
-        """Return whether a batch gets another attempt; asks for a new epoch where that needs one."""
+        """Return whether a batch gets another attempt; request a new epoch if that needs one."""
         if batch.state is not BatchState.INCOMPLETE or batch.attempts >= self._config.retries or not request.buffers:
             return False
         if is_doubtful and isinstance(error, (RetriableError, OutcomeUnknownError)):
@@ -152,7 +151,7 @@ class BatchCompletion:
         return isinstance(error, RetriableError)
 
     def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:
-        """Log that records wait and why: once until a batch succeeds."""
+        """Log that records wait, and why; not again until a batch succeeds."""
         if now_ms - batch.created_ms < SILENT_RETRY_MS or self._has_reported_wait:
             return
         self._has_reported_wait = True
@@ -185,7 +184,7 @@ class BatchCompletion:
         self._fail(batch, error, leaves_hole=batch.attempts < self._config.retries)
 
     def _expire(self, batch: ProducerBatch) -> None:
-        """Fail a batch whose time is over, whether it was sent before or not."""
+        """Fail a batch past its time, whether it was sent or not."""
         if batch.attempts:
             self._leave_unresolved(batch)
         self._fail(batch, self._expired(batch, is_on_its_way=False), leaves_hole=True)
@@ -223,7 +222,7 @@ def batch_expired(batch: ProducerBatch, delivery_timeout_ms: int, *, is_on_its_w
     """Return REQUEST_TIMED_OUT for one batch: ``delivery.timeout.ms`` passed since it was made.
 
     Args:
-        is_on_its_way: whether an attempt is unanswered, so that it may be appended.
+        is_on_its_way: whether an attempt is unanswered, so the batch may still be appended.
     """
     name = batch.topic_partition
     last = batch.last_error
@@ -252,7 +251,7 @@ def too_few_copies(request: DataRequest, out: Mapping[BrokerId, ReplogError]) ->
 
 
 def leader_away(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> RetriableError:
-    """Return LEADER_NOT_AVAILABLE: with acks=1 the leader's copy counts, or that of who may be elected next."""
+    """Return LEADER_NOT_AVAILABLE: with acks=1 only the copy of the leader, or of a replica that may lead, counts."""
     return RetriableError(
         ErrorCode.LEADER_NOT_AVAILABLE,
         f"{request.row_count} records for {_partitions(request)} could not be put on their leader, broker "
@@ -273,7 +272,7 @@ def dropped(request: DataRequest) -> ReplogError:
 
 
 def copy_missed(request: DataRequest, put: Put, config: ProducerConfig) -> RetriableError:
-    """Return the line about a root that did not take its copy while the others did."""
+    """Return REPLOG_STORE_UNAVAILABLE for a root that missed its copy while others took theirs."""
     reason = f"{put.error}" if put.error is not None else "no answer yet."
     return RetriableError(
         ErrorCode.REPLOG_STORE_UNAVAILABLE,

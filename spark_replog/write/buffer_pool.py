@@ -1,9 +1,9 @@
-"""The bound on what a producer keeps in memory: ``buffer.memory``.
+"""Limits the memory of a producer: ``buffer.memory``.
 
-Source: Kafka ``BufferPool``. Two kinds of memory share the bound. Single records are written into
-buffers of ``batch.size`` that the pool hands out and reuses. Arrow slices are in memory that Arrow
-owns, which the pool only counts: an allocation is a reservation, made before the memory is allocated, and
-returned when the last slice that keeps the memory alive is released.
+Source: Kafka ``BufferPool``. Two kinds of memory share the limit. Single records are written into
+buffers of ``batch.size`` that the pool hands out and reuses. Arrow owns the memory of Arrow slices and
+the pool only counts it: bytes are reserved before the memory is allocated, and returned when the last
+slice that keeps the memory alive is released.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 
 ROW_MEMORY = pa.system_memory_pool()
-"""Where Arrow allocates the rows of tasks and producers. Its own default gives pages back to the kernel within
-milliseconds, and the kernel zeroes each again: a quarter of a write task's processor time. malloc keeps them."""
+"""Allocates the rows of tasks and producers. Arrow's default pool returns pages to the kernel within milliseconds, and
+the kernel zeroes them for the next use: a quarter of a write task's CPU time. malloc keeps them."""
 
 
 def trim_row_memory() -> None:
-    """Give the pages that malloc keeps back to the kernel. Arrow's ``release_unused`` does not do it for this pool."""
+    """Return the pages that malloc keeps to the kernel. Arrow's ``release_unused`` does not do so for this pool."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
 
 
 class _Waiter:
-    """One blocked allocation; keeps what it got so far, so that a large one does not starve."""
+    """One blocked allocation. It keeps the bytes it already got, so that a large one does not starve."""
 
     __slots__ = ("buffer", "condition", "missing_bytes", "size_bytes", "takes_buffer")
 
@@ -44,7 +44,7 @@ class _Waiter:
 
 
 class BufferPool:
-    """Counts bytes and keeps buffers; blocked allocations are served strictly in order of arrival.
+    """Counts bytes and keeps buffers; serves blocked allocations strictly in order of arrival.
 
     Thread-safe: one lock, one condition per waiter.
 
@@ -56,10 +56,10 @@ class BufferPool:
     Args:
         total_bytes: ``buffer.memory``.
         poolable_bytes: ``batch.size``: buffers of this size are kept for reuse; 0: none are.
-        on_wait: gets each blocked allocation: for how many milliseconds, and whether it failed.
+        on_wait: called after each blocked allocation: for how many milliseconds, and whether memory stayed exhausted.
 
     Attributes:
-        unallocated_bytes: what is available besides the free buffers (Kafka ``unallocatedMemory``).
+        unallocated_bytes: available bytes outside the free buffers (Kafka ``unallocatedMemory``).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BufferPool:
 
     @property
     def available_bytes(self) -> int:
-        """Return what can be allocated now; negative while charges exceed the total."""
+        """Return the bytes that can be allocated now; negative while charges exceed the total."""
         return self.unallocated_bytes + len(self._free) * self.poolable_bytes
 
     @property
@@ -111,13 +111,13 @@ class BufferPool:
         *,
         takes_buffer: bool = False,
     ) -> bytearray | None:
-        """Reserve bytes, waiting for others to give theirs back; returns a used buffer of them where one is taken.
+        """Reserve bytes, waiting until enough are returned; return a used buffer if one was taken, else None.
 
         Args:
-            max_block_ms: how long to wait at most (``max.block.ms``).
-            run_once: a single-threaded owner's way forward: called again and again with the
-                milliseconds that are left, it moves the sender and may wait for its answers.
-            takes_buffer: take a free buffer where ``batch.size`` is asked for.
+            max_block_ms: longest wait (``max.block.ms``).
+            run_once: runs the sender of a single-threaded owner and may wait for its answers; called repeatedly
+                with the milliseconds left. None: another thread runs the sender.
+            takes_buffer: take a free buffer if ``size_bytes`` is ``batch.size``.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, more than the pool will ever have.
@@ -152,15 +152,15 @@ class BufferPool:
         return waiter.buffer
 
     def allocate_buffer(self, size_bytes: int, max_block_ms: int) -> bytearray:
-        """Reserve bytes and return a buffer of them, a used one where ``batch.size`` is asked for.
+        """Reserve bytes and return a buffer of this size; a used one if possible and ``size_bytes`` is ``batch.size``.
 
         Args:
-            size_bytes: of the buffer; what it holds is undefined.
-            max_block_ms: how long to wait at most (``max.block.ms``).
+            size_bytes: of the buffer; its contents are undefined.
+            max_block_ms: longest wait (``max.block.ms``).
 
         Raises:
             InvalidConfigError, RetriableError, ReplogError: as ``allocate``.
-            MemoryError: the process has no such memory; nothing is held.
+            MemoryError: the process has no memory left; nothing is held.
         """
         buffer = self.allocate(size_bytes, max_block_ms, takes_buffer=True)
         if buffer is not None:
@@ -177,11 +177,10 @@ class BufferPool:
             self.unallocated_bytes -= size_bytes
 
     def deallocate(self, size_bytes: int, buffer: bytearray | None = None) -> None:
-        """Return bytes; works after ``close`` too.
+        """Give bytes back; works after ``close`` too.
 
         Args:
-            buffer: the buffer of these bytes, where nothing reads it any more and the next may write
-                into it; None where something might.
+            buffer: the buffer of these bytes, for reuse; None if something may still read it.
         """
         with self._lock:
             if buffer is not None and size_bytes == self.poolable_bytes == len(buffer) and not self._is_closed:
@@ -243,7 +242,7 @@ class BufferPool:
             head.condition.notify()
 
     def _free_up(self, size_bytes: int) -> None:
-        """Drop free buffers until ``size_bytes`` are unallocated, the most recently used first."""
+        """Drop free buffers, the most recently used first, until ``size_bytes`` are unallocated."""
         while self._free and self.unallocated_bytes < size_bytes:
             self._free.pop()
             self.unallocated_bytes += self.poolable_bytes
@@ -273,12 +272,12 @@ def _closed() -> ReplogError:
 
 
 class PinnedBytes:
-    """A reservation shared by all slices of one piece of Arrow memory, given back with the last one.
+    """A reservation shared by all slices of one piece of Arrow memory; the last slice gives it back.
 
     Args:
-        pool: which already counts ``size_bytes``.
-        size_bytes: what stays alive as long as any slice does.
-        buffer: the pool's own buffer of these bytes, to be used again.
+        pool: already counts ``size_bytes``.
+        size_bytes: memory that stays alive as long as any slice does.
+        buffer: the pool's own buffer of these bytes, to be reused.
     """
 
     __slots__ = ("_buffer", "_holder_count", "_lock", "_pool", "live_bytes", "size_bytes")
@@ -293,7 +292,7 @@ class PinnedBytes:
 
     @property
     def is_wasteful(self) -> bool:
-        """Return whether more than twice the slices' own bytes are kept alive by them."""
+        """Return whether the slices keep more than twice their own bytes alive."""
         return self.size_bytes > 2 * self.live_bytes
 
     def retain(self, slice_bytes: int) -> None:
@@ -304,7 +303,7 @@ class PinnedBytes:
             self.live_bytes += slice_bytes
 
     def release(self, slice_bytes: int = 0) -> None:
-        """Drop a slice, or without a size the maker's own hold; the last one gives the bytes back."""
+        """Drop a slice, or without a size the creator's own hold; the last hold gives the bytes back."""
         with self._lock:
             self._holder_count -= 1
             self.live_bytes -= slice_bytes
@@ -314,5 +313,5 @@ class PinnedBytes:
             self._pool.deallocate(self.size_bytes, buffer)
 
     def forbid_reuse(self) -> None:
-        """Keep the buffer from being written again: a put that cannot be stopped may still read it."""
+        """Keep the buffer from being reused: a put that cannot be stopped may still read it."""
         self._buffer = None

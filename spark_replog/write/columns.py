@@ -1,6 +1,6 @@
-"""Input batches as columns of the log, without a step for each row.
+"""Converts input batches to the log's columns, without a step per row.
 
-Columns, their types and the texts of refusals follow Spark's Kafka connector (``KafkaWriter``); ``timestamp`` is ours.
+Columns, types and error texts follow Spark's Kafka connector (``KafkaWriter``); the ``timestamp`` column is ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 Int32Array = np.ndarray[Any, np.dtype[np.int32]]
 
 ROW_OVERHEAD_BYTES = 16
-"""What Arrow keeps per row besides its bytes: two 32-bit offsets and a timestamp."""
+"""Arrow's overhead per row: two 32-bit offsets and a timestamp."""
 HEADER_OVERHEAD_BYTES = 8
 """Per header: two 32-bit offsets."""
 
@@ -43,33 +43,33 @@ _SPARK_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """N input rows as the log keeps them, and the topics and partitions that they name."""
+    """N input rows in the log's form, and the topics and partitions that they name."""
 
     data: pa.RecordBatch
-    """key binary, value binary, timestamp[us, UTC], and headers where any row has one."""
+    """key binary, value binary, timestamp[us, UTC], and headers if any row has one."""
     topic: pa.Array | None
-    """string, no nulls; None where the topic option decides."""
+    """string, no nulls; None if the topic option decides."""
     partition: pa.Array | None
     """int32; null or None where the partitioner decides."""
     sizes: Int64Array
-    """Bytes per row: key, value, headers and Arrow's own per row."""
+    """Bytes per row: key, value, headers and Arrow's overhead."""
     pinned_bytes: int
     """Memory that any slice of ``data`` keeps alive."""
 
 
 class InputColumns:
-    """Finds and checks the columns of one input schema; made once per schema.
+    """Finds and checks the columns of one input schema; created once per schema.
 
-    Columns are found by exact name; every other column is ignored.
+    Columns are found by exact name; other columns are ignored.
 
     Args:
-        schema: of the batches to come.
-        default_topic: the topic option, which wins over a ``topic`` column.
+        schema: of the batches.
+        default_topic: the topic option, which overrides a ``topic`` column.
         ignore_other_times: ignore a ``timestamp`` column of another type (see `is_time`), as Kafka's sink does;
             otherwise it is refused.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_SCHEMA; no row was looked at.
+        InvalidConfigError: REPLOG_INVALID_SCHEMA, REPLOG_MISSING_OPTION (no topic); no row was read.
     """
 
     def __init__(self, schema: pa.Schema, default_topic: str | None, *, ignore_other_times: bool = False) -> None:
@@ -97,14 +97,14 @@ class InputColumns:
         self._check_types()
 
     def normalise(self, batch: pa.RecordBatch, now_ms: int) -> Rows:
-        """Return the batch's rows as the log keeps them; zero-copy where the bytes allow it.
+        """Return the batch's rows in the log's form; zero-copy where types allow it.
 
         Args:
             batch: N >= 1 rows of this schema.
-            now_ms: the time of rows that bring none.
+            now_ms: timestamp of rows that have none.
 
         Raises:
-            InvalidConfigError: REPLOG_NULL_TOPIC, INVALID_TIMESTAMP, INVALID_RECORD.
+            InvalidConfigError: REPLOG_NULL_TOPIC, INVALID_TIMESTAMP, INVALID_RECORD, MESSAGE_TOO_LARGE.
         """
         key = pa.nulls(len(batch), pa.binary()) if self._key is None else _binary(batch.column(self._key))
         if self._timestamp is None:
@@ -171,7 +171,7 @@ class InputColumns:
 
 
 def is_time(kind: pa.DataType) -> bool:
-    """Return whether a ``timestamp`` column of this type gives a moment; without a zone (TIMESTAMP_NTZ) it does not."""
+    """Return whether a column of this type holds points in time; without a zone (TIMESTAMP_NTZ) it does not."""
     return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
@@ -194,13 +194,13 @@ def row_sizes(data: pa.RecordBatch) -> Int64Array:
         pairs = headers.values
         sizes += HEADER_OVERHEAD_BYTES * np.diff(bounds).astype(np.int64)
         for field in (pairs.field(0), pairs.field(1)):
-            # Absolute positions of the headers, so the child is taken whole.
+            # ``bounds`` are absolute positions, so the unsliced child is used.
             sizes += np.diff(offsets_of(field)[bounds])
     return sizes
 
 
 def normalise_headers(column: pa.Array) -> pa.Array | None:
-    """Return list<struct<key: string, value: binary>>, null where a row has none; None where no row has any.
+    """Return list<struct<key: string, value: binary>>, null in rows without headers; None if no row has any.
 
     Raises:
         InvalidConfigError: INVALID_RECORD for a null header key.
@@ -254,7 +254,7 @@ def _binary(column: pa.Array) -> pa.Array:
     if column.type == pa.binary():
         return column
     try:
-        # String to binary shares every buffer; large_* to 32-bit offsets makes new offsets only.
+        # From string, all buffers are shared; from large_*, only the offsets are new.
         return column.cast(pa.binary())
     except pa.ArrowInvalid as error:
         raise InvalidConfigError(
@@ -265,7 +265,7 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _utc_microseconds(times: pa.Array) -> pa.Array:
-    """Return the same moments; nanoseconds are cut."""
+    """Return the same times in microseconds; nanoseconds are truncated."""
     if times.type == TIMESTAMP_TYPE:
         return times
     try:

@@ -1,8 +1,7 @@
-"""A data object on its way to roots, and its delivery: the seam between the sender and its owner.
+"""A data object on its way to roots, and its delivery: the interface between the sender and its owner.
 
 Source: Kafka ``InFlightRequests`` and ``ProduceResponse``. A request is one data object that goes to several roots. A
-write task reports its objects, and the driver commits them; a plain producer commits them itself. The sender is the
-same for both.
+write task reports its objects and the driver commits them; a plain producer commits its own. Both use the same sender.
 """
 
 from __future__ import annotations
@@ -34,23 +33,23 @@ class Releasable(Protocol):
     """A hold on memory."""
 
     def release(self) -> None:
-        """Give it up."""
+        """Release the hold."""
         ...
 
     def forbid_reuse(self) -> None:
-        """Keep the memory from being written again."""
+        """Keep the memory from being reused."""
         ...
 
 
 class PutState(Enum):
-    """What is known of one root's copy."""
+    """State of one root's copy."""
 
     OPEN = "open"
     """An attempt is under way or follows."""
     HELD = "held"
-    """The root holds it; this is final."""
+    """The root holds the object; final."""
     GIVEN_UP = "given up"
-    """No attempt follows, unless the root was away and comes back. A late success still makes the copy held."""
+    """No attempt follows, unless the root was away and comes back. A late success still changes it to HELD."""
 
 
 @dataclass(slots=True)
@@ -61,7 +60,7 @@ class Put:
     attempt: int = 0
     """Number of the newest attempt; 0 before the first."""
     sent_ms: int | None = None
-    """When the newest attempt was sent; None while it is answered or timed out."""
+    """When the newest attempt was sent; None before the first, and once it is answered or timed out."""
     next_attempt_ms: int = 0
     state: PutState = PutState.OPEN
     error: ReplogError | None = None
@@ -71,7 +70,7 @@ class RequestState(Enum):
     """What a data object waits for. ``docs/architecture.md`` draws the transitions."""
 
     PUTTING = "putting"
-    """Copies: too few roots hold it."""
+    """More copies: too few roots hold it."""
     COPIED = "copied"
     """``replica.grace.ms`` for the other copies, or an earlier object with rows of the same partitions."""
     DELIVERED = "delivered"
@@ -79,13 +78,13 @@ class RequestState(Enum):
     IN_DOUBT = "in doubt"
     """A pause: the answer was lost, so the same object is delivered again."""
     REDELIVERED = "redelivered"
-    """The answer to another delivery. Only the ledger's answer about this very object ends the doubt."""
+    """The answer to the repeated delivery. Only the ledger's answer about this object ends the doubt."""
     PARKED = "parked"
     """The end of its transaction. Its memory is released."""
     ANSWERED = "answered"
     """Nothing: every batch has its outcome, or is in its queue again for another attempt."""
     FAILED = "failed"
-    """Nothing: it got too few copies, or its answer did not come within ``delivery.timeout.ms``."""
+    """Nothing: it got too few copies, or no answer within ``delivery.timeout.ms``."""
     DROPPED = "dropped"
     """Nothing: no root holds it, and acks=0 does not retry."""
 
@@ -103,7 +102,7 @@ TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = {
 }
 BEFORE_DELIVERY = frozenset({RequestState.PUTTING, RequestState.COPIED})
 OPEN = BEFORE_DELIVERY | {RequestState.DELIVERED, RequestState.IN_DOUBT, RequestState.REDELIVERED}
-"""The outcome is unknown; that of a parked request is its transaction's to know."""
+"""States in which the outcome is unknown. A parked request is not among them: its transaction decides."""
 
 
 @dataclass(slots=True)
@@ -111,41 +110,41 @@ class DataRequest:
     """One data object, its copies and its state.
 
     Invariants:
-        ``state`` changes by ``move_to`` only, along ``TRANSITIONS``.
-        ``copied_ms`` is set from COPIED on; ``error`` in FAILED and DROPPED only.
+        ``state`` changes only by ``move_to``, along ``TRANSITIONS``.
+        ``copied_ms`` is set from COPIED on; ``error`` only in FAILED and DROPPED.
     """
 
     sequence: int
-    """Drain order: rows of a partition are in order over the objects of a sender."""
+    """Drain order: across a sender's objects, the rows of a partition are in this order."""
     destination: Destination
     id: ObjectId
     key: str
-    """Of the object on every root."""
+    """Path of the object on every root."""
     buffers: Sequence[Buffer]
-    """The object's bytes; empty once they are released."""
+    """The object's bytes; empty once released."""
     sections: tuple[Section, ...]
     has_headers: bool
     row_count: int
     size_bytes: int
     batches: list[ProducerBatch]
     memory: list[Releasable]
-    """What the buffers keep alive, counted by the pool until released."""
+    """Memory that the buffers keep alive; the pool counts it until it is released."""
     required_count: int
     """Copies that acks=all needs."""
     created_ms: int
     topic_ids: dict[str, TopicId]
-    """Of the topics whose rows it holds, by name."""
+    """Ids of its rows' topics, by name."""
     after_index: int = -1
     """See ``DataObject``."""
     puts: dict[BrokerId, Put] = field(default_factory=dict)
     state: RequestState = RequestState.PUTTING
     expires_ms: int = 0
-    """When ``delivery.timeout.ms`` is over for the first of its batches."""
+    """When ``delivery.timeout.ms`` ends for the oldest of its batches; in a write task, for the object."""
     copied_ms: int = 0
     """When enough roots held it."""
     delivery_count: int = 0
     redeliver_ms: int = 0
-    """When it is delivered again, in IN_DOUBT."""
+    """In IN_DOUBT: when it is delivered again."""
     unanswered_count: int = 0
     """Puts that may still read its bytes."""
     error: ReplogError | None = None
@@ -162,16 +161,16 @@ class DataRequest:
 
     @property
     def topic_partitions(self) -> frozenset[TopicPartition]:
-        """Return the partitions whose rows it holds."""
+        """Return the partitions of its rows."""
         return frozenset(batch.topic_partition for batch in self.batches)
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no attempt to put it follows."""
+        """Return whether no put is open."""
         return all(put.state is not PutState.OPEN for put in self.puts.values())
 
     def to_data_object(self) -> DataObject:
-        """Return what an append names."""
+        """Return the object as an append names it."""
         return DataObject(
             id=self.id,
             size_bytes=self.size_bytes,
@@ -183,14 +182,14 @@ class DataRequest:
 
 
 class Delivered(Enum):
-    """What a delivery did with an object."""
+    """The immediate outcome of ``Delivery.deliver``."""
 
     DONE = "done"
-    """Its records are acknowledged, at unknown offsets; no result follows."""
+    """The records are acknowledged, at unknown offsets; no result follows."""
     PENDING = "pending"
-    """A result follows; until then the request keeps its place and its memory, for a retry."""
+    """A result follows; until then the request stays in flight and keeps its memory, for a retry."""
     PARKED = "parked"
-    """A result follows at the end of the transaction. Place and memory are released, so it is not retried."""
+    """A result follows at the end of the transaction. The request leaves flight, frees its memory and has no retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ class DeliveryResult:
 
 
 class Delivery(Protocol):
-    """Takes objects from a sender, in drain order for each partition. Called by the sender's owner only."""
+    """Takes objects from a sender, in drain order within each partition. Only the sender's owner calls it."""
 
     def begin(self, request: DataRequest) -> None:
         """Note an object before its first put."""
@@ -217,7 +216,7 @@ class Delivery(Protocol):
     def poll(self) -> Sequence[DeliveryResult]:
         """Return the results since the last call, each once, without waiting.
 
-        For each partition in the order of the deliveries, as on one connection: a refusal that comes after the
+        Results of a partition come in delivery order, as on one connection: a refusal that arrives after the
         success of a later attempt would look like a gap in the log.
         """
         ...
@@ -227,14 +226,14 @@ QUERY_CHARS = 8
 
 
 class ObjectBuilder:
-    """Encodes batches; keeps the pool's account of the bytes true while they change form.
+    """Encodes batches, and keeps the pool's byte count correct while they change form.
 
     Args:
-        plan: topic ids and what each topic requires.
-        query_id: who writes, for object names and the records' own account of their origin.
+        plan: topic ids and requirements of each topic.
+        query_id: of the writer; goes into object names and the origin that objects record.
         batch_id: micro-batch.
         task_id: Spark partition id of the task.
-        folded: returns the last entry of a ledger that this process knows; None: the plan says.
+        folded: returns the index of a ledger's last entry that this process knows; None: taken from the plan.
     """
 
     def __init__(
@@ -248,14 +247,14 @@ class ObjectBuilder:
         folded: Callable[[LedgerId], int] | None = None,
     ) -> None:
         self.plan = plan
-        """Replaced by the sender's owner when it fetched newer metadata."""
+        """Replaced by the sender's owner when it fetches newer metadata."""
         self._pool = pool
         self._query_id = query_id
         self._batch_id = batch_id
         self._task_id = task_id
         self._freed_bytes = 0
         self._keeps_pages = False
-        # The driver of an older release does not say.
+        # A plan from a driver of an older release lacks the attribute.
         planned = {topic.ledger_id: getattr(topic, "fold_index", -1) for topic in plan.topics}
         self._folded = folded or (lambda ledger_id: planned.get(ledger_id, -1))
 
@@ -264,7 +263,7 @@ class ObjectBuilder:
     ) -> DataRequest:
         """Return a request whose object holds the batches, one section per partition.
 
-        The name is new and random: no other attempt of the task can have it.
+        The name is new and random: no other attempt of the task can use it.
         """
         assert batches, "an object has records"
         sections = self._sections(batches)
@@ -296,9 +295,9 @@ class ObjectBuilder:
         return request
 
     def recover(self, request: DataRequest, batches: Set[ProducerBatch]) -> None:
-        """Give batches their records back for another attempt, from the object's own bytes.
+        """Restore batches' records from the object's bytes, for another attempt.
 
-        Records are not kept beside the object on its way: retries are rare and memory is not.
+        Records are not kept beside the object in flight: that would cost memory, and retries are rare.
         """
         body = b"".join(bytes(piece) for piece in request.buffers)
         for name in sorted({batch.topic_partition for batch in batches}):
@@ -312,7 +311,7 @@ class ObjectBuilder:
                 start += batch.row_count
 
     def free(self, request: DataRequest) -> None:
-        """Let the object's bytes go; a put that is still out keeps them alive on its own."""
+        """Release the object's bytes; an unanswered put keeps them alive on its own."""
         request.buffers = ()
         for item in request.memory:
             if request.unanswered_count:
@@ -321,14 +320,14 @@ class ObjectBuilder:
         request.memory = []
         self._freed_bytes += request.size_bytes
         if self._freed_bytes >= self._pool.total_bytes // 4:
-            # Arrow's allocators keep freed pages for later, and a bound on the process must not depend on
-            # that. Not after small objects: pages that come back are zeroed by the kernel first.
+            # Arrow's allocators keep freed pages, and the memory bound of the process must not depend on that.
+            # Not after every small object: the kernel zeroes pages before it hands them out again.
             self._freed_bytes = 0
             self._keeps_pages = True
             pa.default_memory_pool().release_unused()
         if self._keeps_pages and self._pool.available_bytes == self._pool.total_bytes:
             self._keeps_pages = False
-            trim_row_memory()  # not while rows come: they would need the pages again
+            trim_row_memory()  # not while rows arrive: they would need the pages again
 
     def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
         for item in request.sections:
@@ -337,7 +336,7 @@ class ObjectBuilder:
                 yield from decode_section(part, item.crc32c, item.row_count, request.has_headers)
 
     def _own_slice(self, rows: pa.Table, size_bytes: int) -> Slice:
-        """Return the rows in memory of their own, counted."""
+        """Return a copy of the rows in their own memory, counted by the pool."""
         self._pool.charge(size_bytes)
         columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in rows.columns]
         own = PinnedBytes(self._pool, size_bytes)
@@ -346,14 +345,14 @@ class ObjectBuilder:
         return Slice(pa.RecordBatch.from_arrays(columns, rows.schema.names), size_bytes, own)
 
     def _sections(self, batches: Sequence[ProducerBatch]) -> dict[TopicPartition, list[Slice]]:
-        """Return each partition's slices, few and large, partitions in a fixed order."""
+        """Return each partition's slices, joined into few large ones, in order of partition."""
         found: dict[TopicPartition, list[Slice]] = {}
         for batch in batches:
             found.setdefault(batch.topic_partition, []).extend(batch.take_slices())
         return {name: list(self._joined(found[name])) for name in sorted(found)}
 
     def _joined(self, slices: Sequence[Slice]) -> Iterator[Slice]:
-        """Join neighbours up to the size that the format cuts at; a lone slice is not copied."""
+        """Join adjacent slices up to the format's batch size; a lone slice is copied only if it wastes memory."""
         waiting: list[Slice] = []
         waiting_bytes = 0
         for item in slices:
@@ -381,7 +380,7 @@ class ObjectBuilder:
         return encode_data_object(inputs, compression=compression, has_headers=has_headers)
 
     def _exchange_memory(self, request: DataRequest) -> None:
-        """Count the compressed bytes in place of the records, which can go."""
+        """Count the compressed bytes in place of the records, and release those."""
         self._pool.charge(request.size_bytes)
         records, request.memory = request.memory, [PinnedBytes(self._pool, request.size_bytes)]
         for item in records:

@@ -1,7 +1,6 @@
-"""The user's classes that see every record before it is serialized, and its outcome.
+"""Interceptors: the user's classes that see every record before it is serialized, and its outcome.
 
-Source: Kafka ``ProducerInterceptors``. One that raises is logged and skipped; it can never make a
-send fail.
+Source: Kafka ``ProducerInterceptors``. An interceptor that raises is logged and skipped; it never fails a send.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _METHODS = ("on_send", "on_send_batch", "on_acknowledgement", "close")
 
 
 class ProducerRecord(NamedTuple):
-    """One record on its way in, as ``send`` got it."""
+    """One record as passed to ``send``."""
 
     topic: str
     value: Any = None
@@ -33,7 +32,7 @@ class ProducerRecord(NamedTuple):
 
 
 class Interceptors:
-    """All of one producer, in the order of ``interceptor.classes``. Any thread may call.
+    """The interceptors of one producer, in the order of ``interceptor.classes``. Any thread may call them.
 
     Args:
         given: objects with any of ``on_send(record)``, ``on_send_batch(topic, batch)``,
@@ -48,7 +47,7 @@ class Interceptors:
         """Return the interceptors that ``interceptor.classes`` names, or the objects given instead.
 
         Raises:
-            InvalidConfigError: REPLOG_INVALID_OPTION: a class cannot be made, or has none of the methods.
+            InvalidConfigError: REPLOG_INVALID_OPTION: a class cannot be instantiated, or has none of the methods.
         """
         if objects is not None:
             given = objects if isinstance(objects, Iterable) else [objects]
@@ -60,7 +59,7 @@ class Interceptors:
         return bool(self._all)
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """Return the record as the last interceptor that did not raise left it."""
+        """Return the record as changed by the interceptors; a failed one's result is ignored."""
         for item in self._all:
             changed = _ask(item, "on_send", record)
             if _is_usable(item, "on_send", changed, ProducerRecord):
@@ -68,7 +67,7 @@ class Interceptors:
         return record
 
     def check_arrow_forms(self) -> None:
-        """Refuse interceptors that see single records only: they would miss Arrow's rows.
+        """Refuse interceptors that see only single records: they would miss the rows of Arrow batches.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
@@ -78,7 +77,7 @@ class Interceptors:
                 check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
 
     def check_task_forms(self) -> None:
-        """Refuse interceptors that a write task would never call: acknowledgements come after its end.
+        """Refuse interceptors that a write task would never call: acknowledgements come after it ends.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
@@ -87,11 +86,11 @@ class Interceptors:
             check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
 
     def on_send_batch(self, topic: str | None, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch as the last interceptor that did not raise left it.
+        """Return the batch as changed by the interceptors; a failed one's result is ignored.
 
         Args:
-            topic: where all rows go; None where rows name their topic.
-            batch: columns as ``send_arrow`` or the sink got them.
+            topic: of all rows; None: rows name their topic.
+            batch: columns as passed to ``send_arrow`` or the sink.
         """
         for item in self._all:
             changed = _ask(item, "on_send_batch", topic, batch)
@@ -100,7 +99,7 @@ class Interceptors:
         return batch
 
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
-        """Report the outcome of a record; of an Arrow slice that of its first one."""
+        """Report the outcome of a record; of an Arrow slice, the outcome of its first record."""
         for item in self._all:
             _ask(item, "on_acknowledgement", metadata, error)
 
@@ -114,7 +113,7 @@ class Interceptors:
         self.on_acknowledgement(RecordMetadata(where.topic, where.partition, -1, -1), error)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all interceptors."""
         for item in self._all:
             _ask(item, "close")
 
@@ -147,6 +146,6 @@ def _ask(item: Any, method: str, *arguments: Any) -> Any:
         return None
     try:
         return function(*arguments)
-    except (Exception, SystemExit):  # on the sender's thread an exit would end that only
+    except (Exception, SystemExit):  # SystemExit on the sender's thread would end only that thread
         logger.exception("interceptor %s raised in %s and is skipped", type(item).__name__, method)
         return None

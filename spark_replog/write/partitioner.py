@@ -1,13 +1,12 @@
-"""Which partition a record goes to: the user's partitioner, Kafka's murmur2 of the key, or a sticky choice.
+"""Chooses each record's partition: the user's partitioner, Kafka's murmur2 of the key, or a sticky choice.
 
 Source: Kafka ``BuiltInPartitioner`` (KIP-794) and ``RoundRobinPartitioner``. ``BuiltInPartitioner`` here assigns whole
 Arrow columns, ``StickyPartitioner`` single records.
 
-Kafka's murmur2 hashes a whole Arrow column at once (source: Kafka ``Utils.murmur2``; all arithmetic is modulo 2**32,
-words are little-endian). Words are gathered one word index at a time, so a step mixes the i-th word of every key of a
-chunk, and chunks are small enough to stay in the CPU's cache. Keys of one length need no gather: their i-th words form
-a strided view. A few keys much longer than the rest would cost a step per word for hardly any key, so those are
-finished one by one on plain integers.
+``murmur2_array`` hashes a whole Arrow column at once (source: Kafka ``Utils.murmur2``; all arithmetic is modulo 2**32,
+words are little-endian). Each step mixes the i-th word of every key of a chunk, and chunks are small enough for the
+CPU's cache. Keys of equal length need no gather: their i-th words form a strided view. A few keys much longer than the
+rest would cost a step per word for hardly any key, so they are finished one by one on plain integers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ SEED = 0x9747B28C
 MULTIPLIER = 0x5BD1E995
 CHUNK_ROW_COUNT = 8192
 LONE_KEY_COUNT = 4
-"""At most this many keys longer than the rest: cheaper one by one than as a vector step per word."""
+"""Up to this many longer keys are hashed one by one, which is cheaper than a vector step per word."""
 
 _MASK = 0xFFFFFFFF
 _M = np.uint32(MULTIPLIER)
@@ -43,7 +42,7 @@ UInt32Array = np.ndarray[Any, np.dtype[np.uint32]]
 
 
 def murmur2_array(keys: pa.Array) -> UInt32Array:
-    """Return the hash of every key; null rows get some value.
+    """Return the hash of every key; null rows get an arbitrary value.
 
     Args:
         keys: binary or string array of N rows (32-bit offsets), whole or a slice.
@@ -172,8 +171,8 @@ def _hash_words_alone(words: UInt32Array, start: int, first: int, end: int, valu
 def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes: UInt32Array) -> UInt32Array:
     """Mix the 0 to 3 bytes after each key's last whole word.
 
-    They are cut out of the word that ends with the key, so nothing after the buffer is read; at
-    the very start of the buffer that word would begin before it and is shifted.
+    They are taken from the word that ends with the key, so nothing past the buffer is read. At the very start of the
+    buffer, where that word would begin before it, the first word is shifted instead.
     """
     at = np.maximum(ends - 4, 0)
     shift = ((ends - at - tails) << 3).astype(np.uint32)
@@ -184,7 +183,7 @@ def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes:
 
 
 class Partitioner(Protocol):
-    """A partitioner of the user, in its Arrow form."""
+    """The Arrow form of a user's partitioner."""
 
     def partition_array(self, keys: pa.Array, count: int) -> Any:
         """Return one partition in [0, count) per key: an integer numpy or Arrow array without nulls.
@@ -196,7 +195,7 @@ class Partitioner(Protocol):
 
 
 class UserPartitioner:
-    """A partitioner of the user, asked record by record or column by column, its answers checked.
+    """A user's partitioner, called per record or per column.
 
     Args:
         found: has ``partition(topic, key, key_bytes, value, value_bytes, count)``, ``partition_array(keys,
@@ -221,7 +220,7 @@ class UserPartitioner:
         """Return one record's partition.
 
         Raises:
-            InvalidConfigError: INVALID_PARTITIONS: it is none of the topic's.
+            InvalidConfigError: INVALID_PARTITIONS: the topic has no such partition.
         """
         if self._has_record_form:
             answer = self._found.partition(topic, key, key_bytes, value, value_bytes, count)
@@ -244,7 +243,7 @@ class UserPartitioner:
 
 
 class RoundRobinPartitioner:
-    """One partition after the other, whatever the key (Kafka's class of this name)."""
+    """One partition after another, whatever the key (Kafka's class of this name)."""
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -259,7 +258,7 @@ class RoundRobinPartitioner:
         return number % count
 
     def partition_array(self, keys: pa.Array, count: int) -> Any:
-        """Return the partitions after the last one, for a column."""
+        """Return a column's partitions, starting after the last one."""
         with self._lock:
             first = self._next_row
             self._next_row += len(keys)
@@ -270,13 +269,13 @@ _ROUND_ROBIN = frozenset({"roundrobinpartitioner", "org.apache.kafka.clients.pro
 
 
 def make_partitioner(given: Any) -> UserPartitioner | None:
-    """Return what ``partitioner.class`` asks for; None: the built-in one.
+    """Return the partitioner that ``partitioner.class`` names; None: the built-in one.
 
     Args:
         given: ``module.Class``, ``RoundRobinPartitioner``, a class, an object, or None.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: it cannot be made, or has no partitioner's method.
+        InvalidConfigError: REPLOG_INVALID_OPTION: it cannot be instantiated, or has neither method.
     """
     if given is None:
         return None
@@ -289,7 +288,7 @@ def make_partitioner(given: Any) -> UserPartitioner | None:
 
 
 def check_arrow_partitioner(found: UserPartitioner) -> None:
-    """Refuse a partitioner that works record by record only.
+    """Refuse a partitioner that only works record by record.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
@@ -306,7 +305,7 @@ def load_partitioner(path: str) -> UserPartitioner:
     """Return an instance of the user's class (``partitioner.class``) for Arrow batches.
 
     Args:
-        path: ``module.Class``; made without arguments.
+        path: ``module.Class``; instantiated without arguments.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION: not found, or without ``partition_array``.
@@ -320,14 +319,13 @@ def load_partitioner(path: str) -> UserPartitioner:
 class BuiltInPartitioner:
     """Sticky, uniform by bytes: rows without a key go to one partition until it got ``batch.size``.
 
-    Source: Kafka ``BuiltInPartitioner`` (KIP-794). Kafka puts a switch off while the partition has
-    a half-full batch, since a batch is what it sends; here a send gathers the batches of all
-    partitions, so a switch costs nothing and the rule falls away.
+    Source: Kafka ``BuiltInPartitioner`` (KIP-794). Kafka delays a switch while the partition has a half-full batch.
+    Here one object gathers the batches of all partitions, so a switch costs nothing and there is no such rule.
 
     Args:
         batch_size_bytes: bytes to one partition before the next one is chosen.
         available: partitions that have a leader; never empty.
-        random_source: draws the next partition; seeded by the task, so that a retry chooses alike.
+        random_source: draws the next partition; seeded by the task, so that a retry makes the same choices.
     """
 
     def __init__(self, batch_size_bytes: int, available: Sequence[int], random_source: random.Random) -> None:
@@ -368,9 +366,9 @@ class TopicPartitioner:
     """Decides the partitions of one topic's rows.
 
     Args:
-        topic: its plan; rows without a key avoid its partitions without a leader, unless all are.
+        topic: its plan. Rows without a key avoid partitions without a leader, unless no partition has one.
         config: ``batch.size`` and ``partitioner.ignore.keys``.
-        random_source: draws the sticky partition; seeded by the task, so that a retry chooses alike.
+        random_source: draws the sticky partition; seeded by the task, so that a retry makes the same choices.
     """
 
     def __init__(
@@ -463,16 +461,15 @@ _DRAW_MAX = 2**31
 
 
 class StickyPartitioner:
-    """The current partition of one topic. The accumulator's lock guards it, but for ``update_loads``.
+    """The current partition of one topic. The accumulator's lock guards all but ``update_loads``.
 
-    Bytes are counted where the record is appended, in the same critical section, so that they are
-    never counted for a partition that is no longer the current one.
+    Bytes are counted in the critical section that appends the record, so they always count for the current partition.
 
     Args:
         queues: of all partitions of the topic.
         available: partitions that have a leader; empty: all may be drawn.
         batch_size_bytes: bytes to one partition before the next is drawn.
-        random_source: draws.
+        random_source: draws the partitions.
         is_adaptive: ``partitioner.adaptive.partitioning.enable``.
     """
 
@@ -506,15 +503,15 @@ class StickyPartitioner:
         self.queue = queues[self._draw()]
 
     def add(self, size_bytes: int) -> None:
-        """Count what was appended to the current queue, and switch once it had its share."""
+        """Count bytes appended to the current queue, and switch once it has its share."""
         self.produced_bytes += size_bytes
         if self.produced_bytes >= self._batch_size_bytes:
             self.switch_if_due()
 
     def switch_if_due(self) -> bool:
-        """Switch if the partition had its share and its last batch is full, or if it had twice its share.
+        """Switch if the partition has its share and its last batch is full, or if it has twice its share.
 
-        Every switch would otherwise leave a half-full batch.
+        Otherwise every switch would leave a half-full batch.
         """
         share = self._batch_size_bytes
         if self.produced_bytes < share or (self.produced_bytes < 2 * share and not self.queue.all_batches_full):
@@ -527,8 +524,8 @@ class StickyPartitioner:
         """Weigh partitions by the lengths of their queues: the longest gets weight 1.
 
         Args:
-            lengths: batches that wait, per partition of the topic.
-            unavailable: partitions with a leader whose objects are not put in time.
+            lengths: number of waiting batches, per partition of the topic.
+            unavailable: partitions with a leader whose roots take objects too late.
         """
         eligible = [number for number in self._available if number not in unavailable]
         found = [lengths[number] for number in eligible]
@@ -553,12 +550,12 @@ class StickyPartitioner:
 
 
 class NodeAvailability:
-    """Which destinations had data ready, and not drained, for too long.
+    """Tracks destinations whose data has been ready, but not drained, for too long.
 
     Source: ``RecordAccumulator.NodeLatencyStats``. One owner: the sender's thread.
 
     Args:
-        timeout_ms: ``partitioner.availability.timeout.ms``; 0: none ever is.
+        timeout_ms: ``partitioner.availability.timeout.ms``; 0: all are always available.
     """
 
     def __init__(self, timeout_ms: int) -> None:
@@ -570,6 +567,6 @@ class NodeAvailability:
         self._ready_since_ms = {node: self._ready_since_ms.get(node, now_ms) for node in ready}
 
     def is_available(self, node: object, now_ms: int) -> bool:
-        """Return whether new records may be fed to it."""
+        """Return whether new records may go to the destination."""
         since_ms = self._ready_since_ms.get(node)
         return self._timeout_ms <= 0 or since_ms is None or now_ms - since_ms <= self._timeout_ms

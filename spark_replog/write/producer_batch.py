@@ -1,4 +1,4 @@
-"""Records of one partition that wait for their data object, and where these objects go.
+"""Records of one partition that wait for their data object, and where that object goes.
 
 Source: Kafka ``ProducerBatch`` and ``MemoryRecordsBuilder``, with Arrow slices or columns in place of a stream.
 """
@@ -45,7 +45,7 @@ class RecordColumns:
 
     Args:
         buffer: holds keys and values; at least ``limit_bytes``, and the first record.
-        limit_bytes: ``batch.size``; no further record is taken beyond it, a first one always is.
+        limit_bytes: ``batch.size``; only a first record may exceed it.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class RecordColumns:
         self._value_ends = array(_OFFSETS, [0])
         self._key_starts = array(_OFFSETS, [len(buffer)])
         self._timestamps = result.timestamps
-        # Rows with an empty value or key, which are rare; without bytes and not listed here it is null.
+        # Rows with an empty value or key, which are rare. A value or key without bytes that is not listed here is null.
         self._empty_values: list[int] = []
         self._empty_keys: list[int] = []
         self._headers: dict[int, Headers] = {}
@@ -85,12 +85,12 @@ class RecordColumns:
     def try_append(
         self, key: bytes | None, value: bytes | None, headers: Headers | None, timestamp_ms: int, size_bytes: int
     ) -> int:
-        """Add a record; returns its number, or -1 where it has no room.
+        """Add a record; return its number, or -1 if it does not fit.
 
         Args:
             headers: of the record; None or empty: none.
             timestamp_ms: 0 or later.
-            size_bytes: what ``record_size`` says.
+            size_bytes: from ``record_size``.
         """
         total_bytes = self.size_bytes + size_bytes
         row = self.row_count
@@ -122,13 +122,13 @@ class RecordColumns:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no record at all has room."""
+        """Return whether no further record fits."""
         return self.size_bytes >= self._limit_bytes
 
     def build(self) -> pa.RecordBatch:
         """Return the records: key, value, timestamp, and headers if any has one. No appends follow.
 
-        Values share the buffer, which must live as long; keys are copied into their order.
+        Values share the buffer, which must live as long; keys are copied into row order.
         """
         columns = [self._keys(), self._values(), self._times()]
         names = ["key", "value", "timestamp"]
@@ -141,7 +141,7 @@ class RecordColumns:
     def _keys(self) -> pa.Array:
         if self._key_start == len(self._buffer) and not self._empty_keys:
             return pa.nulls(self.row_count, pa.binary())
-        # From the last record to the first, their order in the buffer.
+        # The buffer holds keys from the last record to the first.
         offsets = np.ascontiguousarray(np.frombuffer(self._key_starts, np.int32)[::-1])
         last = self.row_count - 1
         backwards = _column(offsets, [last - row for row in self._empty_keys], pa.py_buffer(self._buffer))
@@ -170,7 +170,7 @@ def _pairs(headers: Headers | None) -> list[dict[str, object]] | None:
 
 NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1
-"""After it comes 0 (source: Kafka ``DefaultRecordBatch.incrementSequence``)."""
+"""The next sequence is 0 (source: Kafka ``DefaultRecordBatch.incrementSequence``)."""
 
 
 def increment_sequence(sequence: int, count: int) -> int:
@@ -179,7 +179,7 @@ def increment_sequence(sequence: int, count: int) -> int:
 
 
 class BatchState(Enum):
-    """Where a batch ends; exactly one of the last three, once."""
+    """State of a batch; it ends once, in exactly one of the last three."""
 
     INCOMPLETE = "incomplete"
     SUCCEEDED = "succeeded"
@@ -189,7 +189,7 @@ class BatchState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Records and the reservation of their memory; released once."""
+    """Records and the reservation of their memory; release it once."""
 
     records: pa.RecordBatch
     size_bytes: int
@@ -200,7 +200,7 @@ class Slice:
         self.pinned.release(self.size_bytes)
 
     def forbid_reuse(self) -> None:
-        """Keep that memory from being written again."""
+        """Keep that memory from being reused."""
         self.pinned.forbid_reuse()
 
 
@@ -209,14 +209,14 @@ class ProducerBatch:
 
     Invariants:
         Never empty once it is in a queue. Only the last batch of a queue is open.
-        It holds its memory until it is taken or it ends.
-        Producer id, epoch and sequence are set when it is drained first, and kept on
-        every retry; only a new epoch of its producer renumbers it.
+        It holds its memory until the records are taken or it ends.
+        Producer id, epoch and sequence are set at the first drain and kept on every retry. Only a new
+        epoch of the producer, or a gap that a transaction closes, renumbers the batch.
 
     Args:
         topic_partition: where its records go.
-        batch_size_bytes: no further slice is taken beyond this; a first one always is.
-        created_ms: when, for ``linger.ms`` and ``delivery.timeout.ms``.
+        batch_size_bytes: limit of the slices; only a first one may exceed it.
+        created_ms: start of ``linger.ms`` and ``delivery.timeout.ms``.
     """
 
     __slots__ = (
@@ -251,12 +251,12 @@ class ProducerBatch:
         self.state = BatchState.INCOMPLETE
         self.result = BatchResult(topic_partition)
         self.columns: RecordColumns | None = None
-        """Where single records go; None for a batch of slices, and once the columns are made."""
+        """Takes single records; None for a batch of slices, and once the columns are built."""
         self.attempts = 0
         """How often it was put back into its queue."""
         self.last_attempt_ms = created_ms
         self.last_error: ReplogError | None = None
-        """Why the attempt before failed."""
+        """Why the previous attempt failed."""
         self.backoff_ms = 0
         """How long after ``last_attempt_ms`` it may be tried again."""
         self.leader_epoch = 0
@@ -266,7 +266,7 @@ class ProducerBatch:
         self.producer_epoch = -1
         self.base_sequence = NO_SEQUENCE
         self.record_size_max = 0
-        """The largest record's bytes, or more where it holds slices; set when they are appended or taken."""
+        """Bytes of the largest record, or for slices an upper bound; set when records are appended or taken."""
         self._batch_size_bytes = batch_size_bytes
         self._size_bytes = 0
         self._slice_row_count = 0
@@ -282,7 +282,7 @@ class ProducerBatch:
         buffer: bytearray,
         pool: BufferPool,
     ) -> ProducerBatch:
-        """Return an empty batch that takes single records into a buffer of the pool, which it owns now."""
+        """Return an empty batch for single records; it takes ownership of ``buffer``, which is the pool's."""
         batch = cls(topic_partition, batch_size_bytes, created_ms)
         batch.columns = RecordColumns(buffer, batch_size_bytes, batch.result)
         batch._pinned = PinnedBytes(pool, len(buffer), buffer)
@@ -300,7 +300,7 @@ class ProducerBatch:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no record at all has room."""
+        """Return whether no further record fits."""
         return self.is_closed or self.size_bytes >= self._batch_size_bytes
 
     @property
@@ -309,7 +309,7 @@ class ProducerBatch:
         return self.base_sequence != NO_SEQUENCE
 
     def number(self, producer_id: str, producer_epoch: int, base_sequence: int) -> None:
-        """Set its place in its producer's sequence: once for each epoch."""
+        """Set producer id, epoch and first sequence."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
@@ -320,9 +320,9 @@ class ProducerBatch:
         return 0 < distance <= SEQUENCE_MAX // 2
 
     def try_append(self, records: pa.RecordBatch, size_bytes: int, pinned: PinnedBytes) -> bool:
-        """Take a slice of N >= 1 records, or close for appends and return False where it has no room.
+        """Take a slice of N >= 1 records; if it does not fit, close for appends and return False.
 
-        An empty batch always has room, so a slice larger than ``batch.size`` gets its own batch.
+        An empty batch takes any slice, so one larger than ``batch.size`` gets its own batch.
         """
         if self.is_closed:
             return False
@@ -336,7 +336,7 @@ class ProducerBatch:
         return True
 
     def backoff_left_ms(self, now_ms: int) -> int:
-        """Return how long it waits for its next attempt; 0: not at all. A new leader ends the wait."""
+        """Return how long it still waits for its next attempt; 0: no wait. A new leader ends the wait."""
         if self.attempts_at_leader_change == self.attempts:
             return 0
         return max(0, self.backoff_ms - max(0, now_ms - self.last_attempt_ms))
@@ -348,34 +348,34 @@ class ProducerBatch:
         self.leader_epoch = leader_epoch
 
     def has_expired(self, now_ms: int, delivery_timeout_ms: int) -> bool:
-        """Return whether ``delivery.timeout.ms`` passed since it was made."""
+        """Return whether ``delivery.timeout.ms`` passed since the batch was created."""
         return now_ms - self.created_ms >= delivery_timeout_ms
 
     @property
     def is_wasteful(self) -> bool:
-        """Return whether a slice keeps more than twice alive of what all slices of its memory need."""
+        """Return whether the memory behind any slice is more than twice what its slices need."""
         return any(item.pinned.is_wasteful for item in self._slices)
 
     def copy_slices(self, pool: BufferPool) -> None:
-        """Move the records into memory of their own."""
+        """Copy the records into their own memory."""
         self._slices = [join_slices(self._slices, pool)]
 
     def take_slices(self) -> list[Slice]:
-        """Hand the records over as slices, to be released by who takes them."""
+        """Hand the records over as slices; the caller must release them."""
         if self.columns is not None and self._pinned is not None:
             self._close_columns(self.columns, self._pinned)
         slices, self._slices = self._slices, []
         return slices
 
     def give_back(self, slices: list[Slice]) -> None:
-        """Take the batch's own records again, for another attempt."""
+        """Put the batch's own records back, for another attempt."""
         assert not self._slices and sum(item.records.num_rows for item in slices) == self.row_count
         self._slices = slices
 
     def end(self, state: BatchState) -> bool:
-        """End the batch and let its memory go; returns False where it had ended before.
+        """End the batch and release its memory; return False if it has already ended.
 
-        The caller resolves ``result`` afterwards, outside of locks, since that runs users' callbacks.
+        The caller resolves ``result`` afterwards, outside any lock, since that runs users' callbacks.
         """
         assert state is not BatchState.INCOMPLETE
         if self.state is not BatchState.INCOMPLETE:
@@ -402,10 +402,10 @@ class ProducerBatch:
 
 
 def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
-    """Return the rows of one or more slices as one, in order; a lone slice that wastes no memory as it is.
+    """Return the rows of one or more slices as one slice, in order; a lone slice that wastes no memory is unchanged.
 
-    Else in fresh memory, and the originals are released. The copy is counted before they are given back, as both exist
-    for a moment.
+    Otherwise copies into fresh memory and releases the originals. The copy is counted before they are released, since
+    both exist for a moment.
     """
     if len(slices) == 1 and not slices[0].pinned.is_wasteful:
         return slices[0]
@@ -421,7 +421,7 @@ def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
 
 
 def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the records with a headers column, null where they had none."""
+    """Return the records with a headers column, all null if they had none."""
     if records.num_columns == 4:
         return records
     columns = [*records.columns, pa.nulls(len(records), HEADERS_TYPE)]
@@ -439,26 +439,26 @@ def _concatenate(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What one data object may hold together: Kafka's node, for passive roots."""
+    """Partitions with equal destinations share data objects: Kafka's node, for passive roots."""
 
     ledger_id: LedgerId
     generation: int
     brokers: tuple[BrokerId, ...]
-    """The in-sync replicas, ascending; every one gets the object."""
+    """The in-sync replicas, ascending; each gets the object."""
     leader: BrokerId | None
-    """Who must hold it with acks=1; None with acks=all, where leaders share objects."""
+    """The leader, with acks=1 or acks=0; None with acks=all, where leaders share objects, or with no in-sync replica."""
     compression: str
     spares: tuple[BrokerId, ...] = ()
-    """With acks=all the replicas out of sync, ascending: they get it where too few in-sync ones take it."""
+    """With acks=all: replicas out of sync, ascending; they get the object if too few in-sync ones take it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyCheck:
-    """What ``ready`` found."""
+    """Result of ``RecordAccumulator.ready``."""
 
     destinations: tuple[Destination, ...]
     next_check_ms: int | None
-    """When a batch's wait ends next, from now; None where time alone changes nothing."""
+    """Milliseconds from now until the next wait of a batch ends; None: no batch waits for time."""
 
 
 class PartitionQueue:
@@ -470,21 +470,21 @@ class PartitionQueue:
         self.topic_partition = topic_partition
         self.batches: deque[ProducerBatch] = deque()
         self.columns: RecordColumns | None = None
-        """The open end for single records; None where the last batch takes none."""
+        """The open end for single records; None if the last batch takes none."""
         self.destination: Destination | None = None
-        """Where its objects go; None until it is assigned, and nothing is drained before."""
+        """Where its objects go; None until assigned: nothing is drained before."""
         self.leader_epoch = 0
-        """How often that changed."""
+        """How often ``destination`` was set."""
         self.is_muted = False
 
     @property
     def all_batches_full(self) -> bool:
-        """Return whether a record appended now would open a batch (when a sticky partition may change)."""
+        """Return whether a record appended now would open a batch; only then may a sticky partition change."""
         return not self.batches or self.batches[-1].is_full
 
     @property
     def head(self) -> ProducerBatch | None:
-        """Return the first batch, None if there is none or the partition is muted."""
+        """Return the first batch; None if there is none or the partition is muted."""
         if self.is_muted or not self.batches:
             return None
         head = self.batches[0]
@@ -493,19 +493,19 @@ class PartitionQueue:
         return head
 
     def close_for_appends(self) -> None:
-        """Close the last batch for single records."""
+        """Close the last batch to further records."""
         self.columns = None
         self.batches[-1].is_closed = True
 
     def pop_head(self) -> ProducerBatch:
-        """Take the first batch off."""
+        """Remove and return the first batch."""
         batch = self.batches.popleft()
         if not self.batches:
             self.columns = None
         return batch
 
     def insert(self, batch: ProducerBatch) -> None:
-        """Put a batch in front of those that were never sent, and in order among those that were."""
+        """Insert a batch before those that were never sent, and in sequence order among those that were."""
         place = 0
         if batch.has_sequence:
             while (
@@ -522,10 +522,10 @@ class Node:
     queues: list[PartitionQueue] = field(default_factory=list)
     drain_index: int = 0
     drained_no: int = 0
-    """Number of the accumulator's drain that last took a batch from here; 0: none did."""
+    """Number of the accumulator's last drain that took a batch from this node; 0: none yet."""
 
     def drainable_bytes(self, now_ms: int) -> int:
-        """Return the bytes of all partitions whose first batch may go now."""
+        """Return the bytes of all partitions whose first batch may be sent now."""
         return sum(
             batch.size_bytes
             for queue in self.queues

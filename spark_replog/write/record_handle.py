@@ -1,7 +1,7 @@
-"""What ``send()`` gives back: a record's place in the result of its batch.
+"""The future that ``send()`` returns: a record's place in the result of its batch.
 
-Source: Kafka ``ProduceRequestResult`` and ``FutureRecordMetadata``. A batch has one result, so that
-a handle is two words and completing a batch costs the same for one record and for ten thousand.
+Source: Kafka ``ProduceRequestResult`` and ``FutureRecordMetadata``. A batch has one result, so a handle is two
+references, and completing a batch costs the same for one record as for ten thousand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_replog.ids import TopicPartition
 logger = logging.getLogger(__name__)
 
 UNKNOWN_OFFSET = -1
-"""With acks=0, and of a duplicate whose first offsets are forgotten."""
+"""The offset with acks=0, and of a duplicate whose original offsets are forgotten."""
 
 
 class RecordMetadata(NamedTuple):
@@ -29,7 +29,7 @@ class RecordMetadata(NamedTuple):
     offset: int
     """``UNKNOWN_OFFSET`` if it is unknown."""
     timestamp_ms: int
-    """The record's own, or the time of its append where the topic says LogAppendTime."""
+    """The record's own, or the time of its append if the topic has LogAppendTime; -1: unknown."""
 
 
 class BatchResult:
@@ -57,7 +57,7 @@ class BatchResult:
         self.timestamps = array("q")
         """Milliseconds, one per single record; empty for batches of Arrow slices."""
         self.is_awaited = False
-        """Whether a caller waits for it, so that nothing is gained by waiting for more records."""
+        """Whether a caller waits for it, so that lingering for more records only delays."""
         self.on_awaited: Callable[[], None] | None = None
         """Called when a caller begins to wait."""
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class BatchResult:
 
     @property
     def error(self) -> ReplogError | None:
-        """Return why the batch failed; None until then, and if it was acknowledged."""
+        """Return why the batch failed; None before that, and if it was acknowledged."""
         return self._error
 
     def succeed(self, base_offset: int, log_append_time_ms: int | None) -> None:
@@ -95,7 +95,7 @@ class BatchResult:
         self._decide()
 
     def abandon(self, error: ReplogError) -> None:
-        """Fail in a forked child. Locks are made new, since the fork may have copied them locked."""
+        """Fail in a forked child. Locks are replaced, since the fork may have copied them locked."""
         self._error = error
         self._callbacks = []
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class BatchResult:
         self._settled.set()
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Wait for the outcome of all records; returns False where time ran out."""
+        """Wait for the outcome of all records; return False on timeout."""
         return self._decided.wait(timeout_seconds)
 
     def await_now(self) -> None:
@@ -118,11 +118,11 @@ class BatchResult:
         self._settled.set()
 
     def wait_until_settled(self, timeout_seconds: float | None) -> bool:
-        """Wait until all records have their outcome or are parked; False: time ran out."""
+        """Wait until all records have their outcome or are parked; return False on timeout."""
         return self._settled.wait(timeout_seconds)
 
     def on_decided(self, index: int, callback: Callable[[], object]) -> None:
-        """Call back once record ``index`` has its outcome; at once if it has one."""
+        """Call back once record ``index`` has its outcome; at once if it already has."""
         with self._lock:
             if not self._decided.is_set():
                 self._callbacks.append((index, callback))
@@ -151,10 +151,10 @@ class BatchResult:
 
 
 class RecordHandle:
-    """The future of one record. Thread-safe; nothing of the record is kept alive by it.
+    """The future of one record. Thread-safe. It keeps nothing of the record alive.
 
     Args:
-        index: the record's number in it.
+        index: the record's number in the batch.
     """
 
     __slots__ = ("_index", "_result")
@@ -188,12 +188,12 @@ class RecordHandle:
         return self._result.metadata_of(self._index)
 
     def exception(self, timeout: float | None = None) -> ReplogError | None:
-        """Wait as ``result`` does; return why the record failed, None where it was acknowledged.
+        """Wait as ``result`` does; return why the record failed, None if it was acknowledged.
 
         Raises:
-            TimeoutError: it was not decided in time.
-            InvalidConfigError: INVALID_TXN_STATE: it waits for the end of its transaction and no timeout is
-                given: a program with one thread would wait for itself.
+            TimeoutError: no outcome in time.
+            InvalidConfigError: INVALID_TXN_STATE: without a timeout, for a record that waits for the end of its
+                transaction: a single-threaded program would wait for itself.
         """
         result = self._result
         result.await_now()
@@ -212,10 +212,10 @@ class RecordHandle:
         return result.error
 
     def add_done_callback(self, callback: Callable[[RecordHandle], object]) -> None:
-        """Call ``callback(handle)`` once the outcome is known, on the sender's thread, or at once if it is.
+        """Call ``callback(handle)`` once the outcome is known, on the sender's thread; at once if it already is.
 
-        Callbacks of one batch run in the order of its records, after all its handles are done. What
-        a callback raises is logged.
+        Callbacks of one batch run in the order of its records, after all its handles are done. An
+        exception from a callback is logged.
         """
         self._result.on_decided(self._index, lambda: callback(self))
 

@@ -1,24 +1,23 @@
 """Drains the accumulator into data objects and puts them on their roots.
 
-Source: Kafka ``Sender``. ``run_once(now_ms)`` reads no clock and waits for nothing: answers come
+Source: Kafka ``Sender``. ``run_once(now_ms)`` reads no clock and never waits: answers come
 from the transport's queue, time as an argument. The write task runs it between Arrow batches, so
 uploads continue while rows arrive.
 
 When an object is delivered:
 
-* acks=all: ``min.insync.replicas`` roots hold it, then ``replica.grace.ms`` for the rest. Where in-sync roots fail or
-  are late, so that too few are left, replicas that are out of sync get a copy too.
-* acks=1: the leader holds it. While puts on the leader fail: another in-sync replica holds it, which the commit may
-  elect, then ``replica.grace.ms`` for the rest.
-* acks=0: records are acknowledged before the first put. The object is delivered as soon as the leader holds it, or,
-  once the put on the leader failed, any root. No put is retried; an object that no root holds is dropped and logged.
+* acks=all: when ``min.insync.replicas`` roots hold it, after up to ``replica.grace.ms`` for the others. If in-sync
+  roots fail or are late, so that too few are left, replicas that are out of sync get a copy too.
+* acks=1: when the leader holds it. While puts on the leader fail: when another in-sync replica, which the commit may
+  elect, holds it, after up to ``replica.grace.ms`` for the others.
+* acks=0: records are acknowledged before the first put. The object is delivered once the leader holds it or, if the
+  put on the leader failed, any root. No put is retried; an object that no root holds is dropped and logged.
 
 A slow follower delays neither acks=1 nor acks=0; its put goes on while the object is committed.
 
-A put that failed or was not answered within ``request.timeout.ms`` is repeated under the same
-name with the same bytes, which makes the repetition harmless, until ``delivery.timeout.ms`` after
-the object was made. (Kafka counts from the append, and so does the plain ``Producer``. In a write
-task ``linger.ms`` may be infinite, and rows that wait for their object are not late.)
+A put that failed, or had no answer within ``request.timeout.ms``, is repeated with the same name and bytes, which is
+harmless, until ``delivery.timeout.ms`` after the object was built. (Kafka counts from the append, and so does the plain
+``Producer``. In a write task ``linger.ms`` may be infinite, and rows that wait for their object are not late.)
 
 Each request has one state, ``data_request.RequestState``; ``docs/architecture.md`` draws it.
 """
@@ -61,19 +60,19 @@ from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""
 LATE_SHARE = 15
-"""A put is late after this share of ``request.timeout.ms``: 2 s by default, as long as a commit waits for a replica."""
+"""A put is late after ``request.timeout.ms`` divided by this: by default 2 s, as long as commits wait for a replica."""
 
 
 class Sender:
     """Owns the requests of one producer. One owner calls it; not thread-safe.
 
     Args:
-        builder: makes objects of batches.
+        builder: builds objects from batches.
         config: acks, timeouts, retries.
-        delivery: takes objects that enough roots hold, and answers for each. None, for a write task: its owner reports
-            ``requests``, and the driver commits them; the first failed request ends all.
-        report: logs rows that acks=0 drops, and each root that misses a copy, once.
-        sequences: of an idempotent producer; the accumulator numbers by the same.
+        delivery: takes objects that enough roots hold, and answers each. None, for a write task: its owner reports
+            ``requests`` and the driver commits them; the first failed request ends the task.
+        report: logs rows that acks=0 drops, and, once per root, a missed copy.
+        sequences: of an idempotent producer; the accumulator uses the same object.
     """
 
     def __init__(
@@ -101,9 +100,9 @@ class Sender:
         self.requests: list[DataRequest] = []
         """Without a delivery: every object so far, in drain order."""
         self._in_flight: dict[int, DataRequest] = {}
-        """Requests that hold memory and a place on their roots, in drain order."""
+        """Requests that hold memory and count towards ``max.in.flight`` of their roots, in drain order."""
         self._released: dict[int, DataRequest] = {}
-        """Requests without memory that still get an answer: parked, or with a put that hangs."""
+        """Requests without memory that still await an answer: parked, or with an unanswered put."""
         self._next_sequence = 0
         self._late_after_ms = config.request_timeout_ms // LATE_SHARE
         self._health = RootHealth()
@@ -112,12 +111,12 @@ class Sender:
         self._paused_ms = 0
         self._now_ms = 0
         self._expiry_due_ms = math.inf
-        """When a batch that waits expires, as of the last run; those made since expire later."""
+        """When the first waiting batch expires, as of the last run; newer batches expire later."""
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
-        """Why nothing is drained any more: a write task's first failed request, or a newer owner."""
+        """Why draining has ended: a write task's first failed request, or a newer producer of this name."""
         self.wants_metadata = False
-        """Whether a failure may come from old metadata. Whoever refreshes it sets this back."""
+        """Whether old metadata may have caused a failure. Whoever refreshes the metadata resets this."""
 
     @property
     def in_flight_count(self) -> int:
@@ -126,14 +125,14 @@ class Sender:
 
     @property
     def has_open_requests(self) -> bool:
-        """Return whether the outcome of any request is unknown; parked ones count as known."""
+        """Return whether the outcome of any request is unknown; parked requests do not count."""
         return any(request.state in OPEN for request in self._in_flight.values())
 
     def run_once(self, now_ms: int) -> int:
-        """Collect answers, repeat what is due, judge requests, send what is ready.
+        """Collect answers, repeat due puts, judge requests, send ready objects.
 
         Returns:
-            Milliseconds until something is due without an answer coming, at most 1,000.
+            Milliseconds until something is due even without an answer, at most 1,000.
         """
         run_ms = self._running_ms(now_ms)
         self._now_ms = now_ms
@@ -157,10 +156,10 @@ class Sender:
         return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
 
     def _running_ms(self, now_ms: int) -> int:
-        """Return the time on which requests are judged: without the pauses between calls.
+        """Return the time by which requests are judged: ``now_ms`` less the pauses between calls.
 
-        A write task may wait for rows for minutes. A request must not expire in a time in which its
-        next attempt was due but nothing ran the sender. A plain producer's thread never pauses.
+        A write task may wait minutes for rows. A request must not expire while its next attempt was due but nothing
+        ran the sender. A plain producer's thread never pauses.
         """
         if self._delivery is not None:
             return now_ms
@@ -183,7 +182,7 @@ class Sender:
                 if not busy:
                     has_sent = self._send(destination, run_ms) or has_sent
                 elif all(run_ms - request.created_ms < self._late_after_ms for request in busy):
-                    # Its turn: others must not take its roots one after the other while it waits for all of them.
+                    # Keep its roots free: others must not take them one by one while it waits for all of them.
                     kept.update(destination.brokers)
                 if self.failure is not None:
                     return None
@@ -193,7 +192,7 @@ class Sender:
         return None
 
     def _requests_before(self, destination: Destination) -> list[DataRequest]:
-        """Return the requests on a destination's roots if one of these has ``max.in.flight`` of them, else none."""
+        """Return the requests on a destination's roots if any root has ``max.in.flight`` of them, else none."""
         found = [each for each in self._in_flight.values() if not each.puts.keys().isdisjoint(destination.brokers)]
         if len(found) < self._config.max_in_flight:
             return []
@@ -201,7 +200,7 @@ class Sender:
         return found if max(counts) >= self._config.max_in_flight else []
 
     def _send(self, destination: Destination, now_ms: int) -> bool:
-        """Drain one object and start its puts; returns False where no batch may be sent after all."""
+        """Drain one object and start its puts; return False if no batch may be sent after all."""
         batches = self._accumulator.drain(destination, self._now_ms)
         if not batches:
             return False
@@ -225,7 +224,7 @@ class Sender:
     def _targets(self, request: DataRequest, now_ms: int) -> list[BrokerId]:
         """Return the roots to put on: all in-sync ones except those known to be away or slow.
 
-        A slow root still gets the object where there would be too few copies without it.
+        Slow roots are included if there would be too few copies without them; with acks=1, so is a slow leader.
         """
         able = self._health.able(request.destination.brokers, now_ms)
         quick = self._health.quick(able, now_ms)
@@ -247,7 +246,7 @@ class Sender:
         if self._health.on_answered(result, now_ms):
             put.state = PutState.HELD
         elif result.error is None:
-            # The root gave an error since: the put counts once the root is known to be the right one.
+            # The root has given an error since: the put counts only once the root is checked.
             if put.state is PutState.OPEN and put.sent_ms is None:
                 put.next_attempt_ms = now_ms
         elif is_newest and put.state is PutState.OPEN:
@@ -284,7 +283,7 @@ class Sender:
     # ------------------------------------------------------------------------------------ judging
 
     def _advance(self, request: DataRequest, now_ms: int) -> None:
-        """Time out, judge, repeat and release, in this order, so that an answer in time counts."""
+        """Time out, judge, release and repeat, in this order."""
         for put in request.puts.values():
             if put.broker_id in self._health.out and put.state is PutState.OPEN:
                 put.state = PutState.GIVEN_UP
@@ -323,7 +322,7 @@ class Sender:
             self._on_error(put, error, now_ms)
 
     def _judge_copies(self, request: DataRequest, now_ms: int) -> None:
-        """Deliver the object if the copies that ``acks`` asks for are there, or give it up."""
+        """Deliver the object if the copies that ``acks`` requires exist, or give it up."""
         if self._config.acks == -1:
             self._judge_all(request, now_ms)
         else:
@@ -360,10 +359,10 @@ class Sender:
                 self._fail(request, leader_away(request, self._health.out))
 
     def _put_on_spares(self, request: DataRequest, now_ms: int) -> None:
-        """Put on replicas that are out of sync too, where the in-sync ones that take it in time are too few.
+        """Put on replicas out of sync too, if too few in-sync ones take the object in time.
 
-        A root that came back is out of sync until a commit lets it in; the commit of this object may, and finds
-        its copy there. Without it a second root that fails would stop all writers until a repair.
+        A root that came back is out of sync until a commit adds it to the ISR; the commit of this object may do so and
+        finds the copy there. Otherwise a second failed root would stop all writers until a repair.
         """
         prompt = [
             put
@@ -382,12 +381,12 @@ class Sender:
         return put.sent_ms is not None and now_ms - put.sent_ms >= self._late_after_ms
 
     def _deliver(self, request: DataRequest, now_ms: int, *, waits_for_others: bool = False) -> None:
-        """Deliver the object, unless an earlier one with rows of a same partition is not delivered yet.
+        """Deliver the object, unless an earlier one with rows of the same partition is not delivered yet.
 
         Args:
-            request: has the copies that ``acks`` asks for.
+            request: has the copies that ``acks`` requires.
             now_ms: the time by which requests are judged.
-            waits_for_others: give the other copies ``replica.grace.ms``.
+            waits_for_others: wait up to ``replica.grace.ms`` for the other copies.
         """
         if request.state is RequestState.PUTTING:
             request.copied_ms = now_ms
@@ -408,7 +407,7 @@ class Sender:
         )
 
     def _judge_delivered(self, request: DataRequest, now_ms: int) -> None:
-        """Wait for the answer, or deliver again what may have been appended or not."""
+        """Wait for the answer, or deliver an object in doubt again."""
         if request.state is RequestState.IN_DOUBT and now_ms >= request.expires_ms:
             self._completion.give_up(request)
             self._end(request, RequestState.FAILED)
@@ -429,7 +428,7 @@ class Sender:
             self._end(request, RequestState.ANSWERED)
 
     def _end(self, request: DataRequest, state: RequestState) -> None:
-        """Note that the outcome is known; only now may later records of its partitions be drained in order."""
+        """Set the final state; where order is kept, later records of the partitions may now be drained."""
         was_parked = request.state is RequestState.PARKED
         request.move_to(state)
         if self._keeps_order and not was_parked:
@@ -452,9 +451,9 @@ class Sender:
         self._end(request, RequestState.FAILED)
 
     def _release_if_over(self, request: DataRequest, now_ms: int) -> bool:
-        """Release a request's memory once no put is open, or its copies had their time; return whether it is.
+        """Release a request's memory once no put is open or ``replica.grace.ms`` is over; return whether it was.
 
-        A put that hangs for longer keeps its bytes alive uncounted, so its root gets no more.
+        A put that hangs longer keeps its bytes alive uncounted, so its root gets no further objects.
         """
         is_over = request.state in (RequestState.FAILED, RequestState.DROPPED) or request.is_settled
         if not is_over and now_ms - request.copied_ms < self._config.replica_grace_ms:
@@ -469,7 +468,7 @@ class Sender:
         return True
 
     def _forget_if_over(self, request: DataRequest) -> None:
-        """Forget a released request for which no answer is to come."""
+        """Forget a released request that awaits no answer."""
         if request.state is not RequestState.PARKED and request.unanswered_count == 0:
             self._released.pop(request.sequence, None)
 

@@ -1,7 +1,7 @@
-"""The producer's half of idempotence: the sequence of each batch, and what a gap means.
+"""The producer's half of idempotence: numbers batches, and handles gaps.
 
-Source: Kafka ``TransactionManager``, ``TxnPartitionMap`` and ``TxnPartitionEntry``; the other half, the
-window of five batches, is judged by the ledger's fold.
+Source: Kafka ``TransactionManager``, ``TxnPartitionMap`` and ``TxnPartitionEntry``. The ledger's fold does the other
+half: it checks the window of five batches.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ from spark_replog.write.producer_batch import NO_SEQUENCE, ProducerBatch, increm
 
 EPOCH_MAX = 2**15 - 1
 WINDOW_APPENDS = 5
-"""Appends to a partition that the log recognises when they are repeated (``BATCHES_KEPT`` of the fold)."""
+"""How many of a partition's last appends the log recognises if repeated (``BATCHES_KEPT`` of the fold)."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """What is known of one partition."""
+    """State of one partition."""
 
     producer_id: str
     producer_epoch: int
     next_sequence: int = 0
     last_acked_sequence: int = NO_SEQUENCE
     in_flight: list[ProducerBatch] = field(default_factory=list)
-    """Numbered and without an outcome, sent or waiting for a retry; in order of sequence."""
+    """Numbered batches without an outcome, sent or waiting for a retry; in order of sequence."""
     unresolved: int | None = None
-    """The sequence after a sent batch that expired without an answer, so that it may be in the log."""
+    """The sequence after a sent batch that expired without an answer and may be in the log."""
     renumbered: set[ProducerBatch] = field(default_factory=set)
     drain_count: int = 0
     last_drain: int = 0
     drained_sequence: int = 0
-    """The sequence after what the last drain took."""
+    """The sequence after the last drained batch."""
     first_drains: dict[ProducerBatch, int] = field(default_factory=dict)
-    """At which of the partition's drains each batch in flight went first."""
+    """Number of the partition's drain that first took each batch in flight."""
 
 
 class ProducerSequences:
-    """Numbers batches when they are drained. Guarded by its accumulator's lock while draining; one owner else.
+    """Numbers batches when they are drained. The accumulator's lock guards draining; one owner calls the rest.
 
     Args:
         producer_id: this producer's name in the ledger.
-        producer_epoch: raised where a gap cannot be closed otherwise.
+        producer_epoch: raised when a gap cannot be closed otherwise.
         is_transactional: a gap fails the transaction instead of raising the epoch.
     """
 
@@ -59,11 +59,11 @@ class ProducerSequences:
     # ------------------------------------------------------------------------------------ draining
 
     def begin_drain(self) -> None:
-        """Begin another object: what one drain takes of a partition is one append."""
+        """Begin another object: the batches that one drain takes from a partition are one append."""
         self._drain += 1
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """Return whether the first batch of a partition's queue may go now."""
+        """Return whether the first batch of a partition's queue may be drained now."""
         entry = self._partitions.get(batch.topic_partition)
         if entry is None:
             return True
@@ -105,7 +105,7 @@ class ProducerSequences:
         """Forget a batch that failed for good.
 
         Args:
-            leaves_hole: it certainly is not in the log, so later batches are refused.
+            leaves_hole: the batch is certainly not in the log, so the log refuses later batches.
         """
         entry = self._entry(batch.topic_partition)
         self.forget(batch)
@@ -117,7 +117,7 @@ class ProducerSequences:
             self._to_renumber[batch.topic_partition] = None
 
     def can_retry(self, batch: ProducerBatch, error: ReplogError) -> bool:
-        """Return whether an error is worth another attempt, and ask for a new epoch where that needs one."""
+        """Return whether to retry after this error; request a new epoch if the retry needs one."""
         entry = self._entry(batch.topic_partition)
         if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             if self._is_ahead_of_others(entry, batch):
@@ -126,7 +126,7 @@ class ProducerSequences:
                 self._to_renumber[batch.topic_partition] = None
             return not self._is_transactional
         if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            # A ledger keeps one epoch for all partitions, so raising it for one makes the others outdated.
+            # A ledger keeps one epoch for all partitions, so raising it for one outdates the others.
             if self._is_transactional or batch.producer_epoch == self.producer_epoch:
                 return False
             self._outdated[batch.topic_partition] = None
@@ -134,21 +134,21 @@ class ProducerSequences:
         return isinstance(error, RetriableError)
 
     def mark_unresolved(self, batch: ProducerBatch) -> None:
-        """Note that a sent batch expired without an answer: its partition gets no new batches for now."""
+        """Note that a sent batch expired without an answer: its partition drains no new batches for now."""
         entry = self._entry(batch.topic_partition)
         after = increment_sequence(batch.base_sequence, batch.row_count)
         if entry.unresolved is None or _is_later(after, entry.unresolved):
             entry.unresolved = after
 
     def resolve(self) -> None:
-        """Decide what is unresolved in partitions without a batch in flight, and raise the epoch if needed."""
+        """Resolve partitions that have no batch in flight, and raise the epoch if needed."""
         for name, entry in self._partitions.items():
             if entry.unresolved is None or entry.in_flight:
                 continue
             if entry.next_sequence == increment_sequence(entry.last_acked_sequence, 1):
                 entry.unresolved = None  # later batches were acknowledged, so it is in the log
             elif self._is_transactional:
-                entry.unresolved = None  # its failed handle keeps the transaction from being committed
+                entry.unresolved = None  # the failed handle keeps the transaction from committing
             else:
                 self._to_renumber[name] = None
         if self._to_renumber:
@@ -161,7 +161,7 @@ class ProducerSequences:
         self._outdated.clear()
 
     def forget(self, batch: ProducerBatch) -> None:
-        """Take a batch off what is in flight."""
+        """Remove a batch from those in flight."""
         entry = self._entry(batch.topic_partition)
         entry.renumbered.discard(batch)
         entry.first_drains.pop(batch, None)
@@ -169,7 +169,7 @@ class ProducerSequences:
             entry.in_flight.remove(batch)
 
     def restart(self) -> None:
-        """Begin with sequence 0 everywhere: after an aborted transaction, under another epoch."""
+        """Begin with sequence 0 in every partition: after an aborted transaction, under another epoch."""
         self._partitions.clear()
         self._to_renumber.clear()
 
@@ -184,7 +184,7 @@ class ProducerSequences:
     def _would_leave_window(self, entry: _Partition) -> bool:
         """Return whether one more append could push the oldest one in flight out of the log's window.
 
-        Its answer may be lost after it was appended, and then it must be recognised there.
+        If the oldest is appended and its answer is lost, the log must still recognise its repetition.
         """
         if entry.last_drain == self._drain:
             return False
@@ -208,7 +208,7 @@ class ProducerSequences:
         entry.last_acked_sequence = NO_SEQUENCE
 
     def _renumber(self, entry: _Partition) -> None:
-        """Number what is in flight from 0."""
+        """Number the batches in flight from 0."""
         sequence = 0
         for batch in entry.in_flight:
             batch.number(entry.producer_id, entry.producer_epoch, sequence)
@@ -246,5 +246,5 @@ class ProducerSequences:
 
 
 def _is_later(sequence: int, other: int) -> bool:
-    """Return whether a sequence comes after another one, across the wrap to 0."""
+    """Return whether a sequence comes after another, across the wrap to 0."""
     return other == NO_SEQUENCE or 0 < increment_sequence(sequence - other, 0) <= 2**30

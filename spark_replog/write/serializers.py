@@ -1,8 +1,8 @@
-"""Keys and values to bytes: one by one for ``send``, whole columns for Arrow.
+"""Serializes keys and values: one by one for ``send``, whole columns for Arrow.
 
 Source: Kafka's ``Serializer`` and ``org.apache.kafka.common.serialization``. A serializer has
 ``serialize(topic, value) -> bytes | None`` and, for Arrow paths, ``serialize_array(topic, array) ->
-binary array``. A class that has only the first is refused there, by name.
+binary array``. Arrow paths refuse a class that has only the first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 
 class Serializer(Protocol):
-    """Turns the values of one side (key or value) to bytes. Called by any thread."""
+    """Converts the objects of one side (key or value) to bytes. Any thread may call it."""
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """Return the bytes; None for a record without key, or a tombstone."""
+        """Return the bytes; None for a record without a key, or a tombstone."""
         ...
 
 
@@ -113,7 +113,7 @@ class JsonSerializer:
             raise TypeError("what JSON can hold") from error
 
     def serialize_array(self, topic: str, array: pa.Array) -> pa.Array:
-        """Return one JSON text per row; row by row, since Arrow writes none."""
+        """Return one JSON text per row; row by row, since Arrow cannot write JSON."""
         return pa.array([self.serialize(topic, value) for value in array.to_pylist()], pa.binary())
 
 
@@ -128,7 +128,7 @@ _BUILT_IN: dict[str, Callable[[], Serializer]] = {
 
 
 class _Function:
-    """A plain function in a serializer's place, as other Python clients take one."""
+    """A plain function as serializer, as in other Python clients."""
 
     def __init__(self, function: Callable[[Any], bytes | None]) -> None:
         self._function = function
@@ -138,7 +138,7 @@ class _Function:
 
 
 def load_class(setting: str, path: str) -> Any:
-    """Return an instance of a class of the user, made without arguments.
+    """Return an instance of a user's class, created without arguments.
 
     Args:
         path: ``module.Class``.
@@ -157,7 +157,7 @@ def load_class(setting: str, path: str) -> Any:
 
 
 def make_object(setting: str, given: Any) -> Any:
-    """Return an object given in a name's place, or an instance of the class that was: see ``load_class``."""
+    """Return the given object, an instance of the given class, or of the class that is named (``load_class``)."""
     if isinstance(given, str):
         return load_class(setting, given)
     if not isinstance(given, type):
@@ -172,7 +172,7 @@ def make_object(setting: str, given: Any) -> Any:
 
 
 def make_serializer(setting: str, given: Any) -> Serializer:
-    """Return the serializer that a setting asks for.
+    """Return the serializer that a setting names.
 
     Args:
         setting: ``key.serializer`` or ``value.serializer``.
@@ -201,7 +201,7 @@ def serialize(serializer: Serializer, side: str, topic: str, value: Any) -> byte
     """Return one value's bytes.
 
     Raises:
-        InvalidConfigError: INVALID_RECORD, Kafka's SerializationException: it names serializer and type.
+        InvalidConfigError: INVALID_RECORD, Kafka's SerializationException, with serializer and type.
     """
     try:
         data = serializer.serialize(topic, value)
@@ -215,7 +215,7 @@ def serialize(serializer: Serializer, side: str, topic: str, value: Any) -> byte
 
 
 def serialize_column(serializer: Serializer, side: str, topic: str, array: pa.Array) -> pa.Array:
-    """Return a binary or string column of as many rows.
+    """Return a binary or string column with the same number of rows.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION, the class has no ``serialize_array``; INVALID_RECORD.
@@ -235,18 +235,18 @@ def serialize_column(serializer: Serializer, side: str, topic: str, array: pa.Ar
 def serialize_columns(
     batch: pa.RecordBatch, topic: str, key_serializer: Serializer, value_serializer: Serializer
 ) -> pa.RecordBatch:
-    """Return the batch with key and value as bytes; a column that is missing, or bytes already, stays."""
+    """Return the batch with key and value serialized; a column with ``BytesSerializer`` is unchanged."""
     for name, serializer in (("key", key_serializer), ("value", value_serializer)):
         places = batch.schema.get_all_field_indices(name)
         if len(places) != 1 or type(serializer) is BytesSerializer:
-            continue  # InputColumns refuses other types, with the text of the sink
+            continue  # InputColumns refuses other types, with the sink's error text
         column = serialize_column(serializer, name, topic, batch.column(places[0]))
         batch = batch.set_column(places[0], name, column)
     return batch
 
 
 def check_arrow_form(found: object, setting: str, method: str) -> None:
-    """Refuse a class that works record by record only.
+    """Refuse a class that only works record by record.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.

@@ -1,10 +1,10 @@
-"""One write task: Arrow batches in, data objects on every in-sync root, a message out.
+"""One write task: turns Arrow batches into data objects on every in-sync root, and returns a message.
 
-Executor. It reads no ledger: the plan, made in the driver, describes the topics.
+Runs in the executor. It reads no ledger: the driver's plan describes the topics.
 
-Per range of rows: columns, sizes, partitions; one stable sort by partition and one ``take``; then
-slices without copying. Memory is reserved before it is made, and while a reservation has to wait
-the sender runs, so that one thread never waits for itself.
+Per range of rows: columns, sizes, partitions; one stable sort by partition and one ``take``; then slices without
+copying. Memory is reserved before it is allocated. While a reservation waits, the sender runs on the same thread, so
+that it never waits for itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _LENT_BYTES_MAX = 4 * 1024 * 1024
 
 
 def pool_bytes_of(config: ProducerConfig) -> int:
-    """Return how much of ``buffer.memory`` the pool lends.
+    """Return how much of ``buffer.memory`` the pool may lend.
 
-    A quarter is for what the pool cannot count: pages that Arrow's allocator keeps besides, and the copy of an
-    object in the making. With it the process keeps to the bound of G8. Of a buffer so small that this does not
-    matter all is lent, so that a row may be as large as the buffer, as in Kafka.
+    A quarter is kept for memory that the pool cannot count: pages that Arrow's allocator keeps, and the copy of an
+    object being built. So the process stays within the limit of G8. Up to 4 MiB, all is lent, so that a row may be as
+    large as a small buffer, as in Kafka.
     """
     total_bytes = config.buffer_memory_bytes
     return max(min(total_bytes, _LENT_BYTES_MAX), total_bytes - total_bytes // _SLACK_DIVISOR)
@@ -53,10 +53,10 @@ def pool_bytes_of(config: ProducerConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What the task's commit message carries. Picklable."""
+    """Content of the task's commit message. Picklable."""
 
     objects: tuple[tuple[LedgerId, DataObject], ...]
-    """In drain order, so that rows of a partition are in the order in which they came."""
+    """In drain order, so that rows of a partition keep their order."""
     row_count: int
     """Rows in these objects."""
     size_bytes: int
@@ -68,12 +68,12 @@ class TaskWriter:
     """Writes the rows of one task attempt. One thread; not picklable.
 
     Args:
-        plan: the topics, as the driver's fold showed them.
-        query_id: of the query or producer; the first 8 characters go into object names.
+        plan: the topics, from the driver's fold.
+        query_id: of the query or producer; its first 8 characters go into object names.
         batch_id: micro-batch, or sequence of the producer.
         task_id: Spark partition id of the task.
         default_topic: the topic option; None: rows name their topic.
-        hooks: interceptors and serializers of the user, in their Arrow form.
+        hooks: the user's interceptors and serializers, in their Arrow form.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class TaskWriter:
         hooks: TaskHooks | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        # Seeded by the task: a retry chooses the same partitions, and nothing else depends on it.
+        # Seeded by the task, so that a retry chooses the same partitions.
         random_source = random.Random(f"{query_id}/{batch_id}/{task_id}")
         self._config = config
         self._clock = clock
@@ -128,13 +128,12 @@ class TaskWriter:
         self._is_closed = False
 
     def append(self, batch: pa.RecordBatch) -> None:
-        """Append a batch, and send what is ready.
+        """Append a batch, and send ready objects.
 
         Args:
-            batch: columns by exact name: value (string or binary) is required; key (string or
+            batch: columns by exact name: value (string or binary) is required. Optional: key (string or
                 binary), topic (string), partition (int32), headers (list of struct of key and
-                value) and timestamp (with a zone; any other type is ignored) may be there; all others
-                are ignored.
+                value) and timestamp (with a zone; any other type is ignored). Other columns are ignored.
 
         Raises:
             InvalidConfigError: the schema or a row is refused; the task must be aborted.
@@ -155,7 +154,7 @@ class TaskWriter:
         self._run_sender()
 
     def close(self) -> TaskResult:
-        """Send what waits, wait for the copies that ``acks`` asks for, and return the objects and their holders.
+        """Send waiting rows, wait for the copies that ``acks`` requires, and return the objects with their holders.
 
         Raises:
             RetriableError: NOT_ENOUGH_REPLICAS, LEADER_NOT_AVAILABLE or REQUEST_TIMED_OUT; nothing
@@ -181,10 +180,10 @@ class TaskWriter:
         )
 
     def abort(self) -> None:
-        """Give up before a message was returned: delete own objects on roots that answer within a second.
+        """Give up before a message is returned: delete own objects on roots that answer within a second.
 
-        After ``close`` returned it does nothing: an entry may name the objects by now. Garbage collection
-        finds what could not be deleted.
+        Does nothing after ``close``: an entry may name the objects by now. Garbage collection removes objects that
+        could not be deleted.
         """
         if self._is_closed:
             return
@@ -205,13 +204,13 @@ class TaskWriter:
             self._clock.sleep_ms(5)
 
     def _make_progress(self, left_ms: int) -> None:
-        """Run the sender for a blocked allocation, then wait for an answer to come."""
+        """Run the sender for a blocked allocation; if it still waits, wait for an answer."""
         wait_ms = self._run_sender()
         if self._pool.queued_count:
             self._transport.wait(min(wait_ms, left_ms))
 
     def _run_sender(self) -> int:
-        """Return for how many milliseconds nothing is due; raise why a request failed."""
+        """Run the sender; return for how many milliseconds nothing is due. Raises the error of a failed request."""
         wait_ms = self._sender.run_once(self._clock.monotonic_ms())
         if self._sender.failure is not None:
             raise self._sender.failure
@@ -234,7 +233,7 @@ class _Hooks:
         check_arrow_form(self._value_serializer, "value.serializer", "serialize_array(topic, array)")
 
     def apply(self, topic: str | None, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch as interceptors leave it, with keys and values as bytes."""
+        """Return the batch as changed by the interceptors, with keys and values serialized."""
         changed = self._interceptors.on_send_batch(topic, batch)
         return serialize_columns(changed, topic or "", self._key_serializer, self._value_serializer)
 

@@ -20,13 +20,13 @@ class PutResult:
     """The answer to one attempt."""
 
     sequence: int
-    """Which request."""
+    """Of the request."""
     broker_id: BrokerId
     attempt: int
     is_checked: bool
-    """Whether the root was found to be the right one before the put."""
+    """Whether the put checked first that the root is the right one."""
     error: ReplogError | None
-    """None: the object is on the root, durably."""
+    """None: the root holds the object durably."""
 
 
 class PutTransport:
@@ -35,9 +35,9 @@ class PutTransport:
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers
         self._answers: SimpleQueue[PutResult | None] = SimpleQueue()
-        """None wakes who waits."""
+        """None ends a ``wait``."""
         self._seen: list[PutResult] = []
-        """Answers that ended a ``wait`` and were not polled yet."""
+        """Answers that ended a ``wait`` and are not polled yet."""
 
     def put(
         self,
@@ -52,7 +52,7 @@ class PutTransport:
         """Start creating the object on one root.
 
         Args:
-            key: of the object; the same bytes under it on every attempt.
+            key: of the object; every attempt writes the same bytes to it.
             check_root: read ``replog.json`` first, since this root gave an error before.
         """
         future = IO_POOL.submit_to(
@@ -61,7 +61,7 @@ class PutTransport:
         self._brokers.own_puts.begin(broker_id, key, future)
 
     def delete(self, broker_id: BrokerId, key: str) -> Future[None]:
-        """Start deleting an object that no message names."""
+        """Start deleting an object that no commit message names."""
         return IO_POOL.submit_to(self._brokers.url(broker_id), self._brokers.store(broker_id).delete, key)
 
     def poll(self) -> list[PutResult]:
@@ -77,7 +77,7 @@ class PutTransport:
         self._answers.put(None)
 
     def wait(self, timeout_ms: float) -> None:
-        """Wait for an answer that was not polled yet."""
+        """Wait for an answer that is not polled yet."""
         with suppress(Empty):
             if not self._seen and (answer := self._answers.get(timeout=max(0.0, timeout_ms / 1000))) is not None:
                 self._seen.append(answer)
@@ -94,7 +94,7 @@ class PutTransport:
         """Put the object and answer; the call's own outcome is for ``OwnPuts``."""
         error: ReplogError | None = None
         try:
-            if check_root or broker_id in self._brokers.root_ids:  # the root that was replaced may be back
+            if check_root or broker_id in self._brokers.root_ids:  # a root that was replaced may be back
                 self._brokers.check_root(broker_id)
             outcome = self._brokers.store(broker_id).create(key, buffers, make_parent=True)
             if outcome is CreateOutcome.EXISTS:
@@ -127,22 +127,22 @@ class PutTransport:
 
 
 AWAY_MS = 10_000
-"""After this a root that was left out is tried again, once nothing that was sent to it is unanswered."""
+"""A root that was left out is tried again after this, once all puts on it are answered."""
 NEEDED_AWAY_MS = 1_000
 """The same for a root without which there are too few."""
 
 
 class RootHealth:
-    """What a sender knows about its roots. One owner; not thread-safe.
+    """Health of a sender's roots. One owner; not thread-safe.
 
-    A root is *out* when it is known to be away or replaced, a *suspect* when it gave an error, so that
-    it must be checked before a put on it counts, and *slow* when it missed a copy that others took in time.
-    A slow root with an unanswered put gets nothing more: each put would keep its bytes alive, uncounted.
+    A root is *out* when it is known to be away or replaced. It is a *suspect* after an error or a timeout: it must be
+    checked before a put on it counts. It is *slow* when it missed a copy that others took in time. A slow root with an
+    unanswered put gets no further puts, since each would keep its bytes alive, uncounted.
     """
 
     def __init__(self) -> None:
         self.out: dict[BrokerId, ReplogError] = {}
-        """Roots that are away, and the error that showed it."""
+        """Roots that are out, with the error that showed it."""
         self._out_since_ms: dict[BrokerId, int] = {}
         self._suspects: set[BrokerId] = set()
         self._slow_since_ms: dict[BrokerId, int] = {}
@@ -161,12 +161,12 @@ class RootHealth:
         return [each for each in brokers if each not in slow or self._is_worth_a_try(each, slow[each], now_ms)]
 
     def on_sent(self, broker_id: BrokerId) -> bool:
-        """Count a put; returns whether the root must be checked before it counts."""
+        """Record a put; return whether the root must be checked before the put counts."""
         self._unanswered[broker_id] = self._unanswered.get(broker_id, 0) + 1
         return broker_id in self._suspects
 
     def on_answered(self, result: PutResult, now_ms: int) -> bool:
-        """Learn from an answer; returns whether the root holds the object."""
+        """Record an answer; return whether the root holds the object."""
         broker_id = result.broker_id
         self._unanswered[broker_id] -= 1
         if result.error is not None:
@@ -183,11 +183,11 @@ class RootHealth:
         return True
 
     def on_silence(self, broker_id: BrokerId) -> None:
-        """Learn from a put without an answer."""
+        """Record a put without an answer."""
         self._suspects.add(broker_id)
 
     def on_missed(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Note that a root did not take a copy in time; returns whether that is new."""
+        """Record that a root did not take a copy in time; return whether that is new."""
         is_new = broker_id not in self._slow_since_ms
         if is_new:
             self._slow_since_ms[broker_id] = now_ms
