@@ -1,4 +1,4 @@
-"""Which roots make a cluster: opening them by path, checking one, writing their root files."""
+"""The roots of a cluster: opens them by path, checks one, writes their root files."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ STORE_DEADLINE_MS = 2000
 """Short: other roots answer first, and callers with a longer deadline repeat the call."""
 INIT_DEADLINE_MS = 30_000
 OPENED_AGE_MS = 1_000
-"""How old the root files that ``open`` has read may be for the first check of a ledger. A look says what was true at
-its moment and no more: a process that pauses after one knows as little."""
+"""Maximum age of the root files that ``open`` read, for the first check of a ledger. Even a fresh read only tells what
+was true at that moment, so a short age costs no safety."""
 OWN_PUTS_MAX = 1024
 _SCAN_BROKERS_MAX = 16
 
@@ -64,14 +64,14 @@ class Broker:
 
 
 class OwnPuts:
-    """The newest puts of data objects of this process. Thread-safe, without a lock that a fork could inherit held."""
+    """This process's newest puts of data objects. Thread-safe without a lock, since a fork could inherit it held."""
 
     def __init__(self) -> None:
         self._puts: dict[tuple[BrokerId, str], Future[None]] = {}
         self._order: deque[tuple[BrokerId, str]] = deque()
 
     def begin(self, broker_id: BrokerId, key: str, put: Future[None]) -> None:
-        """Remember a put until it fails; a repeated one replaces the attempt before it."""
+        """Remember a put until it fails; a repeated put replaces the earlier attempt."""
         name = broker_id, key
         self._puts[name] = put
         self._order.append(name)
@@ -81,21 +81,21 @@ class OwnPuts:
         put.add_done_callback(lambda done: self._puts.pop(name, None) if done.exception() else None)
 
     def wait(self, broker_id: BrokerId, key: str) -> bool:
-        """Wait for this process's put of an object, if there is one; returns whether it succeeded."""
+        """Wait for this process's put of an object, if any; return whether it succeeded."""
         put = self._puts.get((broker_id, key))
         return put is not None and put.exception() is None
 
 
 class BrokerSet:
-    """The roots of one cluster. Pickles as settings; stores are made where they are used.
+    """The roots of one cluster. Pickles as settings; each process opens its own stores.
 
     Args:
         cluster_id: from the root files.
         brokers: all brokers, ascending ids, absolute URLs.
         metadata_broker_ids: those that hold journals.
-        fsync: whether writes survive power loss, as the root files say.
-        storage_options: fsspec options, the same for all roots.
-        calls: with what opening has cost already.
+        fsync: whether writes survive power loss, from the root files.
+        storage_options: the user's options; a scope in a name restricts it to some roots.
+        calls: counter that already has the calls of opening.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class BrokerSet:
         calls: CallCounter | None = None,
     ) -> None:
         self.calls = calls or CallCounter()
-        """What this process asks of the roots."""
+        """Counts this process's calls to the roots."""
         self.cluster_id = cluster_id
         self.brokers = brokers
         self.broker_ids = tuple(broker.broker_id for broker in brokers)
@@ -117,14 +117,14 @@ class BrokerSet:
         self.fsync = fsync
         self.storage_options = dict(storage_options)
         self.root_ids: dict[BrokerId, str] = {}
-        """Identities of roots that `store repair` made, as far as this process has folded the cluster ledger."""
+        """Ids of roots that `store repair` made, as far as this process has folded the cluster ledger."""
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
-        """Whose roots are directories: reads are memory maps, writes need no network client."""
+        """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
         self.stores: dict[BrokerId, ObjectStore] = {}
-        """Those opened so far; a test puts a faulty one here."""
+        """Stores opened so far; tests put faulty ones here."""
         self._opened: dict[BrokerId, RootFile] = {}
-        """What ``open`` has read, until the root is checked again."""
+        """Root files that ``open`` read, until the root is checked again."""
         self._opened_ms = 0
         self._clock: Clock = SYSTEM_CLOCK
         self.own_puts = OwnPuts()
@@ -140,17 +140,17 @@ class BrokerSet:
     def open(
         cls, path: str, storage_options: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK
     ) -> BrokerSet:
-        """Open the cluster that a path names. All root files that can be read are compared; one that is damaged
-        or differs from a majority is not used, and logged as REPLOG_ROOT_STALE.
+        """Open the cluster that a path names. Compares all readable root files: a root whose file is damaged
+        or differs from the majority is not used, and logged as REPLOG_ROOT_STALE.
 
         Args:
             path: one or more roots, comma separated, or a parent directory that holds ``broker-*``.
-                One answering root is enough: it names the others. URLs given here win over those
-                recorded, for the broker whose root file is there.
+                One answering root is enough: it names the others. A URL given here overrides the
+                recorded one of the broker whose root file is there.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
-            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: root files disagree without a majority, or two are of the
+            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: root files disagree without a majority, or two belong to the
                 same broker; REPLOG_MISSING_OPTION: an empty path.
             RetriableError: REPLOG_STORE_UNAVAILABLE: no root answers; REPLOG_STORE_REFUSED: none may be read.
             CorruptDataError, UnsupportedFormatError: the only root files found cannot be read.
@@ -178,7 +178,7 @@ class BrokerSet:
         return made
 
     def store(self, broker_id: BrokerId) -> ObjectStore:
-        """Return the broker's store: retries for two seconds, own writes recognised.
+        """Return the broker's store, which retries for two seconds and recognises its own writes.
 
         Raises:
             InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
@@ -186,14 +186,14 @@ class BrokerSet:
         found = self.stores.get(broker_id)
         if found is None:
             raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
-            # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
+            # No lock: a forked child could inherit it held. If two threads open the store, one of the two is kept.
             found = self.stores.setdefault(
                 broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS, calls=self.calls)
             )
         return found
 
     def client_name(self, broker_id: BrokerId) -> str | None:
-        """Return which client serves the broker's root in this process; None where it needs none.
+        """Return which client serves the broker's root in this process; None if it needs none.
 
         Raises:
             InvalidConfigError: as ``open_store``.
@@ -205,25 +205,25 @@ class BrokerSet:
         return self._by_id[broker_id].url
 
     def name_calls(self, table: CallTable) -> NamedCalls:
-        """Return counted calls by broker id; a root that is none's keeps its URL."""
+        """Return counted calls by broker id; a root without a broker keeps its URL."""
         names = {broker.url: str(broker.broker_id) for broker in self.brokers}
         return {(names.get(key.root, key.root), key.kind, key.purpose): calls for key, calls in table.items()}
 
     def rack(self, broker_id: BrokerId) -> str | None:
-        """Return the broker's rack, None where it has none."""
+        """Return the broker's rack; None if it has none."""
         return self._by_id[broker_id].rack
 
     def check_root(self, broker_id: BrokerId, *, is_first: bool = False) -> None:
-        """Read the root's ``replog.json`` again, and compare it with what is known of the broker.
+        """Read the root's ``replog.json`` again, and compare it with this set's broker.
 
-        An alarm, not a safety argument. Costs one small get.
+        An alarm; no safety property depends on it. Costs one small get.
 
         Args:
-            is_first: of a ledger that begins: takes what ``open`` has read less than `OPENED_AGE_MS` ago, where
-                nobody has checked the root since.
+            is_first: first check of a ledger: accepts the file that ``open`` read less than `OPENED_AGE_MS` ago, if
+                the root has not been checked since.
 
         Raises:
-            RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another's;
+            RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another root's;
                 REPLOG_STORE_UNAVAILABLE or KAFKA_STORAGE_ERROR: the root does not answer.
         """
         url, root = self.url(broker_id), None
@@ -257,7 +257,7 @@ _shared: dict[tuple[int, str, tuple[str, ...]], BrokerSet] = {}
 
 
 def shared_brokers(brokers: BrokerSet) -> BrokerSet:
-    """Return this process's own set of the same brokers, so that stores stay open between tasks."""
+    """Return this process's set of the same brokers, so that stores stay open between tasks."""
     urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
     found = _shared.setdefault((os.getpid(), brokers.cluster_id, urls), brokers)
     found.root_ids = {**found.root_ids, **brokers.root_ids}
@@ -265,7 +265,7 @@ def shared_brokers(brokers: BrokerSet) -> BrokerSet:
 
 
 def _look(path: str, options: Mapping[str, str], calls: CallCounter, *, deadline_ms: int = 0) -> dict[str, ReadRoot]:
-    """Look at the roots of a path, or at those below it where it is a parent folder."""
+    """Read the roots of a path, or those below it if it is a parent folder."""
     given = split_path(path)
     read = read_roots(given, options, deadline_ms=deadline_ms, calls=calls)
     if len(given) == 1 and read[given[0]] is None:
@@ -275,7 +275,7 @@ def _look(path: str, options: Mapping[str, str], calls: CallCounter, *, deadline
 
 
 def _may_yet_be_read(read: Mapping[str, ReadRoot]) -> bool:
-    """Return whether no root was read, and one may be when it is asked again."""
+    """Return whether no root was read and a repetition may read one."""
     is_any = any(isinstance(root, RootFile) for root in read.values())
     return not is_any and any(
         isinstance(root, RetriableError) and root.code is not ErrorCode.REPLOG_STORE_REFUSED for root in read.values()
@@ -298,7 +298,7 @@ def _rebuild(
 def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> list[str]:
     """Return the recorded URLs of brokers that the path leaves out, so that their files are compared too.
 
-    Where the path names every broker its URLs win, and what is at recorded ones does not matter.
+    If the path names every broker, its URLs override the recorded ones, which are not read.
     """
     url, root = next(iter(roots.items()))
     known = {each.broker_id for each in roots.values()}
@@ -324,7 +324,7 @@ _reported: set[tuple[int, str, str]] = set()
 
 
 def _report_deviating(deviating: Mapping[str, str]) -> None:
-    """Log each root that is outvoted, once a process."""
+    """Log each root that is outvoted, once per process."""
     for url, why in deviating.items():
         if (os.getpid(), url, why) not in _reported:
             _reported.add((os.getpid(), url, why))
@@ -334,7 +334,7 @@ def _report_deviating(deviating: Mapping[str, str]) -> None:
 def _assemble(
     given: Sequence[str], roots: Mapping[str, RootFile], storage_options: Mapping[str, str], calls: CallCounter
 ) -> BrokerSet:
-    """Make the set from root files that agree; each names every broker."""
+    """Build the set from root files that agree; each names every broker."""
     first_url, first = next(iter(roots.items()))
     found: dict[BrokerId, str] = {}
     for url, root in roots.items():
@@ -347,7 +347,7 @@ def _assemble(
             )
     urls = {ref.broker_id: resolve_url(ref.url, first_url) for ref in first.brokers}
     urls.update(found)
-    # A root that was named but is away: its URL still wins over the recorded one, by order.
+    # A root in the path that is away: its URL still overrides the recorded one, by order.
     unplaced = [url for url in given if url not in urls.values()]
     away = [broker_id for broker_id in urls if broker_id not in found and urls[broker_id] not in given]
     if len(given) == len(urls):
@@ -398,21 +398,20 @@ def write_root_files(
     racks: Sequence[str | None] | None = None,
     fsync: bool = True,
 ) -> BrokerSet:
-    """Make a cluster's roots, broker ids in the order of the URLs; resume an unfinished one.
+    """Create a cluster's roots, with broker ids in the order of the URLs; resume an unfinished init.
 
-    Root files are written before anything else. So a cluster whose roots hold no ledger yet
-    and whose root files name exactly these brokers is an init that stopped half-way, and is
-    finished under its cluster id. As soon as one root holds a ledger, a root without its file has
-    LOST it, and only a repair may give it an identity.
+    Root files are written before anything else. So if no root holds a ledger yet and all existing root files name
+    exactly these brokers, an earlier init stopped half-way: it is finished under its cluster id. Once any root holds
+    a ledger, a root without its file has LOST it, and only a repair may give it an identity.
 
     Args:
         racks: one per root.
         fsync: recorded; False makes a throw-away store.
 
     Raises:
-        ReplogError: REPLOG_STORE_EXISTS: a root is already another cluster's, or this one is complete.
-            The context has ``complete`` = True where every root file is in place and names these
-            brokers: then only what follows (the cluster ledger) can be unfinished.
+        ReplogError: REPLOG_STORE_EXISTS: a root belongs to another cluster or holds a ledger, or this one is complete.
+            The context has ``complete`` = True if every root file is in place and names these
+            brokers: then only the next step (the cluster ledger) can be unfinished.
         RetriableError: REPLOG_STORE_UNAVAILABLE: init needs every root.
         InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: no roots, or one root named twice.
     """
@@ -428,7 +427,7 @@ def write_root_files(
     brokers = tuple(Broker(number, url, rack_of[number]) for number, url in enumerate(roots))
     cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
     refs = _recorded_refs(brokers)
-    for broker in brokers:  # before any root file: if one cannot be made, no half-made store remains
+    for broker in brokers:  # before any root file: if one root cannot be made, no half-made store remains
         _make_root(broker.url, options, fsync=fsync)
     for broker in brokers:
         _write_root_file(
@@ -447,7 +446,7 @@ def write_root_files(
 
 
 def _recorded_refs(brokers: Sequence[Broker]) -> tuple[BrokerRef, ...]:
-    """Return relative URLs where all roots share a parent folder, so that it can be moved as a whole."""
+    """Return relative URLs if all roots share a parent folder, so that the folder can be moved."""
     parents = {parent_url(broker.url) for broker in brokers}
     shared = parents.pop() if len(parents) == 1 else ""
     return tuple(
@@ -497,11 +496,11 @@ def _holds_ledgers(url: str, options: Mapping[str, str]) -> bool:
 
 
 def _make_root(url: str, options: Mapping[str, str], *, fsync: bool) -> None:
-    """Make the folder, and show that there is a bucket and that it may be listed, written and deleted in.
+    """Make the folder, and check that the bucket exists and allows listing, writing and deleting.
 
     Raises:
         RetriableError: REPLOG_ROOT_STALE: there is no such bucket.
-        ReplogError: REPLOG_STORE_REFUSED: the same, where the service's listing does not tell; no permission.
+        ReplogError: REPLOG_STORE_REFUSED: no such bucket, if the service's listing does not show it; no permission.
     """
     store = RetryingStore(open_store(url, options, fsync=fsync), deadline_ms=INIT_DEADLINE_MS)
     store.make_folder("")

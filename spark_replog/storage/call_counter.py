@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeVar
 from spark_replog.storage.paths import LEDGERS_PREFIX
 
 KINDS = ("get", "create", "list", "delete", "folder")
-"""Of a list each 1,000 names are one request; folders are made on file systems only."""
+"""Each 1,000 names of a list are one request; folders are made on file systems only."""
 NAMES_PER_LIST = 1_000
 _CLAIM_PREFIX = b"RPLJ\x01\x01"
-"""First bytes of a CLAIM: it is stored under a journal's names, like an entry."""
+"""First bytes of a claim, which is stored under a journal's names, like an entry."""
 _PURPOSES = {
     "journal": "journal",
     "markers": "journal",
@@ -28,13 +28,13 @@ _PURPOSES = {
 
 
 class CallKey(NamedTuple):
-    """What calls are counted by.
+    """Key of the counters.
 
     Attributes:
         root: its URL.
         kind: one of `KINDS`.
         purpose: journal, claims, objects, pages, snapshots, notes; gc: deletions, and the listings for them; probes:
-            root files and whatever else.
+            root files and everything else.
     """
 
     root: str
@@ -43,7 +43,7 @@ class CallKey(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """How many calls, the bytes that they moved, and how many of them repeated a failed one."""
+    """Number of calls, bytes moved, and how many calls repeated a failed one."""
 
     call_count: int = 0
     size_bytes: int = 0
@@ -61,7 +61,7 @@ _Key = TypeVar("_Key", bound=tuple[str, str, str])
 
 
 def purpose_of(kind: str, key: str, body: object = None) -> str:
-    """Return what a call is for, by its name."""
+    """Return the purpose of a call, derived from its key (and body)."""
     if not key.startswith(LEDGERS_PREFIX):
         return "probes"
     part = key.split("/", 3)[2:3]
@@ -74,7 +74,7 @@ def purpose_of(kind: str, key: str, body: object = None) -> str:
 
 
 def summed(tables: Iterable[Mapping[_Key, Calls]]) -> dict[_Key, Calls]:
-    """Return the sum of some tables."""
+    """Return the sum of the tables."""
     total: dict[_Key, Calls] = {}
     for table in tables:
         for key, calls in table.items():
@@ -104,7 +104,7 @@ def calls_from_json(rows: Iterable[Iterable[Any]]) -> NamedCalls:
 
 
 def totals(table: Mapping[_Key, Calls]) -> dict[str, int]:
-    """Return the numbers that a client's metrics show: calls by kind, bytes by direction, retries."""
+    """Return the figures for a client's metrics: calls by kind, bytes by direction, retries."""
     kinds = by_kind(table)
     return {
         **{f"storage_{kind}": kinds[kind].call_count for kind in KINDS[:4]},
@@ -133,7 +133,7 @@ class CallCounter:
         call_count: int = 1,
         is_retry: bool = False,
     ) -> None:
-        """Count a request that was answered, or failed; `name` is of the object or the folder, `body` what it got."""
+        """Count a request, answered or failed; `name` is the object's or folder's key, `body` the bytes written."""
         key = CallKey(root, kind, purpose_of(kind, name, body))
         with _lock:
             if self._pid != os.getpid():
@@ -149,7 +149,7 @@ class CallCounter:
             return {key: Calls(*counts) for key, counts in self._counts.items() if self._pid == os.getpid()}
 
     def take(self) -> dict[CallKey, Calls]:
-        """Return what was counted since the last ``take``: what a task sends home. One caller."""
+        """Return the counts since the last ``take``, for a task to report. One caller only."""
         now, before = self.read(), self._taken
         self._taken = now
         changed = ((key, calls, before.get(key, Calls())) for key, calls in now.items())

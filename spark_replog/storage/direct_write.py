@@ -1,9 +1,8 @@
-"""Large files past the page cache: O_DIRECT through a small aligned buffer.
+"""Writes large files past the page cache: O_DIRECT through a small aligned buffer.
 
-Of several replicas one is read, as a rule. Through the page cache each costs a page of memory per page
-of data, evicts what readers need, and is slow where the machine must first find that memory; direct
-writes cost one copy into a buffer that stays in the processor's cache. Small files keep to the page
-cache: a tail reader takes them within milliseconds (ADR 6).
+Usually only one of several replicas is read. Through the page cache each copy costs as much memory as data, evicts
+pages that readers need, and is slow while the machine finds that memory. Direct writes cost one copy into a buffer that
+stays in the CPU's cache. Small files use the page cache: a tail reader reads them within milliseconds (ADR 6).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import numpy as np
 from spark_replog.storage.object_store import Buffer
 
 DIRECT_SIZE_BYTES_MIN = 8 * 1024 * 1024
-"""Bodies from here on are written directly: batch loads and backlogs, not the tail of a live log."""
+"""Bodies of at least this size are written directly: batch loads and backlogs, not the tail of a live log."""
 ALIGN_BYTES = 4096
-"""Every block device and file system accepts it, for addresses, lengths and positions alike."""
+"""Alignment that every block device and file system accepts, for addresses, lengths and positions."""
 CHUNK_SIZE_BYTES = 1024 * 1024
 _O_DIRECT = getattr(os, "O_DIRECT", 0)
 
@@ -31,7 +30,7 @@ _free_chunks: deque[mmap.mmap] = deque()
 
 
 def open_direct(name: str, folder_fd: int) -> int | None:
-    """Create the file exclusively for direct writes; None where its file system or this platform has none.
+    """Create the file exclusively for direct writes; None if its file system or this platform has none.
 
     Args:
         folder_fd: descriptor of its folder.
@@ -53,18 +52,18 @@ def open_direct(name: str, folder_fd: int) -> int | None:
 
 
 def write_direct(fd: int, pieces: Sequence[Buffer]) -> bool:
-    """Write the pieces one after another from position 0, and cut the file after the last.
+    """Write the pieces in order from position 0, and truncate the file after the last.
 
     Args:
         fd: from `open_direct`.
         pieces: of any lengths and addresses.
 
     Returns:
-        False where the device refuses writes of this alignment: nothing was written, and the caller
-        writes through the page cache.
+        False if the device refuses writes of this alignment: nothing was written, and the caller
+        must write through the page cache.
 
     Raises:
-        OSError: as of pwrite(2); the file holds a part.
+        OSError: as pwrite(2); the file holds a part.
     """
     chunk = _take_chunk()
     room = np.frombuffer(chunk, dtype=np.uint8)
@@ -95,7 +94,7 @@ def write_direct(fd: int, pieces: Sequence[Buffer]) -> bool:
 
 
 def _write_whole(fd: int, block: np.ndarray[Any, np.dtype[np.uint8]], at_bytes: int) -> None:
-    """Write all of an aligned block; after a short write go on from the last whole alignment."""
+    """Write an aligned block in full; after a short write, continue at the last aligned position."""
     done_bytes = 0
     while done_bytes < len(block):
         written_bytes = os.pwrite(fd, block[done_bytes:].data, at_bytes + done_bytes)

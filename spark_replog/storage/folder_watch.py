@@ -1,7 +1,7 @@
-"""Waits for new files in local folders: the kernel's inotify, called through ctypes.
+"""Waits for new files in local folders with the kernel's inotify, called through ctypes.
 
-A hint only. An event that is missed (another machine writes, a folder was replaced, the queue overflowed) costs its
-waiter time and nothing else, so whoever waits here still looks after a pause.
+A hint only. A missed event (another machine writes, a folder was replaced, the queue overflowed) only costs time: the
+caller still reads the folders after a pause.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.posix_store import TEMP_PREFIX
 
 SETTLE_MS = 2.0
-"""After a first file the other folders of its group get this long: a journal's entry counts on a majority."""
+"""How long to wait for the group's other folders after a first file: a journal entry needs a majority."""
 _CREATED, _MOVED_IN, _OVERFLOW, _IGNORED = 0x100, 0x80, 0x4000, 0x8000
 _ONLY_FOLDERS = 0x1000000
 _HEAD = struct.Struct("iIII")
@@ -26,13 +26,13 @@ _READ_SIZE_BYTES = 65536
 
 
 class FolderWatch:
-    """New files in groups of folders. Not thread safe; of no use in a forked child, which must make its own.
+    """Watches groups of folders for new files. Not thread-safe; a forked child must make its own.
 
     Args:
-        groups: local paths; the folders of one group get files of the same time, as the journals of one ledger do.
+        groups: local paths; the folders of one group get files at the same time, as the journals of one ledger do.
 
     Attributes:
-        has_told: whether any new file was reported. Until then this file system may not report what others write.
+        has_told: whether any new file was reported. Until then, the file system may not report others' writes.
 
     Raises:
         OSError: this system has no inotify, no watch is left, or a folder is missing or on a network file system.
@@ -61,13 +61,13 @@ class FolderWatch:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether this process made it, and all folders are still the ones that it watches."""
+        """Return whether this process made the watch and no watched folder has been deleted."""
         return self._fd >= 0 and self._pid == os.getpid()
 
     def wait(self, timeout_ms: float) -> bool:
-        """Wait for a file in most folders of a group; return whether there may be one, and forget what came until now.
+        """Wait for a new file in most folders of a group; return whether any new file was seen, and reset.
 
-        A file since the last call counts. Temporary files of the store do not.
+        Files since the last call count. The store's temporary files do not.
         """
         until_ms = SYSTEM_CLOCK.monotonic_ms() + timeout_ms
         seen: set[int] = set()
@@ -94,7 +94,7 @@ class FolderWatch:
         self._fd = -1
 
     def _take(self, seen: set[int]) -> bool:
-        """Add the folders with new files; return whether the wait is over."""
+        """Add the folders with new files to ``seen``; return whether the wait is over."""
         while True:
             try:
                 events = os.read(self._fd, _READ_SIZE_BYTES)
@@ -107,7 +107,7 @@ class FolderWatch:
                 at += _HEAD.size + size_bytes
                 if mask & (_OVERFLOW | _IGNORED):
                     if mask & _IGNORED:
-                        self.close()  # a folder was deleted: the waiting caller looks, and makes a new watch
+                        self.close()  # a folder was deleted: the caller reads the folders and makes a new watch
                     seen.add(watch)
                     return True
                 if not name.startswith(TEMP_PREFIX.encode()):

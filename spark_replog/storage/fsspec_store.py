@@ -1,6 +1,6 @@
-"""What the object stores reached through fsspec share: one file system per process, error mapping.
+"""Base of the object stores reached through fsspec: one file system per process, error mapping.
 
-Only classes named by a subclass are used: a check-then-write ``mode="create"`` passes every
+Only fsspec classes that a subclass names are used. A check-then-write ``mode="create"`` passes every
 sequential test, so an unknown class is refused by name instead of probed.
 """
 
@@ -31,15 +31,15 @@ from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, 
 CLIENTS = ("auto", "fsspec", "obstore")
 
 _KEPT: dict[int, Any] = {}
-"""Every file system made here, for ever, and so also in forked children. A child that let an
-inherited one go would run its clean-up: that closes connections in the event poll which the
-child SHARES with its parent, and the parent would then wait for answers for ever.
+"""Every file system made here, kept for ever, also in forked children. If a child released an
+inherited one, its clean-up would close connections in the event poll that the child SHARES
+with its parent, and the parent would wait for answers for ever.
 """
 _CAUSES_MAX = 8
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
-"""Client errors that say "not decided", not "never"."""
+"""Client errors that mean "not decided" rather than "never"."""
 _OPTION_TEXTS = ("'str' object has no attribute", "Invalid endpoint: ")
-"""A word instead of a mapping; botocore's ValueError for an endpoint that is not a URL."""
+"""Errors of a text option that should be a mapping, and botocore's ValueError for an endpoint that is not a URL."""
 _REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
 _REFUSED_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
@@ -47,7 +47,7 @@ _REFUSED_NAMES = frozenset(
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what caused it, outermost first."""
+    """Yield the error and its causes, outermost first."""
     current: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if current is None:
@@ -59,11 +59,11 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status that caused an exception; None if there was no answer.
 
-    The class proves nothing: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
+    The exception class proves nothing: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
     """
     for cause in causes_of(error):
         if type(cause).__module__ == "aiohttp.http_exceptions":
-            continue  # aiohttp's own 400 for an answer that was cut: no server gave it
+            continue  # aiohttp's own 400 for a truncated answer: no server sent it
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -91,10 +91,10 @@ def error_code_of(error: BaseException) -> str:
 
 
 class Apart:
-    """Unlinks what the caller was handling when it made a call from the failure of that call.
+    """Unlinks an exception that the caller is already handling from the failure of a call it makes.
 
-    Python chains the two. A 404 that a program is handling while it reads would else count as this read's
-    answer: absent, although no answer came.
+    Python chains the two. Otherwise a 404 that a program handles while it reads would count as the answer of this
+    read: absent, although there was no answer.
     """
 
     def __enter__(self) -> Self:
@@ -113,23 +113,23 @@ class Apart:
 
 
 class FsspecStore:
-    """An ObjectStore over one of the fsspec classes that the subclass proves.
+    """An ObjectStore over one of the proven fsspec classes that the subclass names.
 
     Keeps settings only; the file system is made on first use in each process, because the
     async ones refuse to work in a forked child.
 
     Args:
         storage_options: the file system's own options; JSON text for nested ones. ``client`` is one of `CLIENTS`:
-            auto takes obstore where it is installed and means the same by the other options.
+            auto takes obstore if it is installed and interprets the other options in the same way.
     """
 
     protocol: ClassVar[str]
     extra: ClassVar[str]
     classes: ClassVar[frozenset[str]]
     size_bytes_max: ClassVar[int] = 1 << 30
-    """Of an object. Each service takes this in one request; parts would make the answer ambiguous (ADR 28)."""
+    """Largest object. Each service takes this in one request; parts would make the answer ambiguous (ADR 28)."""
     is_taken_forbidden: ClassVar[bool] = False
-    """Whether the service forbids a create where the name is taken, to who may create and not overwrite."""
+    """Whether the service answers "forbidden" if the name is taken and the caller may create but not overwrite."""
 
     def __init__(self, url: str, storage_options: Mapping[str, str]) -> None:
         self.url = url
@@ -219,7 +219,7 @@ class FsspecStore:
 
         Raises:
             InvalidConfigError: REPLOG_UNSUPPORTED_STORE: its package is missing or its class is not
-                one that was proven; REPLOG_INVALID_OPTION: it does not take these options.
+                proven; REPLOG_INVALID_OPTION: it does not accept these options.
         """
         made = self._file_system
         if made is not None and made[0] == os.getpid():
@@ -230,7 +230,7 @@ class FsspecStore:
         return found
 
     def client_name(self) -> str:
-        """Return what serves the root in this process: obstore or fsspec.
+        """Return which client serves the root in this process: obstore or fsspec.
 
         Raises:
             InvalidConfigError: as ``check_client``.
@@ -238,11 +238,11 @@ class FsspecStore:
         return "obstore" if isinstance(self._obstore(), ObstoreSettings) else "fsspec"
 
     def check_client(self) -> None:
-        """Show that a client can be made.
+        """Check that the root's client is available.
 
         Raises:
-            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: as ``file_system``; REPLOG_INVALID_OPTION: obstore is asked
-                for by name and cannot serve the root, or no client has that name.
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: as ``file_system``; REPLOG_INVALID_OPTION: the option names
+                obstore, which cannot serve the root, or an unknown client.
         """
         if self.client_name() == "fsspec":
             self.file_system_class()
@@ -267,7 +267,7 @@ class FsspecStore:
         """Return the proven fsspec class that serves the scheme here.
 
         Raises:
-            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no package, or another class took the scheme.
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no package, or another class serves the scheme.
         """
         try:
             cls = fsspec.get_filesystem_class(self.protocol)
@@ -305,7 +305,7 @@ class FsspecStore:
             raise self._wrong_options(error) from error
 
     def _file_system_options(self) -> dict[str, Any]:
-        """Return the options given, typed, without the listing cache: it never sees other writers."""
+        """Return the options, typed, with the listing cache off, since it misses other writers' objects."""
         options = {name: _typed(name, value) for name, value in self._storage_options.items() if name != "client"}
         options["use_listings_cache"] = False
         return options
@@ -327,7 +327,7 @@ class FsspecStore:
         self.file_system().pipe_file(self._path(key), body, mode="create", **self._one_request(len(body)))
 
     def _one_request(self, size_bytes: int) -> dict[str, int]:
-        """Return what makes the client send a body of this size at once: from 50 MiB on it would send parts."""
+        """Return the argument that makes the client send the body in one request: from 50 MiB on it would use parts."""
         return {} if isinstance(self.file_system(), ObstoreClient) else {"chunksize": size_bytes + 1}
 
     def _find(self, prefix: str, after: str) -> list[ObjectInfo]:
@@ -342,10 +342,10 @@ class FsspecStore:
         ]
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
-        """Yield full names and sizes; others than those wanted may be among them.
+        """Yield full names and sizes; the caller must filter them.
 
-        Object stores have one of their own: the clients' ``find`` asks up to three times more, whether a folder
-        without objects is an object, or a folder after all.
+        Object stores override this: the clients' ``find`` sends up to three more requests, to learn whether a folder
+        without objects is an object or a folder.
         """
         folder, _, start_of_name = prefix.rpartition("/")
         narrowed = {"prefix": start_of_name} if start_of_name else {}
@@ -373,7 +373,7 @@ class FsspecStore:
         return status == 501 or (400 <= status < 500 and status not in _REPEATED_STATUSES)
 
     def _check_options(self, error: Exception) -> None:
-        # Clients look at their options on the first request; no answer of a server is one of these.
+        # Clients check their options on the first request; no server's answer causes these errors.
         if isinstance(error, TypeError) or str(error).startswith(_OPTION_TEXTS):
             raise self._wrong_options(error) from error
 
@@ -434,11 +434,11 @@ class FsspecStore:
 
 
 _NUMBER_NAMES = ("timeout", "size", "concurrency", "blocksize", "_time", "retries", "max_paths")
-"""How options end that are numbers. No rule for every numeral: a key or an account may be one, and is text."""
+"""Endings of the names of numeric options. Other numerals stay text: a key or an account may be one."""
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Convert options from text, the only type Spark passes: JSON for nested ones, true and false, numbers by name."""
+    """Convert an option from text, the only type that Spark passes: JSON if nested, true and false, numbers by name."""
     if not isinstance(value, str):
         return value
     if name.endswith(_NUMBER_NAMES):
@@ -468,7 +468,7 @@ def _describe(error: Exception, status: int | None) -> str:
 _SPENT_CODES = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidTokenId", "TokenRefreshRequired"}
 )
-"""S3's, of session tokens."""
+"""S3's error codes for session tokens."""
 
 
 def _remedy(error: Exception, status: int | None) -> str:
@@ -485,7 +485,7 @@ def _remedy(error: Exception, status: int | None) -> str:
     return "Check credentials and permissions (read, write, delete and list are all needed)."
 
 
-# Our own loop repeats, with a deadline; a client that waits and repeats as well only hides time.
+# Our own loop repeats calls, with a deadline; a client that also repeats only hides time.
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 10
 _CONFIG: dict[str, Any] = {
@@ -523,7 +523,7 @@ class S3Store(FsspecStore):
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
-        # 400 RequestTimeout: the connection stalled, nothing is wrong with the request.
+        # 400 RequestTimeout: the connection stalled; the request itself is valid.
         return super()._is_refused(error, status) and error_code_of(error) != "RequestTimeout"
 
 
@@ -540,8 +540,8 @@ class GcsStore(FsspecStore):
     def file_system_class(self) -> Any:
         """As ``FsspecStore.file_system_class``: always the plain class.
 
-        The extended one asks a gRPC control service for each bucket's kind first: that needs a permission of
-        its own, and an endpoint that does not have the service is waited for until a time-out.
+        The extended class first asks a gRPC control service for each bucket's kind. That needs another permission,
+        and an endpoint without this service costs a wait until the timeout.
         """
         return next(cls for cls in super().file_system_class().__mro__ if cls.__module__ == "gcsfs.core")
 
@@ -550,14 +550,14 @@ class GcsStore(FsspecStore):
         import aiohttp
 
         given = options.get("requests_timeout")
-        if given is None:  # else five minutes
+        if given is None:  # gcsfs's own default is five minutes
             given = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
         elif isinstance(given, int | float):
             given = aiohttp.ClientTimeout(total=given)
         return {**options, "requests_timeout": given}
 
     def _prepared(self, file_system: Any) -> Any:
-        # It tries six times, with half a minute of pauses, inside one call.
+        # gcsfs tries six times within one call, with half a minute of pauses.
         once = getattr(type(file_system)._request, "__wrapped__", None)
         if once is not None:
             file_system._request = functools.partial(once, file_system)
@@ -573,7 +573,7 @@ class GcsStore(FsspecStore):
                 return
             more = {"pageToken": page["nextPageToken"]}
 
-    # gcsfs turns 403 and some 400 into plain errors without their response.
+    # gcsfs turns 403 and some 400 answers into plain errors without a response.
     def _is_forbidden(self, error: Exception, status: int | None) -> bool:
         return super()._is_forbidden(error, status) or (status is None and str(error).startswith("Forbidden"))
 
@@ -591,15 +591,15 @@ class AzureStore(FsspecStore):
     is_taken_forbidden: ClassVar[bool] = True
 
     def _prepared(self, file_system: Any) -> Any:
-        # The SDK tries four times, with 15 s and more between, and waits 60 s. adlfs hands no settings on, and the
-        # time-outs that it takes are not those of a listing.
+        # The SDK tries four times, 15 s or more apart, and waits 60 s. adlfs passes no retry settings on, and the
+        # timeouts that it accepts do not apply to listings.
         config = file_system.service_client._config
         policy, connection = config.retry_policy, config.transport.connection_config
         policy.total_retries = policy.connect_retries = policy.read_retries = policy.status_retries = 0
         given = self._file_system_options()
         connection.timeout = given.get("connection_timeout", _CONNECT_SECONDS)
         connection.read_timeout = given.get("read_timeout", _READ_SECONDS)
-        config.max_single_put_size = self.size_bytes_max  # else 64 MiB
+        config.max_single_put_size = self.size_bytes_max  # the default is 64 MiB
         return file_system
 
     def _one_request(self, size_bytes: int) -> dict[str, int]:
@@ -620,7 +620,7 @@ class AzureStore(FsspecStore):
         return listed
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
-        # Azure says 409 for a taken name, and for other conflicts under other codes.
+        # Azure answers 409 for a taken name, and for other conflicts with other error codes.
         if status == 409:
             code = error_code_of(error)
             return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))

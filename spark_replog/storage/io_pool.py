@@ -1,9 +1,9 @@
-"""Threads for storage calls: daemons, one pool per process, one lane per root.
+"""Daemon threads for storage calls: one pool per process, one lane per root.
 
-A hung mount blocks a thread for ever. Lanes keep that inside one root: every lane has
-threads of its own, never more than ``lane_threads_max``. Threads are daemons, so a hung one
-never keeps a Spark worker alive, and a forked child starts with a pool of its own.
-When the process ends no further call begins: who asks for one, or waits for one, gets ``SystemExit``.
+A hung mount blocks a thread for ever. Lanes confine that to one root: each lane has its own threads, at most
+``lane_threads_max``. Threads are daemons, so a hung one never keeps a Spark worker alive. A forked child starts with
+its own pool. When the process ends, no further call begins: submitting one, or waiting for one, raises
+``SystemExit``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 class _Lane:
-    """A queue and the threads that serve it: as many as it has open jobs, up to a limit."""
+    """A queue and its threads: as many as there are open jobs, up to a limit."""
 
     def __init__(self, name: str, threads_max: int) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class _Lane:
         self._lock = threading.Lock()
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._open_count = 0
-        """Jobs that wait or run."""
+        """Jobs waiting or running."""
         self._thread_count = 0
         self._is_ended = False
 
@@ -54,11 +54,11 @@ class _Lane:
         except RuntimeError:
             with self._lock:
                 self._thread_count -= 1
-                if self._thread_count == 0 and job[0].cancel():  # the next thread passes over it
+                if self._thread_count == 0 and job[0].cancel():  # the next thread skips the cancelled job
                     raise
 
     def end(self) -> None:
-        """Begin no further job: the process ends."""
+        """Begin no further job, because the process ends."""
         with self._lock:
             self._is_ended = True
             left = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
@@ -86,9 +86,9 @@ class _Lane:
             try:
                 if is_wanted:
                     result = function(*args, **kwargs)
-            except BaseException as raised:  # the caller's to judge, whatever it is
+            except BaseException as raised:  # the caller gets it, whatever it is
                 error = raised
-            with self._lock:  # before the answer: whoever gets it may have the next job
+            with self._lock:  # before the answer: whoever gets it may submit the next job
                 self._open_count -= 1
             if error is not None:
                 future.set_exception(error)
@@ -111,19 +111,19 @@ class IoPool:
         self.forget()
 
     def forget(self) -> None:
-        """Begin without lanes. A forked child has none of the parent's threads, and may have inherited a held lock."""
+        """Drop all lanes. A forked child has none of the parent's threads, and may have inherited a held lock."""
         self._lock = threading.Lock()
         self._lanes: dict[str, _Lane] = {}
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run the call on the lane that calls without a root share."""
+        """Run the call on the lane shared by calls without a root."""
         return self.submit_to("", function, *args, **kwargs)
 
     def submit_to(self, lane: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run the call on a lane: a root's URL, so that one hung root holds only its own threads.
+        """Run the call on a lane: a root's URL, so that a hung root blocks only its own threads.
 
         Returns:
-            A future; cancelling works while the call waits for a thread.
+            A future; it can be cancelled while the call waits for a thread.
         """
         future: Future[T] = Future()
         found = self._lanes.get(lane)

@@ -1,4 +1,4 @@
-"""Objects in a dict of this process: ``memory://name``. For tests and trying things out."""
+"""Objects in a dict of this process: ``memory://name``. For tests and experiments."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 class MemoryStore:
-    """An ObjectStore over a dict that every store of the same URL shares, in this process only.
+    """An ObjectStore over a dict that all stores with the same URL share, in this process only.
 
     Args:
-        url: ``memory://name``; pickles by name.
+        url: ``memory://name``; pickles by this URL.
     """
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Which file system holds a folder, and whether a root may be there: this machine's table of mounts."""
+"""Finds the file system of a folder in this machine's mount table, and whether it suits a root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustr
 
 
 class MountedFileSystem(NamedTuple):
-    """What holds a path: ``ext4``, ``nfs4``, ... and its options; "" and none where unknown."""
+    """The file system of a path: type (``ext4``, ``nfs4``, ...) and mount options; "" and none if unknown."""
 
     type: str
     options: frozenset[str]
@@ -21,7 +21,7 @@ class MountedFileSystem(NamedTuple):
         return self.type.startswith(_REMOTE_TYPES)
 
     def nfs_faults(self) -> list[str]:
-        """Return how an NFS mount differs from what a root needs, as mount options. Source: nfs(5)."""
+        """Return the mount options of an NFS mount that a root must not have, or lacks. Source: nfs(5)."""
         if not self.type.startswith("nfs"):
             return []
         faults = [f"it is mounted '{each}': mount it 'hard'" for each in ("soft", "softerr") if each in self.options]
@@ -33,10 +33,10 @@ class MountedFileSystem(NamedTuple):
 
 
 def file_system_of(url: str) -> MountedFileSystem:
-    """Return the mount that contains a path, or what a URL ``file://`` names.
+    """Return the mount that contains a path or a ``file://`` URL.
 
-    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; after the lone dash are the
-    type, the source and the options of the file system.
+    Source: proc(5), /proc/pid/mountinfo: field 5 is the mount point, field 6 its options; type, source and options of
+    the file system follow a lone dash.
     """
     real = os.path.realpath(url.removeprefix("file://"))
     best, found = "", MountedFileSystem("", frozenset())

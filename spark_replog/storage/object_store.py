@@ -1,4 +1,4 @@
-"""The four verbs on one root, and what a create can answer."""
+"""The operations on one root, and the outcomes of a create."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class CreateOutcome(Enum):
-    """What is known after a create-if-absent."""
+    """Outcome of a create-if-absent."""
 
     CREATED = "created"
-    """This call's bytes are under the name, durably."""
+    """The object has this call's bytes, durably."""
     EXISTS = "exists"
-    """Other bytes hold the name."""
+    """The name is taken, by other bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,20 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """Immutable objects under string keys below one root URL. Picklable; holds no open handle.
 
-    A write is atomic in name and content: a reader sees the whole object or none of it.
+    A write is atomic: a reader sees the whole object or none of it.
     Handles are opened lazily per process id, so a forked child never uses its parent's.
     """
 
     url: str
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
-        """Return the bytes [start, start + size_bytes), or None where the object is absent.
+        """Return the bytes [start, start + size_bytes), fewer at the object's end; None if the object is absent.
 
-        Shorter than asked where the object ends. Local roots answer large ranges with a
-        memoryview over a memory map.
+        Local roots return large ranges as a memoryview over a memory map.
 
         Raises:
-            RetriableError: KAFKA_STORAGE_ERROR or REPLOG_STORE_UNAVAILABLE; nothing is known.
+            RetriableError: KAFKA_STORAGE_ERROR, REPLOG_STORE_UNAVAILABLE, REPLOG_STORE_REFUSED or REPLOG_ROOT_STALE;
+                nothing is known about the object.
         """
         ...
 
@@ -54,12 +54,12 @@ class ObjectStore(Protocol):
 
         Args:
             key: path below the root, '/'-separated.
-            data: the body, or its pieces in order (never joined where the backend can gather).
+            data: the body, or its pieces in order (not joined if the backend can gather).
             make_parent: make the LAST folder level if missing; never a higher one.
 
         Raises:
-            ReplogError: REPLOG_STORE_REFUSED: nothing was written, trying again is pointless.
-            OutcomeUnknownError: REPLOG_STORE_OUTCOME_UNKNOWN: may have been written.
+            ReplogError: REPLOG_STORE_REFUSED: nothing was written, and a retry would fail too.
+            OutcomeUnknownError: REPLOG_STORE_OUTCOME_UNKNOWN: the object may have been written.
         """
         ...
 
@@ -70,14 +70,14 @@ class ObjectStore(Protocol):
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """Yield objects whose key starts with the prefix and is above `after`, in key order, never from a cache.
 
-        What is not above costs no look at a file, and no part of an answer of a bucket that can begin there.
+        Lower keys cost no stat of their files; buckets that support it begin the listing after them.
         """
         ...
 
     def delete(self, key: str) -> None:
-        """Delete the object; absent is success.
+        """Delete the object; success if it is absent.
 
-        A key that ends with a slash names a folder: it goes if it is empty. No-op on object stores.
+        A key that ends with a slash names a folder, which is removed if empty. No-op on object stores.
         """
         ...
 

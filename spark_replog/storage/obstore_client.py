@@ -1,6 +1,6 @@
-"""obstore, a client in native code for S3 and Azure, with the few calls of fsspec that stores make.
+"""Wraps obstore, a native client for S3 and Azure, in the few fsspec calls that stores make.
 
-Its own API only: its fsspec wrapper drops ``mode="create"`` and overwrites. It never repeats a request.
+Uses only obstore's own API: its fsspec wrapper drops ``mode="create"`` and overwrites. It never repeats a request.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ BYTES_MAX = 64 * 1024
 NAMES_PER_PAGE = 1_000
 _CONNECT_SECONDS = 5
 _ANSWER_SECONDS = 30
-"""To the next byte of an answer; the time that a body takes to be sent counts, so it is longer than fsspec's."""
+"""Until the next byte of an answer. Longer than fsspec's, since the time to send a body counts too."""
 _CALL_SECONDS = 300
 _STATUS = re.compile(r"(?:Server returned [^:]*status code: |\(code: )(\d{3})\b")
 _AFTER_THE_END = "Wanted range starting at"
-"""How obstore reads an empty answer to a range at the object's end."""
+"""How obstore reports an empty answer to a range at the object's end."""
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS_OF_CLASS = {
     "AlreadyExistsError": 412, "FileNotFoundError": 404, "PermissionDeniedError": 403, "UnauthenticatedError": 401
 }  # fmt: skip
 _CLASS_OF_STATUS = {404: ("FileNotFoundError",), 412: ("AlreadyExistsError", "PreconditionError")}
-"""Only of these does such a status speak of the object: a server of credentials may answer it too."""
+"""Such a status concerns the object only with one of these classes: a credential server may answer it too."""
 _ENVIRONMENT = re.compile(
     r"AWS_(ENDPOINT|SSE_|SERVER_SIDE|CHECKSUM|REQUEST_PAYER|S3_EXPRESS|DEFAULT_CLIENT|PROXY|ALLOW_)|AZURE_"
 )
-"""Variables that obstore reads and the other client does not, or in another way."""
+"""Variables that obstore reads and the other client ignores or interprets differently."""
 
 _is_inherited = False
 
 
 _making = threading.Lock()
 _clients: dict[str, ObstoreClient] = {}
-"""By a digest of place and options, which may hold keys. Never let go: see ``fsspec_store._KEPT``."""
+"""By a digest of root, settings and environment, which may hold secrets. Never released: see ``fsspec_store._KEPT``."""
 
 
 def _note_fork() -> None:
@@ -57,11 +57,11 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 class ObstoreError(OSError):
-    """What went wrong with a request.
+    """The failure of a request.
 
     Attributes:
-        status: of HTTP; None without an answer to it.
-        error_code: the service's own word, "" without one.
+        status: HTTP status; None without an answer.
+        error_code: the service's own code, "" without one.
     """
 
     def __init__(self, text: str, status: int | None, error_code: str) -> None:
@@ -71,7 +71,7 @@ class ObstoreError(OSError):
 
 
 class ObstoreSettings(NamedTuple):
-    """What one of obstore's store classes takes for a root."""
+    """Arguments of obstore's store class for one root."""
 
     class_name: str
     place: str
@@ -82,19 +82,19 @@ class ObstoreSettings(NamedTuple):
 def is_inherited() -> bool:
     """Return whether this process was forked from one that uses obstore.
 
-    Its threads do not survive a fork, and a child that opens connections nevertheless breaks its parent's: they share
+    Its threads do not survive a fork. A child that opens connections anyway breaks its parent's, since they share
     one event poll.
     """
     return _is_inherited
 
 
 def settings_of(url: str, given: Mapping[str, Any], *, is_forced: bool) -> ObstoreSettings | str:
-    """Return a root's settings, or why its options do not mean the same to obstore.
+    """Return a root's settings, or why obstore would interpret its options differently.
 
     Args:
         url: normalised.
         given: the root's storage options.
-        is_forced: leave to obstore what the options do not say: credentials, region.
+        is_forced: let obstore find what the options omit: credentials, region.
     """
     if importlib.util.find_spec("obstore") is None:
         return "the package obstore is not installed (pip install 'spark-replog[fast]')"
@@ -128,7 +128,7 @@ def _of_s3(place: str, left: dict[str, Any]) -> dict[str, Any]:
         "disable_bulk_delete": True,
         "skip_signature": _is_true(left.pop("anon", False)),
         "client_options": _client_options(endpoint, config),
-        # As the other client: plain paths at an endpoint that is named, no checksum of a body under TLS.
+        # As the other client: path-style URLs at a given endpoint, no checksum of the body under TLS.
         "virtual_hosted_style_request": endpoint is None and "." not in place,
         "unsigned_payload": endpoint is None or endpoint.startswith("https:"),
     }
@@ -146,7 +146,7 @@ def _of_s3(place: str, left: dict[str, Any]) -> dict[str, Any]:
 
 
 def _missing_of_s3(options: Mapping[str, Any]) -> str:
-    """Return what the options leave to a search that the two clients do not do alike."""
+    """Return what the options omit that the two clients would search for differently; "" if nothing."""
     if "region" not in options:
         return "neither a region nor an endpoint is given"
     if options["skip_signature"]:
@@ -214,7 +214,7 @@ def _is_true(value: Any) -> bool:
 
 
 def client_of(root: str, settings: ObstoreSettings) -> ObstoreClient:
-    """Return this process's client of a root: making one takes 10 ms, and each has connections of its own.
+    """Return this process's client of a root: making one takes 10 ms, and each has its own connections.
 
     Raises:
         ValueError: as ``ObstoreClient``.
@@ -231,10 +231,10 @@ class ObstoreClient:
     """Objects of one root by full names, in this process only.
 
     Args:
-        root: what the names of its objects begin with: the bucket and the root's folder.
+        root: prefix of its objects' full names: the bucket and the root's folder.
 
     Raises:
-        ValueError: obstore does not take these settings.
+        ValueError: obstore does not accept these settings.
     """
 
     def __init__(self, root: str, settings: ObstoreSettings) -> None:
@@ -270,7 +270,7 @@ class ObstoreClient:
             self._store.delete(path[self._cut :])
 
     def listed(self, prefix: str, after: str) -> list[tuple[str, int]]:
-        """Return names below the root and sizes of the objects of the prefix's folder whose name is above `after`."""
+        """Return names (below the root) and sizes of the objects in the prefix's folder whose name is above `after`."""
         with _translated():
             folder = prefix.rpartition("/")[0] or None
             pages = self._store.list(folder, offset=after or None, chunk_size=NAMES_PER_PAGE)
@@ -298,7 +298,7 @@ def _translated() -> Iterator[None]:
 
 
 def _caught(error: BaseException) -> BaseException:
-    """Return the error; raise it where it is none of obstore's: its panics are not of ``Exception``."""
+    """Return an ``Exception`` or an obstore panic, which is not an ``Exception``; raise anything else."""
     if isinstance(error, Exception) or type(error).__name__ == "PanicException":
         return error
     raise error

@@ -1,4 +1,4 @@
-"""From a root's URL to its store: one primitive per backend, everything else refused by name."""
+"""Opens the store of a root's URL: one create-if-absent primitive per backend; other schemes are refused by name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def options_of_root(
     """Return the options of one root without their scope.
 
     ``NAME`` is for every root, ``SCHEME.NAME`` for roots of that scheme, ``URL.NAME`` for the root at that URL
-    and those below it. The narrower scope wins, of two URLs the longer. Case does not count in a scope: Spark
-    hands option names over in lower case.
+    and those below it. The narrower scope wins; of two URLs, the longer. Scopes ignore case, since Spark passes option
+    names in lower case.
 
     Args:
         storage_options: as the user gave them, without the ``storage.`` prefix.
-        schemes: that take options.
-        aliases: other names of these.
+        schemes: those that take options.
+        aliases: other names of these schemes.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION: a scope that is neither one of these schemes nor a URL of one.
@@ -68,7 +68,7 @@ _REMOTE_STORES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "webhdfs": ("webhdfs_store", "WebHdfsStore"),
     }
 )
-"""Module and class by scheme: fsspec is imported for a root that needs it, as that takes longer than a look at one."""
+"""Module and class by scheme. Imported only when needed: importing fsspec takes longer than reading a root file."""
 _ALIASES = MappingProxyType({"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"})
 SUPPORTED = (
     "a local or NFS path, file://, s3:// (s3a://), gs:// (gcs://), abfs:// (abfss://, az://), webhdfs://, memory://"
@@ -76,24 +76,24 @@ SUPPORTED = (
 
 
 def normalise_url(url: str) -> str:
-    """Return a root's URL in the one form that is compared and recorded: one scheme a backend, no trailing
+    """Return a root's URL in the form that is compared and recorded: one scheme per backend, no trailing
     slash. A bare path becomes ``file://`` plus its absolute form.
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a remote URL
-            without a place; REPLOG_INVALID_OPTION: a path that is not text and cannot be recorded in a root file,
-            a remote URL with a query, a fragment or a part like '..', or one with a password, which is not shown.
+            without a bucket, container or host; REPLOG_INVALID_OPTION: a path that is not UTF-8, or a remote URL with
+            a query, a fragment, a part like '..', or a password, which the error does not show.
     """
     text = url.strip()
     try:
         text.encode()
-    except UnicodeEncodeError:  # on a command line Python keeps bytes that are not UTF-8 as surrogates
+    except UnicodeEncodeError:  # Python keeps bytes of a command line that are not UTF-8 as surrogates
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION, f"the path {os.fsencode(text)!r} is not UTF-8 text. Rename the folder."
         ) from None
     if "://" not in text:
         text = text.removeprefix("file:")
-        if _SINGLE_SLASH_SCHEME.match(text):  # dbfs:/x, s3:/x: a local folder of that name is never meant
+        if _SINGLE_SLASH_SCHEME.match(text):  # dbfs:/x, s3:/x: nobody means a local folder of that name
             raise _unsupported(text.partition(":")[0], text)
         return f"file://{os.path.abspath(os.path.expanduser(text))}"
     scheme, _, rest = text.partition("://")
@@ -134,13 +134,13 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
 
     Args:
         url: root URL or a bare path.
-        storage_options: the fsspec file system's own options, some for this kind of root or this root only
-            (``root_options``); local and memory roots take none.
+        storage_options: the fsspec file system's own options, some scoped to a scheme or a root
+            (``options_of_root``); local and memory roots ignore them.
         fsync: False gives up durability on local roots (throw-away stores).
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no proven create-if-absent for this scheme;
-            REPLOG_INVALID_OPTION: an option for a scheme that takes none.
+            REPLOG_INVALID_OPTION: a scope for a scheme that takes no options, or a wrong ``client``.
     """
     url = normalise_url(url)
     scheme = scheme_of(url)
@@ -153,13 +153,13 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
     if remote is not None:
         made: type[FsspecStore] = getattr(import_module(f"spark_replog.storage.{remote[0]}"), remote[1])
         store = made(url, options)
-        store.check_client()  # a missing package or an unknown class fails here, not in a task
+        store.check_client()  # fail here, not in a task, on a missing package or an unknown class
         return store
     raise _unsupported(scheme, url)
 
 
 def client_name(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS) -> str | None:
-    """Return which client serves a root in this process, obstore or fsspec; None where it needs none.
+    """Return which client serves a root in this process, obstore or fsspec; None if it needs none.
 
     Raises:
         InvalidConfigError: as ``open_store``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_replog.ids import LedgerId
 
 ROOT_FILE_KEY = "replog.json"
-"""What a root is; write-once, made before anything else."""
+"""The identity of a root; write-once, made before anything else."""
 LEDGERS_PREFIX = "ledgers/"
 
 
@@ -50,7 +50,7 @@ def page_key(ledger_id: LedgerId, name: str) -> str:
 
 
 def out_key(ledger_id: LedgerId) -> str:
-    """Return the key of what says that this root's journal of the ledger forgot records."""
+    """Return the key of the file that marks this root's journal of the ledger as having lost records."""
     return f"{LEDGERS_PREFIX}{ledger_id}/out"
 
 
@@ -75,7 +75,7 @@ def data_key(ledger_id: LedgerId, generation: int, name: str) -> str:
 
 
 def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
-    """Return a data object's name: who wrote it, for people; ``unique`` alone keeps names apart.
+    """Return a data object's name. It tells people the writer; only ``unique`` makes names distinct.
 
     Args:
         query: short form of the query or producer id (8 characters are enough).
@@ -87,7 +87,7 @@ def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
 
 
 def ledger_folders(ledger_id: LedgerId, *, metadata: bool = True) -> tuple[str, ...]:
-    """Return the folders that making a ledger makes on a root; no later write makes one above ``data/``.
+    """Return the folders that a new ledger gets on a root; later writes never make the ledger's own folder.
 
     Args:
         metadata: whether the root holds journals.

@@ -18,19 +18,19 @@ from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
 
 MAP_SIZE_BYTES_MIN = 65536
-"""From this size on a range is mapped; below, the map's page faults cost more than the copy."""
+"""Ranges from this size on are mapped; for smaller ones, page faults cost more than the copy."""
 TEMP_PREFIX = ".tmp-"
 TEMP_FILE_AGE_MS = 86_400_000
-"""So old a temp file was left by an interrupted writer."""
+"""A temp file of this age was left by an interrupted writer."""
 _HIDDEN_PREFIXES = (TEMP_PREFIX, ".nfs")
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FLUSH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-"""What is opened by O_PATH cannot be flushed."""
+"""Without O_PATH, since such a descriptor cannot be flushed."""
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK: opening a named pipe must not wait for its other end."""
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FOLDER_BITS, _FILE_BITS = 0o3777, 0o644
-"""What a new folder or file takes of the mode of the folder above. A file is never written again: read bits only."""
+"""Mode bits that a new folder or file takes from the folder above. Files are never written again: read bits only."""
 _WRITEV_PIECES_MAX = 1024
 _READ_SIZE_BYTES_MAX = 1 << 30
 _REFUSED_ERRNOS = frozenset(
@@ -52,20 +52,20 @@ _REFUSED_ERRNOS = frozenset(
         errno.ELOOP,
     }
 )
-"""Definite before the link: nothing is visible, and the same call would fail again."""
+"""Definite if raised before the link: nothing is visible, and the same call would fail again."""
 _SYMLINK_TEXT = (
     "a symbolic link is below the root. Links are not followed, because they can lead out of it. Replace it by the "
     "folder or file itself; to use another disk, mount it there."
 )
 _NO_LINKS_ERRNOS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""From link(2) in a folder that has just taken the file: hard links are refused there."""
+"""From link(2), in a folder where the temp file could be created: hard links are refused there."""
 
 
 class PosixStore:
-    """An ObjectStore over a directory. Safe over threads, forks and processes; keeps no handle open.
+    """An ObjectStore over a directory. Safe across threads, forks and processes; keeps no handle open.
 
     The root may be a symbolic link; below it none is followed. New folders and files take group and mode from the
-    folder above, whatever the umask, so that all writers of a root can work in the folders of each other.
+    folder above, whatever the umask, so that all writers of a root can work in each other's folders.
 
     Args:
         url: ``file:///dir`` or a plain absolute path.
@@ -79,17 +79,17 @@ class PosixStore:
         self._is_local: bool | None = None
         self._reached_folders: dict[str, tuple[int, int] | None] = {}
         self._durable_folders: dict[str, tuple[int, int] | None] = {}
-        """Device and inode of folders that were reached without a link, and that are durably in their parents."""
+        """Device and inode of folders: those reached without a link, and those durable in their parents."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.url, self._fsync)
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
-        """Return the range: a memoryview over a map from 64 KiB on, else bytes; None where absent.
+        """Return the range: on a local disk a memoryview over a map from 64 KiB on, else bytes; None if absent.
 
         Raises:
             RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_STORE_REFUSED: no permission, or a symbolic
-                link below the root; REPLOG_ROOT_STALE where the root directory itself is missing (so a vanished root
+                link below the root; REPLOG_ROOT_STALE if the root directory itself is missing (so a vanished root
                 never looks like an empty one).
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
@@ -144,7 +144,7 @@ class PosixStore:
         """Make a folder and those above it below the root; an empty prefix makes the root itself.
 
         Raises:
-            ReplogError: REPLOG_STORE_REFUSED where the root is missing and not asked for by name.
+            ReplogError: REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty.
             RetriableError: KAFKA_STORAGE_ERROR.
             CorruptDataError: CORRUPT_MESSAGE: the prefix could leave the root.
         """
@@ -162,7 +162,7 @@ class PosixStore:
             raise self._read_failed(error, key_prefix) from error
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield the files whose key starts with the prefix and is above `after`, in key order; without temp files."""
+        """Yield files whose key starts with the prefix and is above `after`, in key order, without temp files."""
         folder, _, start_of_name = prefix.rpartition("/")
         if folder and KEY.fullmatch(folder) is None:
             raise refused_key(folder, self.url)
@@ -172,7 +172,7 @@ class PosixStore:
             raise self._read_failed(error, prefix) from error
 
     def delete(self, key: str) -> None:
-        """Remove the file, or the empty folder; absent is success. Needs no free space."""
+        """Remove the file, or the empty folder; success if absent. Needs no free space."""
         if KEY.fullmatch(key.removesuffix("/")) is None:
             raise refused_key(key.removesuffix("/"), self.url)
         folder, _, name = key.removesuffix("/").rpartition("/")
@@ -180,7 +180,7 @@ class PosixStore:
             folder_fd = self._open_folder(folder)
             try:
                 if key.endswith("/"):
-                    with suppress(OSError):  # not empty: a writer made something in it
+                    with suppress(OSError):  # not empty: a writer has created something in it
                         os.rmdir(name, dir_fd=folder_fd)
                     return
                 os.unlink(name, dir_fd=folder_fd)
@@ -194,7 +194,7 @@ class PosixStore:
     def _open_file(self, key: str) -> int | None:
         """Return a descriptor of the file; None if its folder is known and has no such file.
 
-        The usual case takes one look at the file and one at the folder, which must be the one that was reached before.
+        Usually costs one open of the file and one stat of the folder, which must be the same as when it was reached.
         """
         folder, _, name = key.rpartition("/")
         known = self._reached_folders.get(folder)
@@ -218,12 +218,12 @@ class PosixStore:
     ) -> int:
         """Return a descriptor of the folder, reached without a symbolic link on the way from the root.
 
-        A folder that was reached part by part once is opened by its path and must be the same one: a link in its way
-        could only lead to that very folder. What is made is durable in its parent, also where another process has
-        just made it, so folders of other writers are flushed once per process.
+        A folder that was once reached part by part is opened by its path and must be the same one: a link on the way
+        could only lead to that same folder. With ``make_last`` or ``make_all``, the folders are durable in their
+        parents, even if another process has just made them: each is flushed at least once per process.
 
         Raises:
-            OSError: ELOOP where a part is a symbolic link.
+            OSError: ELOOP if a part is a symbolic link.
         """
         known = (self._durable_folders if make_last else self._reached_folders).get(folder)
         if known is not None and not make_all:
@@ -274,13 +274,13 @@ class PosixStore:
     def _fill_temp(
         self, fd: int, folder_fd: int, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]
     ) -> bool:
-        """Write and flush the file and close it; False where this way of writing is refused."""
+        """Write, flush and close the file; return False if this way of writing is refused."""
         try:
             if not write(fd, pieces):
                 return False
             _take_mode(fd, os.fstat(folder_fd), _FILE_BITS)
             if self._fsync:
-                # Direct writes too: the disk's own cache and the file's length have to be made durable.
+                # Also after direct writes: the disk's own cache and the file's length must be made durable.
                 os.fsync(fd)
             return True
         finally:
@@ -291,7 +291,7 @@ class PosixStore:
             os.link(temp_name, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
             outcome = CreateOutcome.CREATED
         except FileExistsError:
-            # NFS: the answer to our own LINK can be lost and its repetition answers EEXIST.
+            # NFS: the answer to our own LINK can be lost, and its repetition gets EEXIST.
             is_ours = _is_same_file(folder_fd, temp_name, name)
             outcome = CreateOutcome.CREATED if is_ours else CreateOutcome.EXISTS
         except OSError as error:
@@ -301,7 +301,7 @@ class PosixStore:
                 raise _NoHardLinksError(error.errno, error.strerror) from error
             raise
         if self._fsync:
-            # A loser flushes as well: the winner may not have yet, and EXISTS is acted upon.
+            # A loser flushes too: the winner may not have flushed yet, and callers act on EXISTS.
             try:
                 _fsync_folder(folder_fd)
             except OSError as error:
@@ -350,7 +350,7 @@ class PosixStore:
     def _scan(self, folder: str, start_of_name: str, after: str) -> list[tuple[str, int | None]]:
         """Return keys and sizes in one folder, in key order; a folder has a trailing slash and no size.
 
-        'a.b' sorts before 'a/x': a folder takes part under its name with the slash.
+        A folder sorts by its name with the slash, since 'a.b' is before 'a/x'.
         """
         path_fd = self._open_folder(folder)
         try:
@@ -378,8 +378,8 @@ class PosixStore:
 
     def _is_local_disk(self) -> bool:
         if self._is_local is None:
-            # A read error under a map is SIGBUS, which ends the process: never map what a network can lose. And
-            # direct writes mean other things there.
+            # A read error in a map is SIGBUS, which kills the process, so network files are never mapped. Direct
+            # writes also behave differently there.
             self._is_local = not file_system_of(self._root).is_remote
         return self._is_local
 
@@ -442,17 +442,17 @@ class PosixStore:
 
 
 def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> int:
-    """Remove, or only count, what interrupted writers left under a root; return how many files. Needs no free space.
+    """Remove, or only count, temp files of interrupted writers under a root; return their number. Needs no free space.
 
-    A writer that still works on so old a file gets a definite error, and nothing of it is visible.
+    A writer that still uses so old a file gets a definite error, and nothing of it is visible.
 
     Args:
-        url: of the root, as ``PosixStore``'s.
+        url: of the root, as in ``PosixStore``.
         min_age_ms: since the file's last change, by the file system's own clock.
         is_dry_run: only count.
 
     Raises:
-        ReplogError: REPLOG_STORE_REFUSED: the root is read-only or another user's; some may be removed.
+        ReplogError: REPLOG_STORE_REFUSED: the root is read-only or another user's; some files may be removed.
     """
     root = os.path.abspath(url.removeprefix("file://"))
     swept_count = 0
@@ -478,7 +478,7 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
 
 
 class _UnconfirmedError(OSError):
-    """The name may exist, or may be lost with a power failure. It has no errno, so it is never REFUSED."""
+    """The name may exist, or a power failure may lose it. Has no errno, so it is never reported as REFUSED."""
 
 
 class _NoHardLinksError(OSError):
@@ -486,7 +486,7 @@ class _NoHardLinksError(OSError):
 
 
 def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
-    """Return whether a link(2) that was answered EEXIST is nevertheless ours.
+    """Return whether the name is our own file although link(2) returned EEXIST.
 
     The link count proves nothing: a backup that makes hard links changes it.
     """
@@ -498,7 +498,7 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
 
 
 def _identity(place: int | str) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor or a path; None if the file system has none."""
+    """Return device and inode of a descriptor or a path; None if they cannot be read."""
     try:
         found = os.fstat(place) if isinstance(place, int) else os.lstat(place)
     except OSError:
@@ -507,13 +507,13 @@ def _identity(place: int | str) -> tuple[int, int] | None:
 
 
 def _take_mode(fd: int, above: os.stat_result, bits: int) -> None:
-    """Give a new file or folder the group of the folder above, and those bits of its mode, whatever the umask."""
+    """Give a new file or folder the group of the folder above and ``bits`` of its mode, whatever the umask."""
     made = os.fstat(fd)
     mode = stat.S_IMODE(above.st_mode) & bits
     if made.st_gid != above.st_gid:
         try:
             os.fchown(fd, -1, above.st_gid)
-        except OSError:  # not a member: what is meant for that group is not given to this user's own
+        except OSError:  # not a member: do not give this user's own group the rights meant for that one
             mode &= ~(stat.S_IRWXG | stat.S_ISGID)
     if stat.S_IMODE(made.st_mode) != mode:
         with suppress(OSError):  # some network file systems have no modes
@@ -527,7 +527,7 @@ _temp_token = os.urandom(16).hex()
 
 
 def _new_temp_token() -> None:
-    global _temp_token  # of one process: a forked child makes its own
+    global _temp_token  # unique per process: a forked child makes its own
     _temp_token = os.urandom(16).hex()
 
 

@@ -1,7 +1,7 @@
-"""Does this root keep its word? Create-if-absent under a race, ranges, listing, deletion.
+"""Tests a root: create-if-absent under a race, ranges, listing, deletion.
 
 Runs in init, doctor and broker add, never on the commit path. It shows that the primitive works
-now, through this client, from this host; not durability, and not races between hosts.
+now, through this client, from this host. It tests neither durability nor races between hosts.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _BODY_SIZE_BYTES = 3000
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """The result of a probe that found no fault."""
+    """The result of a probe that found no error."""
 
     url: str
     file_system: str
-    """Scheme, or for directories the mount's type (``ext4``, ``nfs4``)."""
+    """The scheme; for directories the mount's type (``ext4``, ``nfs4``)."""
     duration_ms: int
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """Return the report in the form that the cluster ledger keeps as JSON."""
+        """Return the report in the form that the cluster ledger stores as JSON."""
         return {
             "fileSystem": self.file_system,
             "durationMs": self.duration_ms,
@@ -45,13 +45,13 @@ class ProbeReport:
 
 
 def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeReport:
-    """Try the four verbs on a root, in a folder of its own, removed again.
+    """Test create, get, list and delete on a root, in a temporary folder.
 
     Args:
-        store: best with retries, since some clients report their own write as existing.
+        store: preferably with retries, since some clients report their own write as existing.
 
     Raises:
-        ReplogError: REPLOG_STORE_LIES: the store does not do what it says; REPLOG_STORE_REFUSED.
+        ReplogError: REPLOG_STORE_LIES: the store's answers contradict its contents; REPLOG_STORE_REFUSED.
         OutcomeUnknownError, RetriableError: no answer; nothing is known about the store.
     """
     started_ms = clock.monotonic_ms()
@@ -61,7 +61,7 @@ def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeRepor
     try:
         _probe_sequence(store, keys[0])
         sizes = {keys[0]: _BODY_SIZE_BYTES}
-        # A pool of its own: all racers must run at once, whatever else this process does.
+        # A separate pool: all racers must run at once, whatever else this process does.
         pool = IoPool(lane_threads_max=RACE_THREADS)
         for key in keys[1:]:
             sizes[key] = _probe_race(store, key, pool)
@@ -101,7 +101,7 @@ def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
             if racer.result(_RACE_TIMEOUT_SECONDS) is CreateOutcome.CREATED:
                 winners.append(number)
         except OutcomeUnknownError:
-            # 409 asks to try again; the bytes below show the winner.
+            # 409 asks for a retry; the bytes below show the winner.
             continue
     found = store.get(key)
     _expect(found is not None, store, "racing creates left nothing")
@@ -138,7 +138,7 @@ def _clean_up(store: ObjectStore, folder: str) -> None:
         for info in list(store.list_keys(f"{folder}/")):
             store.delete(info.key)
         store.delete(f"{folder}/")
-    except ReplogError:  # the finding above counts; a leftover folder is harmless
+    except ReplogError:  # must not hide the probe's result; a leftover folder is harmless
         return
 
 

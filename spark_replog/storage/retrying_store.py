@@ -1,4 +1,4 @@
-"""Retries with a deadline, and recognises this process's own writes."""
+"""Retries calls until a deadline, and recognises this process's own writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BACKOFF_MS = 5.0
 BACKOFF_MS_MAX = 500.0
 LOOK_SIZE_BYTES_MIN = 256 * 1024
 _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED})
-"""A read that failed with one of these would fail again: it is not repeated."""
+"""Errors after which the same read would fail again: it is not repeated."""
 
 
 def _size_bytes(data: Buffer | Sequence[Buffer]) -> int:
@@ -40,16 +40,16 @@ def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
 
 
 class RetryingStore:
-    """An ObjectStore that repeats and counts calls until a deadline and distinguishes its own writes from others'.
+    """An ObjectStore that repeats calls until a deadline, counts them, and tells its own writes from others'.
 
     A client may send a PUT twice and then report its own object as existing; a lost answer proves
-    nothing. On a write-once store the bytes decide both cases. So EXISTS from
-    here always means OTHER bytes, provided that each body holds something unique to its writer.
+    nothing. On a write-once store the bytes decide both cases. So EXISTS from this store
+    always means OTHER bytes, provided that each body holds something unique to its writer.
 
     Args:
-        deadline_ms: after this long no further attempt starts (one attempt is always made).
+        deadline_ms: after this time no further attempt starts (one attempt is always made).
         jitter: returns numbers in [0, 1).
-        calls: counts each attempt; None: attempts are not counted for anyone.
+        calls: counts each attempt; None: a private counter.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class RetryingStore:
         """As ``ObjectStore.create``; EXISTS means that the name holds other bytes than these.
 
         Raises:
-            ReplogError: REPLOG_STORE_REFUSED, only where no attempt can have written.
-            OutcomeUnknownError: no attempt before the deadline showed what is under the name.
+            ReplogError: REPLOG_STORE_REFUSED, only if no attempt can have written.
+            OutcomeUnknownError: no attempt before the deadline showed which bytes the name has.
         """
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         failed_count = 0
@@ -103,12 +103,12 @@ class RetryingStore:
             except OutcomeUnknownError as error:
                 unknown = error
             except RetriableError as error:
-                # From the read after EXISTS: the name is taken; the writer is unknown.
+                # From the read after EXISTS: the name is taken, but the writer is unknown.
                 unknown = error
             except ReplogError as error:
                 if unknown is None:
                     raise
-                # Refused now, but an earlier attempt may have landed.
+                # Refused now, but an earlier attempt may have written the object.
                 raise self._outcome_unknown(key, error) from error
             if not self._wait(failed_count, deadline_ms):
                 raise self._outcome_unknown(key, unknown) from unknown
@@ -122,7 +122,7 @@ class RetryingStore:
         self._repeated("folder", key_prefix, self.store.make_folder)
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """As ``ObjectStore.list_keys``; a failure on the way starts again, so the whole list is held."""
+        """As ``ObjectStore.list_keys``; a failure restarts the listing, so the whole list is held in memory."""
         found = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix, after=after)))
         if len(found) > NAMES_PER_LIST:
             self.calls.count(self.url, "list", prefix, call_count=(len(found) - 1) // NAMES_PER_LIST)
@@ -151,10 +151,10 @@ class RetryingStore:
         return found
 
     def _look(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
-        """Return whose bytes hold the name before a create is repeated; None: nothing is known, or there are none.
+        """Return whose bytes have the name, before a create is repeated; None: unknown, or the name is free.
 
-        Only for a large body: it is not sent again for nothing, and a server may cut the connection in the middle of
-        it when the name is taken, so that a repeated create would never get an answer.
+        Only for a large body: it may not need sending again, and a server may cut the connection in the middle of
+        it if the name is taken, so that a repeated create would never get an answer.
         """
         if _size_bytes(data) < LOOK_SIZE_BYTES_MIN:
             return None
@@ -164,7 +164,7 @@ class RetryingStore:
             return None
 
     def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
-        """Return whose bytes hold the name; None where it is empty after all (a delete, a misread 409)."""
+        """Return whose bytes have the name; None if it is free after all (a delete, a misread 409)."""
         pieces = pieces_of(data)
         found = self._get(key, 0, _size_bytes(pieces) + 1)
         if found is None:

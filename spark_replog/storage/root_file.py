@@ -44,17 +44,16 @@ class BrokerRef:
 
     broker_id: BrokerId
     url: str
-    """Absolute, or relative to the folder that holds this root where they share it (``broker-1``)."""
+    """Absolute, or relative to the parent folder that all roots share (``broker-1``)."""
     rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RootFile:
-    """Identity of one root, and the cluster that it belongs to. Root files of a cluster differ in two fields only:
-    broker_id and root_id.
+    """Identity of one root and its cluster. Root files of a cluster differ only in broker_id and root_id.
 
     Attributes:
-        root_id: 32 hex digits where `store repair` made the root, registered in the cluster ledger; None for the first
+        root_id: 32 hex digits, registered in the cluster ledger, if `store repair` made the root; None for the first
             root of a broker.
         has_checksum: False for a file of a release that wrote none; not compared.
     """
@@ -70,13 +69,13 @@ class RootFile:
 
 
 def metadata_broker_ids(broker_count: int) -> tuple[BrokerId, ...]:
-    """Return which brokers hold journals: the first 1, 2, 3, 3, then 5 of 1, 2, 3, 4, 5 and more."""
+    """Return which brokers hold journals: the first 1, 2, 3, 3 and 5 of 1, 2, 3, 4 and five or more brokers."""
     count = broker_count if broker_count <= 3 else 3 if broker_count == 4 else 5
     return tuple(range(count))
 
 
 def encode_root_file(root: RootFile) -> bytes:
-    """Return the JSON text, UTF-8, equal for equal values. The last member is the CRC32C of all bytes before it."""
+    """Return the JSON text in UTF-8, equal for equal values. The last member is the CRC32C of all bytes before it."""
     fields = {
         "format": _FORMAT,
         "version": root.format_version,
@@ -149,7 +148,7 @@ def _root_file(fields: dict[str, Any], version: int, has_checksum: bool) -> Root
 
 
 def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
-    """Raise ValueError for values that no release wrote; without a checksum that is all that shows damage."""
+    """Raise ValueError for values that no release wrote; in a file without a checksum only this detects damage."""
     listed = [ref.broker_id for ref in root.brokers]
     metadata = root.metadata_broker_ids
     if root.format_version < 1:
@@ -193,21 +192,21 @@ def _typed(value: Any, kind: type) -> Any:
 
 OPEN_TIMEOUT_SECONDS = 15.0
 OPEN_GRACE_SECONDS = 2.0
-"""After one root file was read, a root that does not answer delays the open by no more than this."""
+"""Once one root file is read, a root that does not answer delays the open by at most this."""
 
 _NO_VOTE = (CorruptDataError, UnsupportedFormatError)
 
 ReadRoot = RootFile | None | ReplogError
-"""Result of reading one root: its file, None where it has none, or the error."""
+"""Result of reading one root: its file, None if it has none, or the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the root files that were read have in common.
+    """The result of comparing root files.
 
     Attributes:
         roots: the files that agree, by root URL.
-        deviating: why a file that was read is not used, by root URL.
+        deviating: for each root file that is not used, the reason, by root URL.
     """
 
     roots: dict[str, RootFile]
@@ -215,7 +214,7 @@ class Agreement:
 
 
 def agree(read: Mapping[str, ReadRoot]) -> Agreement:
-    """Compare all root files that were read: more than half of the readable ones must say the same.
+    """Compare all root files that were read: more than half of the readable ones must agree.
 
     Source: ADR 17. A damaged file has no vote.
 
@@ -252,7 +251,7 @@ def agree(read: Mapping[str, ReadRoot]) -> Agreement:
 
 
 def _difference(root: RootFile, other: RootFile) -> str:
-    """Return the first thing that differs, for "it has ... as that one"."""
+    """Return the first field that differs, as text that follows "it has"."""
     if root.cluster_id != other.cluster_id:
         return f"another cluster id ({root.cluster_id}, not {other.cluster_id})"
     if root.metadata_broker_ids != other.metadata_broker_ids:
@@ -266,7 +265,7 @@ def split_path(path: str) -> list[str]:
     """Return the normalised URLs of a comma separated path, each once, in order.
 
     Raises:
-        InvalidConfigError: REPLOG_MISSING_OPTION: nothing in it.
+        InvalidConfigError: REPLOG_MISSING_OPTION: the path is empty.
     """
     urls = list(dict.fromkeys(normalise_url(part) for part in path.split(",") if part.strip()))
     if not urls:
@@ -285,7 +284,7 @@ def read_root(store: ObjectStore) -> RootFile | None:
     try:
         data = store.get(ROOT_FILE_KEY, size_bytes=ROOT_FILE_BYTES_MAX + 1)
     except RetriableError as error:
-        if error.code is ErrorCode.REPLOG_ROOT_STALE:  # the directory itself is not there
+        if error.code is ErrorCode.REPLOG_ROOT_STALE:  # the directory itself is missing
             return None
         raise
     return None if data is None else decode_root_file(data, url=store.url)
@@ -303,10 +302,10 @@ def read_roots(
     """Read root files in parallel; roots that do not answer in time count as unavailable.
 
     Args:
-        lane: I/O lane of all, for roots that fail together; by default each has its own.
+        lane: I/O lane of all reads, for roots that fail together; by default each root has its own.
         deadline_ms: how long a failed read is repeated; 0: one attempt each.
         is_any_known: whether a root file was read before: then the wait is ``OPEN_GRACE_SECONDS``.
-        calls: counts them.
+        calls: counts the reads.
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
@@ -342,12 +341,12 @@ def _outcome_of(url: str, future: Future[RootFile | None]) -> ReadRoot:
 
 
 def parent_url(url: str) -> str:
-    """Return the folder that holds a root, "" where the URL has no room for one."""
+    """Return the parent folder of a root, "" if the URL has none."""
     scheme, _, rest = url.partition("://")
     parent = rest.rpartition("/")[0]
     return f"{scheme}://{parent}" if parent or scheme == "file" else ""
 
 
 def resolve_url(recorded: str, root_url: str) -> str:
-    """Return the absolute URL of a recorded one, seen from the root whose file names it."""
+    """Return the absolute form of a recorded URL, relative to the root whose file names it."""
     return recorded if "://" in recorded else f"{parent_url(root_url)}/{recorded}"

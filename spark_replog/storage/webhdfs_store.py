@@ -1,6 +1,6 @@
 """HDFS over WebHDFS: a temp file, then RENAME, whose boolean answer names the winner.
 
-fsspec gives the connection and authentication only: its own create is check-then-write, its
+fsspec only provides the connection and authentication: its own create is check-then-write, its
 rename drops the boolean, its writer shows an empty file first.
 """
 
@@ -22,7 +22,7 @@ _CONNECT_SECONDS, _READ_SECONDS = 5, 30
 class WebHdfsStore(FsspecStore):
     """An ObjectStore over a folder: ``webhdfs://namenode:port/folder``.
 
-    Durable as HDFS is: on all DataNodes of the pipeline, in their memory until the OS flushes,
+    As durable as HDFS: on all DataNodes of the pipeline, but in their memory until the OS flushes it,
     unless the cluster sets ``dfs.datanode.synconclose``.
     """
 
@@ -74,7 +74,7 @@ class WebHdfsStore(FsspecStore):
             raise self._read_failed(error, key_prefix) from error
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """As ``ObjectStore.list_keys``; temp files never show. HDFS lists whole folders only."""
+        """As ``ObjectStore.list_keys``, without temp files. HDFS lists only whole folders."""
         found = super().list_keys(prefix.rpartition("/")[0] + "/" if "/" in prefix else "", after=after)
         return (
             info
@@ -83,10 +83,10 @@ class WebHdfsStore(FsspecStore):
         )
 
     def delete(self, key: str) -> None:
-        """As ``ObjectStore.delete``: HDFS refuses to drop a folder that is not empty."""
+        """As ``ObjectStore.delete``: HDFS refuses to delete a folder that is not empty."""
         try:
             with Apart():
-                # Answers {"boolean": false} for an absent file.
+                # The answer for an absent file is {"boolean": false}.
                 self.file_system()._call("DELETE", method="delete", path=self._folder_path(key), recursive="false")
         except ReplogError:
             raise
@@ -95,23 +95,23 @@ class WebHdfsStore(FsspecStore):
                 raise self._read_failed(error, key) from error
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
-        # fsspec's own walk leaves out what did not answer.
+        # fsspec's own walk silently skips folders whose listing fails.
         folders = [self._folder_path(prefix.rpartition("/")[0])]
         while folders:
             folder = folders.pop()
             try:
                 answer = self.file_system()._call("LISTSTATUS", path=folder)
-            except FileNotFoundError:  # it is not there, or went after its parent was read
+            except FileNotFoundError:  # it does not exist, or was deleted after its parent was read
                 continue
             for each in answer.json()["FileStatuses"]["FileStatus"]:
                 name = f"{folder.rstrip('/')}/{each['pathSuffix']}"
                 if each["type"] == "DIRECTORY":
                     folders.append(name)
-                elif each["pathSuffix"]:  # else the folder is a file itself
+                elif each["pathSuffix"]:  # otherwise the folder itself is a file
                     yield name, int(each["length"])
 
     def _prepared(self, file_system: Any) -> Any:
-        # Without a time-out requests waits for ever.
+        # Without a timeout, ``requests`` waits for ever.
         session, given = file_system.session, self._file_system_options()
         waits = given.get("connect_timeout", _CONNECT_SECONDS), given.get("read_timeout", _READ_SECONDS)
         if not isinstance(session.request, functools.partial):
@@ -134,7 +134,7 @@ class WebHdfsStore(FsspecStore):
             raise
 
     def _judge_rename(self, key: str, path: str) -> None:
-        """RENAME said no: the name is taken, or its folder went."""
+        """Raise after RENAME answered false: the name is taken, or its folder is gone."""
         if self._status(path) is not None:
             raise FileExistsError(path)
         raise OutcomeUnknownError(
@@ -156,7 +156,7 @@ class WebHdfsStore(FsspecStore):
     def _make_last_level(self, folder: str) -> None:
         parent = folder.rpartition("/")[0]
         file_system = self.file_system()
-        file_system._call("GETFILESTATUS", path=parent)  # MKDIRS would make every level
+        file_system._call("GETFILESTATUS", path=parent)  # fails if missing; MKDIRS would make every level
         file_system._call("MKDIRS", method="put", path=folder)
 
     def _status(self, path: str) -> int | None:
@@ -169,5 +169,5 @@ class WebHdfsStore(FsspecStore):
     def _drop(self, temp_path: str) -> None:
         try:
             self.file_system()._call("DELETE", method="delete", path=temp_path, recursive="false")
-        except Exception:  # best effort: leftovers are never listed, and swept by age
+        except Exception:  # best effort: leftovers are never listed
             return

@@ -446,7 +446,7 @@ class Destination:
     brokers: tuple[BrokerId, ...]
     """The in-sync replicas, ascending; each gets the object."""
     leader: BrokerId | None
-    """The leader, with acks=1 or acks=0; None with acks=all, where leaders share objects, or with no in-sync replica."""
+    """The leader with acks=1 or acks=0; None without in-sync replica, or with acks=all, where leaders share objects."""
     compression: str
     spares: tuple[BrokerId, ...] = ()
     """With acks=all: replicas out of sync, ascending; they get the object if too few in-sync ones take it."""
