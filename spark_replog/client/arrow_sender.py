@@ -1,4 +1,4 @@
-"""``Producer.send_arrow``: tables and batches into the accumulator, one topic at a time."""
+"""``Producer.send_arrow``: appends tables and batches to the accumulator, one topic at a time."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class TableHandle:
         return all(part.done() for part in self.parts)
 
     def result(self, timeout: float | None = None) -> list[RecordMetadata]:
-        """Wait until all rows are acknowledged; returns the metadata of each slice's first row.
+        """Wait until all rows are acknowledged; return the metadata of each slice's first row.
 
         Args:
             timeout: seconds to wait at most; None: until ``delivery.timeout.ms`` decides.
 
         Raises:
-            TimeoutError: not all are decided.
-            ReplogError: why the first slice that failed did.
+            TimeoutError: some rows have no outcome yet.
+            ReplogError: the error of the first slice that failed.
         """
         error = self.exception(timeout)
         if error is not None:
@@ -56,7 +56,7 @@ class TableHandle:
         return [part.result(0) for part in self.parts]
 
     def exception(self, timeout: float | None = None) -> ReplogError | None:
-        """Wait as ``result`` does; return why a slice failed, None where all are acknowledged."""
+        """Wait as ``result`` does; return the error of the first slice that failed, None if all are acknowledged."""
         deadline_ms = None if timeout is None else SYSTEM_CLOCK.monotonic_ms() + timeout * 1000
         errors = []
         for part in self.parts:
@@ -65,7 +65,7 @@ class TableHandle:
         return next((error for error in errors if error is not None), None)
 
     def add_done_callback(self, callback: Callable[[TableHandle], object]) -> None:
-        """Call ``callback(handle)`` once every row has its outcome: once, on the sender's thread or at once."""
+        """Call ``callback(handle)`` when every row has its outcome: once, on the sender's thread or immediately."""
         left_count = len(self.parts)
         lock = threading.Lock()
 
@@ -87,8 +87,8 @@ class ArrowSender:
     """Thread-safe: one table at a time.
 
     Args:
-        interceptors: see every batch before its columns are looked at.
-        random_source: of the sticky choice.
+        interceptors: get every batch before its columns are checked.
+        random_source: for the sticky choice.
         builder: has the plan of the topics.
         serializers: of keys and values.
     """
@@ -116,7 +116,7 @@ class ArrowSender:
         self._appenders: dict[str, tuple[TopicEntry, ArrowAppender]] = {}
 
     def send(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, parts: list[RecordHandle]) -> TableHandle:
-        """Append all rows; see ``Producer.send_arrow``. ``parts`` gets every slice's handle, also where it raises."""
+        """Append all rows; see ``Producer.send_arrow``. ``parts`` gets every slice's handle, even if this raises."""
         self._interceptors.check_arrow_forms()
         counts: list[int] = []
         with self._lock:

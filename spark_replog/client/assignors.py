@@ -20,7 +20,7 @@ Assignor = Callable[[Mapping[str, int], Mapping[str, GroupSubscription]], Assign
 
 
 def range_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
-    """Cut each topic into even, contiguous ranges; the first members get one more where it does not divide."""
+    """Cut each topic into even, contiguous ranges; the first members get one more if it does not divide evenly."""
     found: Assignment = {member: [] for member in members}
     for topic in sorted(counts):
         readers = [member for member, wants in members.items() if topic in wants.topics]
@@ -110,7 +110,7 @@ def _partitions(counts: Mapping[str, int], members: Mapping[str, GroupSubscripti
 
 
 def _still_owned(existing: set[TopicPartition], members: Mapping[str, GroupSubscription]) -> Assignment:
-    """Return what each member owned and may keep; of two owners, the one with the newer generation keeps it."""
+    """Return the partitions that each member owned and may keep; of two owners, the newer generation keeps it."""
     owner: dict[TopicPartition, str] = {}
     disputed: set[TopicPartition] = set()
     for member, wants in members.items():

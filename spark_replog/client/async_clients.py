@@ -24,7 +24,7 @@ C = TypeVar("C", bound=Producer | Consumer)
 
 
 class _OnOneThread(Generic[C]):
-    """A client that runs its blocking calls on its own thread, one after the other.
+    """A client that runs its blocking calls on its own thread, one after another.
 
     Args:
         make: opens the client; called on that thread by ``async with``.
@@ -72,7 +72,7 @@ class _OnOneThread(Generic[C]):
 class AsyncProducer(_OnOneThread[Producer]):
     """Appends records to topics from one event loop: ``async with AsyncProducer(store) as producer``.
 
-    Calls that have to wait (for a new topic's metadata, for memory, for a flush) run on a thread of its own, in their
+    Calls that may wait (for a new topic's metadata, for memory, for a flush) run on the producer's own thread, in
     order, so records of one task keep their order.
 
     Args:
@@ -97,7 +97,7 @@ class AsyncProducer(_OnOneThread[Producer]):
         headers: Sequence[tuple[str, bytes | None]] | None = None,
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Append one record to a batch; the future has its offset, or raises why it failed.
+        """Append one record to a batch; the future has its metadata, or the error if it failed.
 
         Cancelling the future does not take the record back.
 
@@ -121,15 +121,15 @@ class AsyncProducer(_OnOneThread[Producer]):
         Its batch does not wait for the default ``linger.ms`` while nothing is in flight.
 
         Raises:
-            ReplogError: as ``send``, or why the record failed.
+            ReplogError: as ``send``, or the record's error.
         """
         future, handle = await self._append(topic, value, key, partition, headers, timestamp_ms)
-        # After what other tasks append in this round of the loop: their records go along.
+        # Later, so that records that other tasks append in this round of the loop join the batch.
         asyncio.get_running_loop().call_soon(handle.batch_result.await_now)
         return await future
 
     async def flush(self) -> None:
-        """Send what waits, and wait for the outcome of every earlier record."""
+        """Send waiting records, and wait for the outcome of every earlier record."""
         await self._call(self._client.flush)
 
     async def partitions_for(self, topic: str) -> int:
@@ -138,7 +138,7 @@ class AsyncProducer(_OnOneThread[Producer]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
-        """Commit what the block sends, or abort it if the block raises; see ``Producer.transaction``."""
+        """Commit the records that the block sends, or abort if it raises; see ``Producer.transaction``."""
         await self._call(self._client.begin_transaction)
         try:
             yield self
@@ -151,7 +151,7 @@ class AsyncProducer(_OnOneThread[Producer]):
             raise
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what waits and close. Repeatable; see ``Producer.close``."""
+        """Send waiting records and close. Repeatable; see ``Producer.close``."""
         await self._close(lambda: self._client.close(timeout))
 
     # ------------------------------------------------------------------------------------------ inside
@@ -171,7 +171,7 @@ class AsyncProducer(_OnOneThread[Producer]):
     def _on_decided(
         self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[RecordMetadata], handle: RecordHandle
     ) -> None:
-        """Pass an outcome to the loop; one wake-up for all that come before it runs. The sender's thread."""
+        """Pass an outcome to the loop; outcomes that arrive before it runs share one wake-up. Sender's thread."""
         self._decided.append((future, handle))
         if len(self._decided) == 1 and not loop.is_closed():
             loop.call_soon_threadsafe(self._resolve)
@@ -191,8 +191,7 @@ class AsyncProducer(_OnOneThread[Producer]):
 class AsyncConsumer(_OnOneThread[Consumer]):
     """Reads topics from one event loop. A context manager, and an asynchronous iterator of records.
 
-    Listeners and deserializers run on its thread. A poll whose task is cancelled loses no record: the next poll
-    returns them.
+    Listeners and deserializers run on its thread. A cancelled poll loses no records: the next poll returns them.
 
     Args:
         store: path of the store, or an opened ``Cluster``.
@@ -261,7 +260,7 @@ class AsyncConsumer(_OnOneThread[Consumer]):
         await self._close(lambda: self._client.close())
 
     def _take_back(self, job: Future[ConsumerRecords]) -> None:
-        """Go back to the first records that a cancelled poll did not deliver. This consumer's thread."""
+        """Seek back to the first records that a cancelled poll did not deliver. This consumer's thread."""
         self._client.forget_wakeup()
         if job.cancelled() or job.exception() is not None:
             return

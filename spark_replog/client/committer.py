@@ -1,11 +1,11 @@
-"""Makes stored objects part of the log: the plain producer's delivery.
+"""Appends stored objects to the log: the plain producer's delivery.
 
-A ledger decides one entry of a producer at a time. Objects stored since then go into the next entry together, so
-the ledger's pace bounds the number of entries.
+A ledger decides one entry of a producer at a time. Objects stored in the meantime go into the next entry together, so
+the ledger's pace limits the number of entries.
 
-Why an append is repeated here and not by the sender: only the very same append is found as a
-duplicate. So one whose answer was lost is repeated as it is until it is answered, or until the last
-of its batches is over ``delivery.timeout.ms``.
+Appends are repeated here and not by the sender, because only an identical append is recognised as a
+duplicate. An append whose answer was lost is repeated unchanged until it is answered, or until its
+last batch exceeds ``delivery.timeout.ms``.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Place = tuple[TopicId, int]
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object with its copies, and the numbers of its batches when it was handed over.
+    """An object with its copies, and its batches' sequences at the time of delivery.
 
-    Sequences are copied in the sender's thread: a batch that is renumbered later has an outdated
-    copy here, which the ledger refuses, and is sent again under its new sequence.
+    Sequences are copied in the sender's thread. If a batch is renumbered later, the ledger refuses the
+    outdated copy here, and the batch is sent again under its new sequence.
     """
 
     sequence: int
@@ -54,10 +54,10 @@ class StoredObject:
     batches: tuple[BatchSequence, ...]
     row_counts: Mapping[Place, int]
     expires_ms: int
-    """When the youngest of its batches does, on the monotonic clock."""
+    """When the youngest of its batches expires, on the monotonic clock."""
     is_doubtful: bool = False
-    """Whether it may be in the log already. Then it is appended alone: the fold refuses an append of which only
-    a part is known."""
+    """Whether it may be in the log already. Then it is appended alone: the fold refuses an append that it knows only
+    in part."""
 
     @classmethod
     def of(cls, request: DataRequest, delivery_timeout_ms: int) -> StoredObject:
@@ -86,7 +86,7 @@ class StoredObject:
 
 @dataclass(slots=True)
 class _Lane:
-    """One ledger: what waits for its next entry, and whether one is being decided."""
+    """One ledger: objects that wait for its next entry, and whether an entry is being decided."""
 
     waiting: deque[StoredObject] = field(default_factory=deque)
     is_busy: bool = False
@@ -101,13 +101,13 @@ class Answer:
 
 
 class Appender:
-    """Appends objects to a ledger, and repeats that until the answer is known. Any thread; blocks.
+    """Appends objects to a ledger, and repeats each append until it is answered. Any thread; blocks.
 
     Args:
-        config: acks, time-outs, retries.
-        principal: who writes.
+        config: acks, timeouts, retries.
+        principal: of the writer.
         client_id: the producer's name in the log.
-        on_throttle: gets for each answer how many ms a quota held it back.
+        on_throttle: called for each answer with the milliseconds that a quota delayed it.
     """
 
     def __init__(
@@ -136,18 +136,18 @@ class Appender:
         self._stopped.set()
 
     def prepare(self) -> None:
-        """Begin what an append reads first; returns at once."""
+        """Start the reads that an append needs first; return at once."""
         self._manager.prepare()
 
     def await_copies(self, timeout_ms: int | None) -> None:
-        """Wait for the followers' copies that acks 0 and 1 do not wait for: without them no row is readable."""
+        """With acks 0 and 1, wait for the followers' copies: without them no row is readable."""
         if self._config.acks != -1:
             self._manager.await_copies(timeout_ms)
 
     def make_append(
         self, objects: Sequence[DataObject], batches: Sequence[BatchSequence], producer_id: str, kind: IdentityKind
     ) -> Append:
-        """Return an append that is recognised by its batches' sequences, or without any by a new id."""
+        """Return an append that is recognised by its batches' sequences or, without sequences, by a new id."""
         self._count += 1
         now_ms = self._clock.now_ms()
         if not batches:
@@ -161,7 +161,7 @@ class Appender:
         """Append until it is decided or refused for good.
 
         Args:
-            append: what; the same in every attempt, without partitions that were refused alone.
+            append: the same in every attempt, except that partitions refused on their own are removed.
             deadline_ms: on the monotonic clock; a running attempt is not interrupted.
             is_atomic: whether one refused partition refuses all.
         """
@@ -185,7 +185,7 @@ class Appender:
             pause_ms = self._backoff.pause_ms(attempt - 1)
             if (
                 not is_worth_it
-                or "unreadable" in error.context  # the sender has its rows still, and puts them again
+                or "unreadable" in error.context  # the sender still has the rows, and puts them again
                 or attempt > self._config.retries
                 or self._clock.monotonic_ms() + pause_ms >= deadline_ms
                 or self._stopped.wait(pause_ms / 1000)
@@ -204,10 +204,10 @@ class Appender:
 
 
 class Committer:
-    """Commits objects as they come. The sender's thread calls it; entries are made on threads of their own.
+    """Commits objects as they arrive. The sender's thread calls it; entries are written on I/O threads.
 
     Args:
-        wake_up: wakes the sender's thread for an answer.
+        wake_up: wakes the sender's thread when an answer arrives.
         report: logs rows that acks=0 drops.
     """
 
@@ -231,7 +231,7 @@ class Committer:
         self._results: deque[DeliveryResult] = deque()
 
     def begin(self, request: DataRequest) -> None:
-        """Count an object on its way, and read beside its puts what its append needs."""
+        """Count an object in flight; during its puts, read what its append needs."""
         self._appender.prepare()
         now_ms = self._clock.monotonic_ms()
         metrics = self._metrics
@@ -272,7 +272,7 @@ class Committer:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no entry is being decided and every answer was polled."""
+        """Return whether no entry is being decided and all answers were polled."""
         with self._lock:
             return not self._results and not any(lane.is_busy for lane in self._lanes.values())
 
@@ -285,7 +285,7 @@ class Committer:
         IO_POOL.submit_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
 
     def _work(self, ledger_id: LedgerId) -> None:
-        """Make entries until no object waits."""
+        """Write entries until no object waits."""
         results: list[DeliveryResult] = []
         while True:
             with self._lock:
@@ -333,7 +333,7 @@ class Committer:
         return results
 
     def _report_dropped(self, group: Sequence[StoredObject], results: Sequence[DeliveryResult]) -> None:
-        """Log what acks=0 lost: its records were acknowledged before their first put."""
+        """Log rows that acks=0 lost: they were acknowledged before their first put."""
         failed = [
             (item.row_counts[item.places[name]], name, response.error)
             for item, result in zip(group, results, strict=True)
@@ -353,7 +353,7 @@ class Committer:
 
 
 def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryResult]:
-    """Return each object's answers: offsets continue from object to object within a partition."""
+    """Return each object's answers; within a partition, offsets continue from object to object."""
     rows_before: dict[Place, int] = {}
     results = []
     for item in group:
@@ -372,7 +372,7 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
 
 
 def _next_group(waiting: deque[StoredObject]) -> list[StoredObject]:
-    """Take the objects of the next entry in order: all that one append may name together."""
+    """Take the objects of the next entry, in order: as many as one append may name together."""
     group: list[StoredObject] = []
     while waiting and (not group or _go_together(group[0], waiting[0])):
         group.append(waiting.popleft())

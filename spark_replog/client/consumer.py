@@ -1,6 +1,6 @@
 """The plain Python consumer: the same log, plan and reader as Spark's source, without Spark.
 
-Source of the rules: ``KafkaConsumer``. One thread; runs wherever Python runs.
+Source: Kafka ``KafkaConsumer``. For one thread.
 """
 
 from __future__ import annotations
@@ -188,13 +188,13 @@ class Consumer:
     ) -> None:
         """Read topics, by name or by a regular expression. With ``group.id`` the members share the partitions.
 
-        Without a group this consumer reads all of them (Kafka asks for a group here).
+        Without a group this consumer reads all partitions (Kafka requires a group here).
 
         Args:
             topics: names; replaces an earlier subscription.
-            pattern: Python's ``re``, of whole names as Kafka's; topics made later are found.
+            pattern: a Python ``re`` that matches whole names, as in Kafka; also matches topics created later.
             on_assigned: called from ``poll`` with the new partitions.
-            on_revoked: called before partitions are taken away: commit there.
+            on_revoked: called before partitions are revoked: commit there.
             on_lost: called after partitions were lost because this member was fenced; default ``on_revoked``.
 
         Raises:
@@ -235,27 +235,26 @@ class Consumer:
         return set(self._subscription.topics)
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions that are read now; a subscription has some after the first poll."""
+        """Return the assigned partitions; a subscription has none before the first poll."""
         return set(self._subscription.positions)
 
     # ------------------------------------------------------------------------------------------ reading
 
     @guarded
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
-        """Return the next records, at most ``max.poll.records``; none when the time is over.
+        """Return the next records, at most ``max.poll.records``; none on timeout. Positions move past them.
 
-        An idle topic costs one get per metadata root and ledger for each look: one look when the poll begins, and one
-        after each pause of at most ``fetch.refresh.interval.ms``.
+        An idle topic costs one get per metadata root and ledger when the poll begins, and after each pause of at most
+        ``fetch.refresh.interval.ms``.
 
         Args:
-            timeout_ms: the longest wait for the first record; 0: what is there now.
-            max_records: instead of ``max.poll.records``.
+            timeout_ms: the longest wait for the first record; 0: return the available records.
+            max_records: overrides ``max.poll.records``.
 
         Raises:
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
-                REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; what
-                reading raises.
-                The positions are after the last record returned.
+                REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; and the
+                errors of reading.
         """
         limit = self._config.max_poll_records if max_records is None else max_records
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
@@ -282,14 +281,14 @@ class Consumer:
     def to_batches(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the rows from the positions to the current high watermarks, as Arrow, without deserializers.
 
-        Columns as ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. A position moves past a batch when the next one is requested.
+        Columns of ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
+        headers. A position moves past a batch when the next batch is requested.
 
         Args:
             timeout_ms: how long a group may take to assign partitions.
 
         Raises:
-            ReplogError: what ``poll`` raises.
+            ReplogError: as ``poll``.
         """
         with self._guard:
             self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
@@ -312,14 +311,14 @@ class Consumer:
                 self._subscription.position(key).offset = position
 
     def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
-        """Return what ``to_batches`` yields as one table; memory is that of the rows."""
+        """Return the rows of ``to_batches`` as one table, all in memory."""
         return pa.Table.from_batches(list(self.to_batches(timeout_ms)), schema=read_schema(True))
 
     # ---------------------------------------------------------------------------------------- positions
 
     @guarded
     def position(self, key: TopicPartition) -> int:
-        """Return the offset of the next record; looks it up where it is not known yet.
+        """Return the offset of the next record; look it up if it is unknown.
 
         Raises:
             ReplogError: INVALID_REQUEST: not assigned; REPLOG_NO_OFFSET_FOR_PARTITION.
@@ -335,7 +334,7 @@ class Consumer:
         """Continue from an offset, or from a result of ``committed``. As in Kafka, the offset is not checked here.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: no whole number, or negative.
+            InvalidConfigError: INVALID_REQUEST: not a whole number, or negative.
             ReplogError: INVALID_REQUEST: not assigned.
         """
         wanted = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
@@ -386,9 +385,9 @@ class Consumer:
 
     @guarded
     def current_lag(self, key: TopicPartition) -> int | None:
-        """Return how many offsets lie before the high watermark as last seen; asks no storage.
+        """Return how many offsets the position is behind the high watermark as last folded; reads no storage.
 
-        None: the position is not known yet.
+        None: the position is unknown.
 
         Raises:
             ReplogError: INVALID_REQUEST: not assigned.
@@ -409,7 +408,7 @@ class Consumer:
 
     @guarded
     def list_topics(self) -> list[str]:
-        """Return the names of the topics that this reader may see, sorted, with the internal one."""
+        """Return the names of the topics that this reader may see, sorted, including the internal one."""
         return self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
 
     @guarded
@@ -432,11 +431,11 @@ class Consumer:
 
     @guarded
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """Commit offsets, each the NEXT to read; none given: the positions of all assigned partitions.
+        """Commit offsets, each the NEXT to read; None: the positions of all assigned partitions.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID: no ``group.id``; OFFSET_METADATA_TOO_LARGE.
-            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID: another member has them now.
+            FencedError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, FENCED_INSTANCE_ID: others own the partitions now.
             RetriableError: REBALANCE_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: commit again.
         """
@@ -446,7 +445,7 @@ class Consumer:
 
     @guarded
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed; None where it has committed nothing.
+        """Return the group's committed offsets; None for partitions without one.
 
         Raises:
             InvalidConfigError: INVALID_GROUP_ID.
@@ -460,7 +459,7 @@ class Consumer:
 
     @guarded
     def enforce_rebalance(self) -> None:
-        """Ask the group for a rebalance, which the next polls do; without membership nothing happens."""
+        """Request a rebalance, which the next polls perform; does nothing without membership."""
         self._membership.enforce_rebalance()
 
     def metrics(self) -> ConsumerMetrics:
@@ -470,7 +469,7 @@ class Consumer:
         return self._counters
 
     def wakeup(self) -> None:
-        """End the ``poll`` that waits, or the next one, with REPLOG_WAKEUP. The only call for other threads."""
+        """End the waiting ``poll``, or the next one, with REPLOG_WAKEUP. The only call for other threads."""
         self._guard.wakeup()
 
     def forget_wakeup(self) -> None:
@@ -478,9 +477,9 @@ class Consumer:
         self._guard.forget_wakeup()
 
     def close(self) -> None:
-        """Commit (with auto commit), leave the group; a static member stays in it. Repeating it is harmless.
+        """Commit (with auto commit) and leave the group; a static member stays in it. Repeatable.
 
-        In a forked child it does nothing: the member belongs to the parent.
+        Does nothing in a forked child: the member belongs to the parent.
 
         Raises:
             ReplogError: REPLOG_CONCURRENT_ACCESS: another thread is in a call; ``wakeup`` ends its poll.
@@ -494,7 +493,7 @@ class Consumer:
                     self._committer.maybe_auto_commit(is_last=True)
             finally:
                 try:
-                    self._membership.close()  # commits with it; calls on_revoked, which may commit
+                    self._membership.close()  # also commits, and calls on_revoked, which may commit
                 finally:
                     self._guard.is_closed = True
                     self._fetcher.close()
@@ -519,7 +518,7 @@ class Consumer:
         self._keeper.update()
 
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[FetchedRows]:
-        """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that brings any."""
+        """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that returns any."""
         clock = self._cluster.clock
         may_look_again, may_repeat, is_folded = True, True, False
         while True:
@@ -531,7 +530,7 @@ class Consumer:
                 yield from taken
                 if any(batch.num_rows for _, batch, _ in taken):
                     return
-                positions = self._positions()  # after offsets that no longer have rows
+                positions = self._positions()  # they may have moved past offsets without rows
                 rest_ms = deadline_ms - clock.monotonic_ms()
                 errors = self._fetcher.fetch(positions, max(0, rest_ms), is_folded=is_folded) if positions else {}
                 is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
@@ -549,7 +548,7 @@ class Consumer:
                 if any(batch.num_rows for _, batch, _ in taken):
                     return
                 if (errors or taken) and (rest_ms >= 0 or may_repeat):
-                    may_repeat = rest_ms >= 0  # once also without time: rows of the new position are there now
+                    may_repeat = rest_ms >= 0  # once even without time left: the new position has rows now
                     continue
             elif rest_ms > 0:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
@@ -566,7 +565,7 @@ class Consumer:
             self._fetcher.sought([key])
 
     def _forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Drop what is known of partitions that are no longer read."""
+        """Drop the state of partitions that are no longer read."""
         gone = list(keys)
         self._fetcher.forget(gone)
         self._fetcher.sought(gone)

@@ -22,12 +22,12 @@ class ConsumerRecord:
     """One record.
 
     Attributes:
-        key: bytes, or what ``key.deserializer`` made of them; None for a null.
+        key: bytes, or the result of ``key.deserializer``; None for a null.
         value: as ``key``.
-        headers: (key, value) in their order; empty without any.
-        timestamp_ms: floored; of the writer or, with LogAppendTime, of the commit.
+        headers: (key, value) pairs in order; empty without any.
+        timestamp_ms: rounded down; set by the writer or, with LogAppendTime, by the commit.
         timestamp_type: CreateTime or LogAppendTime.
-        timestamp_us: the same time as it is stored; Kafka's records have milliseconds.
+        timestamp_us: the stored time in microseconds; Kafka's records have milliseconds.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
         return len(self._records)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Return all of them, in order."""
+        """Return all records, in order."""
         return iter(self._records)
 
     def partitions(self) -> list[TopicPartition]:
@@ -87,7 +87,7 @@ class RecordMaker:
         self._value = value_deserializer
 
     def make(self, key: TopicPartition, batch: pa.RecordBatch) -> tuple[list[ConsumerRecord], ReplogError | None]:
-        """Return the batch's records up to the first one that a deserializer refuses, and its error."""
+        """Return the batch's records before the first one that a deserializer refuses, and that error."""
         if not batch.num_rows:
             return [], None
         offsets, keys, values = (batch.column(number).to_pylist() for number in (4, 0, 1))
@@ -154,7 +154,7 @@ def make_deserializer(setting: str, given: object) -> Deserializer | None:
     """Return the deserializer that a setting names; None: values stay bytes.
 
     Args:
-        given: None, a word of ours, ``module.Class``, a callable of bytes, or an object with
+        given: None, a built-in name, ``module.Class``, a callable of bytes, or an object with
             ``deserialize(topic, data)``.
 
     Raises:

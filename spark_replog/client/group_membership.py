@@ -4,9 +4,10 @@ Source: Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator`` (eager rebal
 member reads the fold and does the next step that is due; the ledger refuses late steps. So a member that missed a
 rebalance can commit nothing afterwards.
 
-Members do not compete for the ledger (ADR 19): each writes notes, and one member, the gatherer, writes what the notes
-ask for. The gatherer is the leader; without a leader it is the member whose note has the lowest name. A member whose
-note waits too long writes all notes itself, in the order of the names, so no single member is required.
+Members do not compete for the ledger (ADR 19): each writes notes, and one member, the gatherer, writes the changes that
+the notes ask for. The gatherer is the leader, or without one the first member; in an empty group the lowest note name
+writes first. A member whose note waits too long writes all notes itself, in the order of the names, so no single
+member is required.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ Listener = Callable[[list[TopicPartition]], None]
 RANK_STEP_MS = 250
 """A member waits this much longer for each note with a lower name before it writes the notes itself."""
 RANK_LOOKS = 4
-"""And this many times as long as a look takes: where all is slow, so is the write of the one before it."""
+"""Or, if longer, this many times as long as a read of the group takes: on slow storage, others' writes are slow too."""
 FIRST_PATIENCE_MS = 500
 WAIT_MS_MAX = 1_000
 WAIT_SHARE = 8
-"""A member that waits for the others looks again after this part of the time since the group last changed."""
+"""A member that waits for others reads the group again after this part of the time since the group last changed."""
 LOOK_STEP_MS = 10
-"""And after this long for each member: the looks of all together are about 100 a second, however large the group."""
+"""Or, if longer, after this much per member: up to 100 members together read the group about 100 times a second."""
 _EXPECTED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
-"""Answers that the next read of the group explains."""
+"""Errors that the next read of the group explains."""
 
 
 class MemberState(Enum):
-    """Where a member is. Source: ``AbstractCoordinator.MemberState``."""
+    """State of a member. Source: ``AbstractCoordinator.MemberState``."""
 
     UNJOINED = "unjoined"
     """The group does not contain it."""
@@ -82,11 +83,11 @@ _TRANSITIONS = {
 
 @dataclass(slots=True)
 class _Request:
-    """What this member asked the group for.
+    """A change that this member requested from the group.
 
     Attributes:
-        name: of the note; None: this member writes for the group and left none.
-        generation: the group's when it asked.
+        name: of the note; None: there is none, because this member writes for the group or the roots accept no notes.
+        generation: of the group at the time of the request.
     """
 
     note: Note
@@ -96,12 +97,12 @@ class _Request:
 
 
 class GroupMembership:
-    """Keeps the assignment of a subscription. ``poll`` and ``close`` are the application thread's.
+    """Keeps the assignment of a subscription. The application's thread calls ``poll`` and ``close``.
 
     Args:
-        config: ``group.id`` and its time-outs.
-        last_commit: returns the commit to make before partitions are taken away, None without one.
-        on_look: called each time a waiting poll looks again; an error that it raises ends the poll.
+        config: ``group.id`` and its timeouts.
+        last_commit: returns the commit to make before partitions are revoked, None if there is nothing to commit.
+        on_look: called each time a waiting poll reads the group again; an error that it raises ends the poll.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class GroupMembership:
 
     @property
     def writes_alone(self) -> bool:
-        """Return whether this member writes its own commits: it is the gatherer, or no member of a group."""
+        """Return whether this consumer writes its own commits: it is the gatherer, or has no stable membership."""
         return self._state is not MemberState.STABLE or self._life.is_gatherer
 
     @property
@@ -170,7 +171,7 @@ class GroupMembership:
         """Do the next steps; return when this member has its assignment, or at the deadline.
 
         Raises:
-            FencedError: FENCED_INSTANCE_ID: a newer process has this instance's place.
+            FencedError: FENCED_INSTANCE_ID: a newer process has taken this instance id.
             InvalidConfigError: INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT.
             RetriableError: REPLOG_NO_QUORUM.
         """
@@ -182,7 +183,7 @@ class GroupMembership:
         clock = self._cluster.clock
         now_ms = self._polled_ms = clock.monotonic_ms()
         while True:
-            if self._state is MemberState.STABLE or now_ms >= self._look_at_ms:  # also where a short poll ended before
+            if self._state is MemberState.STABLE or now_ms >= self._look_at_ms:  # the time is kept across short polls
                 if self._step():
                     return
                 now_ms = clock.monotonic_ms()
@@ -207,7 +208,7 @@ class GroupMembership:
         self._looked_ms = None
 
     def look_again(self) -> bool:
-        """Look for the topics again at the next poll; False if the subscription names them."""
+        """Search for the topics again at the next poll; return False if the subscription is by name."""
         if self._subscription.pattern is None:
             return False
         self._discovery.forget()
@@ -232,7 +233,7 @@ class GroupMembership:
         self.identity = NO_MEMBER
 
     def close(self) -> None:
-        """End, and leave."""
+        """Leave the group and stop the heartbeats."""
         self._closed.set()
         self.leave()
         if self._thread is not None:
@@ -242,7 +243,7 @@ class GroupMembership:
         """Send a heartbeat if one is due, or leave if the application stopped polling. Any thread.
 
         Raises:
-            ReplogError: what the group answers; the next ``poll`` gets it too.
+            ReplogError: the group's answer; the next ``poll`` gets it too.
         """
         with self._lock:
             now_ms = self._cluster.clock.monotonic_ms()
@@ -260,7 +261,7 @@ class GroupMembership:
                 self._give_place_up(None)
                 return
             if self._looked_ms is None or now_ms - self._looked_ms >= 2 * self._config.heartbeat_interval_ms:
-                self._life.look(self._coordinator.group(self._group), self.identity)  # the application does not
+                self._life.look(self._coordinator.group(self._group), self.identity)  # the application has not read it
             self._life.show(self._group, self.identity, now_ms)
 
     # ------------------------------------------------------------------------------------- internal
@@ -270,7 +271,7 @@ class GroupMembership:
         self._state = state
 
     def _give_place_up(self, commit: GroupRecords | None) -> None:
-        """Leave the group and wait for it. The gatherer writes; others write a note, and later write it themselves."""
+        """Leave the group and wait. The gatherer writes; others leave a note, and write it themselves if it waits."""
         relay, clock, me = self._coordinator.relay, self._cluster.clock, self.identity.member_id
         request, self._request = self._request, None
         if self.identity.instance_id:  # source: AbstractCoordinator.maybeLeaveGroup
@@ -300,7 +301,7 @@ class GroupMembership:
         relay.withdraw([name])
 
     def _assign_all(self) -> None:
-        """Without a group: all partitions of the topics, looked at again after ``metadata.max.age.ms``."""
+        """Without a group: assign all partitions of the topics; refreshed after ``metadata.max.age.ms``."""
         counts = self._discovery.counts()
         if counts == self._counts:
             return
@@ -319,18 +320,18 @@ class GroupMembership:
         return state
 
     def _rank_ms(self, rank: int) -> int:
-        """Return how long a member waits for others, by the number of notes before its own."""
+        """Return how long a member waits for others, given the number of notes before its own."""
         return rank * max(RANK_STEP_MS, RANK_LOOKS * self._took_ms)
 
     def _pause_ms(self, waited_ms: int) -> float:
-        """Return how long to wait before the next look at the group, by how long it has not changed."""
+        """Return how long to wait before the next read of the group, given how long it has not changed."""
         pause_ms: float = self._config.retry_backoff_ms
         if not self._life.is_gatherer:
             pause_ms = max(pause_ms, waited_ms // WAIT_SHARE, self._crowd_count * LOOK_STEP_MS)
         return min(pause_ms, WAIT_MS_MAX) * SYSTEM_RANDOM.uniform(0.8, 1.2)
 
     def _step(self) -> bool:
-        """Do the steps that are due now; return whether this member has its assignment."""
+        """Do the steps that are due; return whether this member has its assignment."""
         now_ms = self._cluster.clock.monotonic_ms()
         if (
             self._state is MemberState.STABLE
@@ -339,7 +340,7 @@ class GroupMembership:
         ):
             return True
         self._looked_ms = now_ms
-        for _ in range(4):  # its own write may make the next step due
+        for _ in range(4):  # this member's own write may make the next step due
             state = self._newest()
             before = None if state is None else state.revision
             try:
@@ -395,7 +396,7 @@ class GroupMembership:
         return False
 
     def _settle(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
-        """In a stable group: adopt the assignment, or ask for another; return whether this member has one."""
+        """In a stable group: adopt the assignment, or request a rebalance; return whether this member has one."""
         request = self._request
         if request is not None and request.generation == metadata.generation:
             self._follow_request(metadata, now_ms)
@@ -415,7 +416,7 @@ class GroupMembership:
         return True
 
     def _rebalance(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> None:
-        """Join the running rebalance; the gatherer writes all joins once every note is there."""
+        """Join the running rebalance; the gatherer writes all joins once every note has arrived."""
         if not me.is_joined and (self._request is None or self._request.generation != metadata.generation):
             self._rejoin(metadata, now_ms)
         if self._is_overdue(metadata, me, now_ms):
@@ -449,7 +450,7 @@ class GroupMembership:
             self._thread.start()
 
     def _rejoin(self, metadata: GroupMetadata, now_ms: int) -> None:
-        """Give up the partitions and ask to join the rebalance; the note lists what was owned."""
+        """Give up the partitions and ask to join the rebalance; the note lists the partitions owned before."""
         member = self._as_member(tuple(sorted(self._subscription.positions)))
         commit = self._last_commit()
         self._drop_assignment(is_lost=False)
@@ -467,7 +468,7 @@ class GroupMembership:
         self._request = _Request(note, name, now_ms, metadata.generation)
 
     def _follow_request(self, metadata: GroupMetadata, now_ms: int) -> None:
-        """Write the waiting notes if no other member has to, or if none did in time."""
+        """Write the waiting notes if no other member is due to, or if none did so in time."""
         request = self._request
         if request is None:
             return
@@ -541,11 +542,11 @@ class GroupMembership:
         self._subscription.set_assignment(())
 
     def _wants_others(self) -> bool:
-        """Return whether the subscription now matches other topics; looks once per ``metadata.max.age.ms``."""
+        """Return whether the subscription now matches other topics; checked once per ``metadata.max.age.ms``."""
         return tuple(sorted(self._discovery.counts())) != self._joined_topics
 
     def _has_grown(self) -> bool:
-        """Return whether partitions were added since the assignment; looks once per ``metadata.max.age.ms``."""
+        """Return whether the topics' partition counts, as folded, have changed since the assignment."""
         return bool(self._counts) and self._discovery.counts_of(set(self._counts)) != self._counts
 
     def _is_overdue(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
@@ -636,7 +637,7 @@ class _SignsOfLife:
             if now_ms - self._asked_ms < self._session_ms // 2 + self._turn_ms:
                 return
             beats = self._own_beats
-            self.look(self._coordinator.group(group), identity)  # the one before this may have written all by now
+            self.look(self._coordinator.group(group), identity)  # an earlier member may have written all notes by now
             if self._own_beats != beats:
                 return
         who = MemberIdentity(identity.member_id, identity.instance_id, self._generation)

@@ -28,7 +28,7 @@ class Sampled:
         self._samples: deque[list[float]] = deque(maxlen=sample_count)
 
     def record(self, value: float, count: int, now_ms: int, largest: float | None = None) -> None:
-        """Add the sum of ``count`` events, and the largest of them; without it their average counts."""
+        """Add the sum of ``count`` events and the largest of them; None: their average counts as the largest."""
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0.0, 0, 0.0])
         sample = self._samples[-1]
@@ -42,18 +42,18 @@ class Sampled:
         if not live:
             return 0.0
         elapsed_ms = now_ms - live[0][0]
-        # Kafka pretends that the windows before the first one were there, and empty.
+        # Kafka treats the missing earlier windows as present and empty.
         missing = max(0, self._sample_count - 1 - int(elapsed_ms // self._window_ms))
         return sum(sample[1] for sample in live) * 1000 / max(1.0, elapsed_ms + missing * self._window_ms)
 
     def average(self, now_ms: int) -> float:
-        """Return the sum by the count; 0 where nothing happened."""
+        """Return the sum divided by the count; 0 without events."""
         live = self._live(now_ms)
         count = sum(sample[2] for sample in live)
         return sum(sample[1] for sample in live) / count if count else 0.0
 
     def maximum(self, now_ms: int) -> float:
-        """Return the largest value; 0 where nothing happened."""
+        """Return the largest value; 0 without events."""
         return max((sample[3] for sample in self._live(now_ms)), default=0.0)
 
     def _live(self, now_ms: int) -> list[list[float]]:
@@ -112,7 +112,7 @@ class ProducerMetrics:
             self._averages[name].record(value, count, now_ms, largest)
 
     def on_pool_wait(self, waited_ms: int, is_exhausted: bool) -> None:
-        """Note an append that waited for memory, perhaps in vain."""
+        """Note an append that waited for memory, and whether memory stayed exhausted."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             self._pool_waits.record(waited_ms, 1, now_ms)
@@ -123,7 +123,7 @@ class ProducerMetrics:
         """Return all numbers by name. Totals count from the producer's start."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
-            # Of each second, how much of it an append waited for memory: milliseconds a second by a thousand.
+            # The share of time that appends waited for memory: milliseconds per second, divided by 1,000.
             found: dict[str, float] = {"bufferpool-wait-ratio": self._pool_waits.rate(now_ms) / 1000}
             found["buffer-exhausted-rate"] = self._pool_exhausted.rate(now_ms)
             for name, total in self._totals.items():

@@ -1,4 +1,4 @@
-"""The positions of a consumer: how they begin, how they are reset, and when they are committed."""
+"""The positions of a consumer: finds, resets and commits them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class PositionKeeper:
-    """Finds positions that are not known. Not thread safe.
+    """Finds unknown positions. Not thread-safe.
 
     Args:
         config: ``auto.offset.reset``, ``group.id``.
@@ -50,7 +50,7 @@ class PositionKeeper:
         """Give every assigned partition a position: as sought, else as committed, else by ``auto.offset.reset``.
 
         Args:
-            operation: what the principal must be allowed to do with topics whose position is unknown.
+            operation: that the principal must be allowed on topics with unknown positions.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED.
@@ -78,13 +78,13 @@ class PositionKeeper:
         self._reset([key for key, at in positions.items() if at.offset is None])
 
     def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
-        """Reset positions that are out of range, or of a topic made again, by ``auto.offset.reset``; each is logged.
+        """Reset positions that are out of range, or of a recreated topic, by ``auto.offset.reset``; log each.
 
-        After an unclean election cut rows that were already read, the position moves back to the cut: the offsets
+        If an unclean election cut rows that were already read, the position moves back to the cut: the offsets
         from there on belong to other rows.
 
         Args:
-            diverged: of these, where the log was cut.
+            diverged: partitions of ``errors`` whose log was cut, with the offset of the cut.
 
         Raises:
             ReplogError: OFFSET_OUT_OF_RANGE: the policy is none.
@@ -99,7 +99,7 @@ class PositionKeeper:
                     topic=key.topic,
                     partition=key.partition,
                 )
-        self._fold(errors)  # a topic that was made again is in another ledger
+        self._fold(errors)  # a recreated topic is in another ledger
         bounds = {key: (self._bounds(key)) for key in errors}
         if self._policy == "none":
             said = ", ".join(
@@ -152,12 +152,12 @@ class PositionKeeper:
         return {key: self._bounds(key)[1] for key in partitions}
 
     def lag(self, key: TopicPartition) -> int | None:
-        """Return the offsets between a position and the high watermark as folded; None: the position is unknown."""
+        """Return the number of offsets from a position to the folded high watermark; None: the position is unknown."""
         offset = self._subscription.position(key).offset
         return None if offset is None else max(0, self._bounds(key)[1] - offset)
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """Return the first offsets at or after a time, None where there is none."""
+        """Return the first offset at or after a time per partition, None if there is none."""
         for key, time_ms in times_ms.items():
             number = whole_number(time_ms)
             if number is None or number < 0:
@@ -234,11 +234,11 @@ def _no_offset(keys: Collection[TopicPartition], group: str | None) -> ReplogErr
 
 
 class OffsetCommitter:
-    """Commits for one consumer. Not thread safe.
+    """Commits for one consumer. Not thread-safe.
 
     Args:
         config: ``group.id``, ``enable.auto.commit``, ``auto.commit.interval.ms``.
-        membership: who commits.
+        membership: identity under which offsets are committed.
     """
 
     def __init__(
@@ -257,9 +257,9 @@ class OffsetCommitter:
         self._is_auto = config.enable_auto_commit and config.group_id is not None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._committed: dict[TopicPartition, tuple[int, int]] = {}
-        """By this consumer: the offset, and when."""
+        """Offsets that this consumer committed, and when (monotonic ms)."""
         self._noted: dict[TopicPartition, int] = {}
-        """In a note for another member to write, and not in the group yet."""
+        """Offsets in a note that another member will write, not in the group yet."""
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None, *, is_repeated: bool = True
@@ -268,8 +268,8 @@ class OffsetCommitter:
 
         Args:
             offsets: None: the positions.
-            is_repeated: retry an undecided commit until ``default.api.timeout.ms``. That is safe: the ledger accepts
-                the same offsets only from a member that it still knows.
+            is_repeated: retry an undecided commit until ``default.api.timeout.ms``. This is safe: the ledger accepts
+                offsets only from a member that it still knows.
 
         Raises:
             InvalidConfigError: INVALID_REQUEST: an offset is not a whole number.
@@ -312,13 +312,13 @@ class OffsetCommitter:
         return self._coordinator.fetch_offsets(self._config.group_id or "", partitions)
 
     def maybe_auto_commit(self, *, is_last: bool = False) -> None:
-        """Commit positions that moved, when it is due; a failure is logged and tried again, as in Kafka.
+        """Commit positions that moved, when due; a failure is logged and retried, as in Kafka.
 
-        Kafka also commits unchanged positions. Here each commit is an entry that stays, so unchanged ones are committed
-        again only often enough that they never expire while the consumer runs (``offsets.retention.minutes``).
+        Kafka also commits unchanged positions. Here each commit is a stored entry, so unchanged positions are committed
+        only often enough that they never expire while the consumer runs (``offsets.retention.minutes``).
 
         Args:
-            is_last: commit now: the partitions are about to be taken away.
+            is_last: commit now, because the partitions are about to be revoked.
         """
         now_ms = self._clock.monotonic_ms()
         if not self._is_auto or (now_ms < self._next_ms and not is_last):
@@ -341,7 +341,7 @@ class OffsetCommitter:
             _LOG.warning("auto commit of group %s failed; it will be retried: %s", self._config.group_id, error)
 
     def prepare(self) -> GroupRecords | None:
-        """Return the auto commit to make before partitions are taken away; None: nothing to commit, or it is off."""
+        """Return the auto commit to make before partitions are revoked; None: nothing to commit, or it is off."""
         if not self._is_auto:
             return None
         try:
@@ -374,7 +374,7 @@ class OffsetCommitter:
         return self._coordinator.prepare_commit(self._config.group_id or "", offsets, self._membership.identity)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
-        """Forget what was committed for these: another member has them now."""
+        """Forget the commits of these partitions, which this consumer no longer reads."""
         for key in keys:
             self._committed.pop(key, None)
             self._noted.pop(key, None)

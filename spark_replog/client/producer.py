@@ -1,6 +1,6 @@
-"""The plain Python producer: records in, from any thread; handles out, resolved by batch.
+"""The plain Python producer: takes records from any thread; returns handles, which are resolved per batch.
 
-Source: Kafka ``KafkaProducer``; ``send`` takes its steps in the same order. No Spark is imported.
+Source: Kafka ``KafkaProducer``; ``send`` does the same steps in the same order. Imports no Spark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _numbers = itertools.count(1)
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 UPKEEP_WAIT_MS = 1_000
-"""How long close() waits for what deletes old rows in the background; a later process goes on."""
+"""How long close() waits for background upkeep, such as retention; a later process continues it."""
 
 
 class Producer:
@@ -95,7 +95,7 @@ class Producer:
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
         self._calls = cluster.brokers.calls
         self._connect(cluster, random.Random())
-        # What every send needs, without a look-up of its own.
+        # Every send uses these: saves attribute look-ups.
         self._topics = self._metadata.topics
         self._append_record = self._accumulator.append_record
         self._now_ms = clock.now_ms
@@ -186,12 +186,12 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]] | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordHandle:
-        """Append one record to a batch. Waits for the topic's metadata and for memory only.
+        """Append one record to a batch. Waits only for the topic's metadata and for memory.
 
         Args:
-            value: what ``value.serializer`` takes; None: a tombstone.
-            key: what ``key.serializer`` takes; None: any partition.
-            partition: its number; None: the one of the key, or the sticky one.
+            value: for ``value.serializer``; None: a tombstone.
+            key: for ``key.serializer``; None: any partition.
+            partition: its number; None: chosen by the key, or the sticky one.
             headers: pairs of str and bytes or None.
             timestamp_ms: 0 or later; None: now.
 
@@ -248,7 +248,7 @@ class Producer:
         return handle
 
     def would_block(self, topic: str, value: Any = None, key: Any = None, partition: int | None = None) -> bool:
-        """Return whether a ``send`` may have to wait: for the topic's metadata, or for memory. Reads nothing."""
+        """Return whether a ``send`` may wait for the topic's metadata or for memory. Reads no storage."""
         entry = self._topics.get(topic)
         if entry is None or (isinstance(partition, int) and partition >= len(entry.queues)):
             return True
@@ -261,7 +261,7 @@ class Producer:
 
         Args:
             data: columns by exact name: value (required), key, partition (int32), headers (list of struct
-                of key and value), timestamp; all others are ignored.
+                of key and value), timestamp; other columns are ignored.
 
         Returns:
             A future of the metadata of each slice's first row.
@@ -290,7 +290,7 @@ class Producer:
                 transactions.end_send()
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send what waits, and wait for the outcome of every earlier record (in a transaction: until it is stored).
+        """Send waiting records, and wait for the outcome of every earlier record (in a transaction: until stored).
 
         Args:
             timeout: seconds; None: until ``delivery.timeout.ms`` decides.
@@ -347,7 +347,7 @@ class Producer:
             InvalidConfigError: INVALID_TXN_STATE: none is open, or one of its records failed: abort it.
             FencedError: PRODUCER_FENCED: a newer program has the transactional.id; nothing was appended.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: call it again, or abort.
-            ReplogError: why the ledger refused it; nothing was appended: abort it.
+            ReplogError: the ledger refused it; nothing was appended: abort it.
         """
         coordinator = self._coordinator()
         self._refuse_in_callback("commit_transaction()")
@@ -365,9 +365,9 @@ class Producer:
         """Drop all records of the transaction; their handles fail with REPLOG_TRANSACTION_ABORTED.
 
         Raises:
-            InvalidConfigError: INVALID_TXN_STATE: none is open, or a commit whose answer was lost has succeeded.
+            InvalidConfigError: INVALID_TXN_STATE: none is open, or a commit with a lost answer has succeeded.
             FencedError: PRODUCER_FENCED.
-            ReplogError: the outcome of a commit whose answer was lost could not be read: call it again.
+            ReplogError: the outcome of a commit with a lost answer could not be read: call again.
         """
         coordinator = self._coordinator()
         self._refuse_in_callback("abort_transaction()")
@@ -394,7 +394,7 @@ class Producer:
 
     @contextmanager
     def transaction(self) -> Iterator[Producer]:
-        """Commit what the block sends, or abort it if the block raises."""
+        """Commit the records that the block sends, or abort if it raises."""
         self.begin_transaction()
         try:
             yield self
@@ -409,11 +409,11 @@ class Producer:
     # ----------------------------------------------------------------------------------------- closing
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what waits and close; an open transaction is aborted. Repeatable.
+        """Send waiting records and close; an open transaction is aborted. Repeatable.
 
         Args:
-            timeout: seconds; remaining records then fail with REPLOG_PRODUCER_CLOSED. None: until
-                ``delivery.timeout.ms`` decides. In a callback it counts as 0.
+            timeout: seconds; after it, remaining records fail with REPLOG_PRODUCER_CLOSED. None: until
+                ``delivery.timeout.ms`` decides. 0 in a callback.
 
         Raises:
             InvalidConfigError: INVALID_REQUEST: the timeout is negative; the producer stays open.
@@ -458,7 +458,7 @@ class Producer:
     # ------------------------------------------------------------------------------------------ inside
 
     def _wait_for(self, topic: str, partition: int | None) -> tuple[TopicEntry, int]:
-        """Return the topic, and the rest of ``max.block.ms``."""
+        """Return the topic, and the remaining ``max.block.ms``."""
         entry = self._topics.get(topic) if isinstance(topic, str) else None
         if entry is not None and (partition is None or partition < len(entry.queues)):
             return entry, self._max_block_ms
@@ -495,7 +495,7 @@ class Producer:
     def _send_arrow_in(
         self, transactions: TransactionCoordinator, entry: TopicEntry, data: pa.Table | pa.RecordBatch
     ) -> TableHandle:
-        """Append a table in the open transaction, which can no longer be committed if only a part was appended."""
+        """Append a table in the open transaction; if only a part is appended, it can no longer be committed."""
         parts: list[RecordHandle] = []
         try:
             return self._arrow.send(entry, data, parts)
@@ -511,7 +511,7 @@ class Producer:
             transactions.batch_results |= dict.fromkeys(part.batch_result for part in parts)
 
     def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
-        """Return a failed handle for what Kafka calls an API error; raise other mistakes of the caller."""
+        """Return a failed handle for what Kafka calls an API error; raise other errors of the caller."""
         if not isinstance(topic, str):
             raise invalid_topic(topic)
         found = error.error if isinstance(error, _Failed) else error
@@ -575,7 +575,7 @@ class _Failed(ReplogError):
 
 
 _API_CODES = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION})
-"""The caller's mistakes that Kafka reports by the future."""
+"""Errors of the caller that Kafka reports through the future."""
 
 
 def _aborted() -> ReplogError:

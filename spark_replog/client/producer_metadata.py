@@ -1,7 +1,7 @@
 """A plain producer's topics: partitions, queues, destinations.
 
-Source: Kafka ``ProducerMetadata`` and ``KafkaProducer.waitOnMetadata``. Folds ledgers as the driver of a
-write does. ``send`` waits here for a topic, and the sender's thread refreshes it.
+Source: Kafka ``ProducerMetadata`` and ``KafkaProducer.waitOnMetadata``. Folds ledgers as a write's driver does.
+``send`` waits here for a topic, and the sender's thread refreshes it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 SILENT_WAIT_MS = 1_000
 """A longer wait for a topic is logged: until ``max.block.ms`` a misspelt name would look like a hang."""
 KEYS_REMEMBERED = 16_384
-"""Per topic: the partition of a key that was seen is not computed again."""
+"""Limit per topic of the keys whose partition is cached."""
 KEY_BYTES_REMEMBERED = 64
 
 
 class TopicEntry:
-    """One topic, ready to be written to. Replaced when its partitions change, never shrunk."""
+    """One topic, ready for writes. Replaced when its plan changes."""
 
     __slots__ = ("is_used", "key_queues", "limit", "limit_bytes", "plan", "queues", "sticky")
 
@@ -65,7 +65,7 @@ class ProducerMetadata:
 
     Args:
         builder: gets every new plan before a record of its topics is appended.
-        random_source: of the sticky choice.
+        random_source: for the sticky choice.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ProducerMetadata:
         """Return a topic, waiting until it and the partition exist. A wait of more than a second is logged once.
 
         Args:
-            partition: that must exist, or None.
+            partition: must exist; None: any.
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
@@ -126,25 +126,25 @@ class ProducerMetadata:
             self._clock.sleep_ms(min(left_ms, self._settings.producer.retry_backoff_ms))
 
     def close(self) -> None:
-        """End the waits for topics that do not exist."""
+        """End the waits for missing topics."""
         self._is_closed = True
 
     def is_due(self, now_ms: int, *, is_suspect: bool = False) -> bool:
-        """Return whether what is known is older than ``metadata.max.age.ms``, or than ``retry.backoff.ms``.
+        """Return whether the metadata is older than ``metadata.max.age.ms``, or if suspect, ``retry.backoff.ms``.
 
         Args:
             now_ms: monotonic.
-            is_suspect: whether an append failed in a way that a new leader, ISR or generation explains.
+            is_suspect: whether an append failed in a way that a new leader, ISR or generation would explain.
         """
         producer, coordinator = self._settings.producer, self._settings.coordinator
         age_ms = producer.retry_backoff_ms if is_suspect else coordinator.metadata_max_age_ms
         return bool(self.topics) and now_ms - self._refreshed_ms >= age_ms
 
     def refresh(self) -> None:
-        """Fold the topics again and assign their partitions to their present destinations. Never raises.
+        """Fold the topics again and assign their partitions to their current destinations. Never raises.
 
-        A topic that was deleted is forgotten, so that its next record waits for it; one that was not
-        used for ``metadata.max.idle.ms`` is forgotten too.
+        A deleted topic is dropped, so that its next record waits for it; so is a topic that was not used for
+        ``metadata.max.idle.ms``.
         """
         now_ms = self._clock.monotonic_ms()
         self._refreshed_ms = now_ms
@@ -158,7 +158,7 @@ class ProducerMetadata:
                 with self._lock:
                     self.topics.pop(name, None)
             except ReplogError:
-                return  # the known plan stays in use; the next call tries again
+                return  # keep the known plan; the next call tries again
             else:
                 with self._lock:
                     self._apply(plan.topics[0])
@@ -171,7 +171,7 @@ class ProducerMetadata:
                 entry.is_used = False
 
     def _look_up(self, topic: str, partition: int | None) -> tuple[str, str] | None:
-        """Learn a topic; return what is missing and its remedy, None where nothing is."""
+        """Look up a topic; return what is missing and the remedy, None if nothing is."""
         entry = self.topics.get(topic)
         if entry is None or (partition is not None and partition >= len(entry.queues)):
             try:
@@ -194,7 +194,7 @@ class ProducerMetadata:
         return None
 
     def _apply(self, plan: TopicPlan) -> TopicEntry:
-        """Take a topic's newest plan."""
+        """Adopt a topic's newest plan."""
         known = self.topics.get(plan.name)
         if known is not None and known.plan == plan:
             return known

@@ -1,6 +1,6 @@
-"""Fetches the rows after a consumer's positions, buffers what a poll did not take, and counts the cost.
+"""Fetches rows from a consumer's positions on, buffers rows that a poll did not take, and counts the cost.
 
-The same plan and the same reader as Spark's tasks: ``plan_fetch`` and ``Fetcher``.
+Uses the same plan and reader as Spark's tasks: ``plan_fetch`` and ``Fetcher``.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from spark_replog.storage.paths import journal_folder
 
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
-"""Rows in the columns of ``rows.read_schema(True)``, perhaps none, and the position after them."""
+"""Zero or more rows in the columns of ``rows.read_schema(True)``, and the position after them."""
 IDLE_SHARE = 8
-"""A waiting poll pauses for this part of the time since rows came last."""
+"""A waiting poll pauses for the time since the last rows, divided by this."""
 LOOK_SHARE = 4
-"""Or for this many times as long as the last look took, if that is longer."""
+"""Or for this many times the duration of the last look, if that is longer."""
 WATCH_AGAIN_MS = 10_000
-"""After this time journals that could not be watched are tried again: a root may be back."""
+"""How long until journals that could not be watched are tried again: a root may be back."""
 _NO_ROWS = pa.RecordBatch.from_pylist([], schema=read_schema(True))
 
 
 @dataclass(slots=True)
 class ConsumerMetrics:
-    """What one consumer did so far (names: Kafka's ``consumer-fetch-manager-metrics``).
+    """Counters of one consumer (names: Kafka's ``consumer-fetch-manager-metrics``).
 
     Attributes:
-        records_consumed: given to the application.
-        bytes_consumed: of the sections that were read.
-        fetches: that read something.
-        refreshes: folds of the newest entries: one get per metadata root and ledger each.
-        hedges: slow reads that were sent to a second root too.
+        records_consumed: records returned to the application.
+        bytes_consumed: bytes of the sections read.
+        fetches: fetches that read rows.
+        refreshes: folds of the newest entries: each one get per metadata root and ledger.
+        hedges: slow reads that were repeated on a second root.
         storage_get and so on: requests to the roots by this process through the same open store, as of ``metrics()``.
     """
 
@@ -70,11 +70,11 @@ class ConsumerMetrics:
 
 
 class RecordFetcher:
-    """One per consumer; not thread safe.
+    """One per consumer; not thread-safe.
 
     Args:
         config: limits and waits.
-        on_look: called whenever a fetch that waits looks again; what it raises ends the fetch.
+        on_look: called each time a waiting fetch looks again; an error that it raises ends the fetch.
     """
 
     def __init__(
@@ -92,25 +92,25 @@ class RecordFetcher:
         self._fetcher = Fetcher(cluster.brokers, hedge_ratio=config.fetch_hedge_ratio, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
-        """Rows of [first, second) offsets; fewer than that where compaction left gaps."""
+        """(start, rows, end): the rows of offsets [start, end), with gaps where compaction removed some."""
         self._last: TopicPartition | None = None
         self._rows_came_ms = cluster.clock.monotonic_ms()
         self._watch: FolderWatch | None = None
         self._watched: frozenset[LedgerId] = frozenset()
         self._watch_again_ms = 0
         self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
-        """How far each partition was planned, its leader epoch then, and of which topic."""
+        """Per partition: the end of its last plan, its leader epoch at that time, and the topic's id."""
         self.diverged: dict[TopicPartition, int] = {}
-        """Of the last plan: the offset where the log differs from the rows that were read."""
+        """From the last plan: the offset where the log differs from the rows that were read."""
 
     def fetch(
         self, positions: Mapping[TopicPartition, int], max_wait_ms: int, *, is_folded: bool = False
     ) -> dict[TopicPartition, ErrorCode]:
-        """Fetch more rows into the buffers; ``fetch.min.bytes`` and ``fetch.max.wait.ms`` bound the wait.
+        """Fetch more rows into the buffers; ``fetch.min.bytes`` and ``fetch.max.wait.ms`` limit the wait.
 
         Args:
-            positions: the next offset of each partition that wants rows.
-            is_folded: the newest entries were folded just now: do not begin with another look.
+            positions: the next offset of each partition to read.
+            is_folded: the newest entries have just been folded: do not begin with another look.
 
         Returns:
             The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION; and
@@ -119,14 +119,14 @@ class RecordFetcher:
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
-            ReplogError: what ``Fetcher.fetch`` raises.
+            ReplogError: as ``Fetcher.fetch``.
         """
         self._require_read({key.topic for key in positions})
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
         watch = self._watch_of(frozenset(each.ledger_id for each in handles.values()))
         if not is_folded:
             if watch is not None:
-                watch.wait(0)  # the look that follows sees everything up to now
+                watch.wait(0)  # drop past events: the next look sees everything up to now
             self.refresh(handles.values())
         renewed = self.renewed(positions)
         if renewed:
@@ -153,7 +153,7 @@ class RecordFetcher:
         return errors
 
     def check(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
-        """Return what ``fetch`` would of partitions that cannot be read from there, on the fold as it is."""
+        """Return the errors that ``fetch`` would return, without folding newer entries of the topics."""
         errors = self.renewed(positions)
         self.diverged = {}
         for key, offset in positions.items() if not errors else ():
@@ -174,10 +174,10 @@ class RecordFetcher:
     def plan(
         self, asked: Mapping[TopicPartition, FetchPartition]
     ) -> tuple[list[FetchSlice], dict[TopicPartition, ErrorCode]]:
-        """Return the sections to read, within ``fetch.max.bytes`` over all partitions in their order.
+        """Return the sections to read, within ``fetch.max.bytes`` over all partitions, in their order.
 
-        The first partition that has rows gives its first section whatever its size, so that a fetch always
-        moves; the others only what fits.
+        The first partition with rows contributes its first section whatever its size, so that a fetch always
+        makes progress; the others only sections that fit.
         """
         self.diverged = {}
         slices: list[FetchSlice] = []
@@ -202,7 +202,7 @@ class RecordFetcher:
                 self.diverged[key] = found.diverging_offset
 
     def take(self, positions: Mapping[TopicPartition, int], max_records: int) -> Iterator[FetchedRows]:
-        """Take at most ``max_records`` buffered rows from the positions on; rows before the positions are dropped."""
+        """Take at most ``max_records`` buffered rows from the positions on; drop batches without the position."""
         for key in [each for each in self._buffers if each in positions]:
             expected = positions[key]
             buffer = self._buffers[key]
@@ -230,7 +230,7 @@ class RecordFetcher:
         """Yield all rows of the spans, partition by partition.
 
         Raises:
-            ReplogError: REPLOG_DATA_LOSS, and what ``Fetcher.fetch`` raises.
+            ReplogError: REPLOG_DATA_LOSS, and as ``Fetcher.fetch``.
         """
         self._require_read({key.topic for key in spans})
         for key, (start, end) in spans.items():
@@ -240,7 +240,7 @@ class RecordFetcher:
             for found in self._read(slices):
                 self._metrics.records_consumed += found[1].num_rows
                 yield found
-                # Like the position: it moves past a batch when the next one is requested.
+                # Like the position, this moves past a batch when the next one is requested.
                 self._fetched[key] = (found[2], epoch, handle.topic_id)
 
     def _require_read(self, topics: Iterable[str]) -> None:
@@ -259,7 +259,7 @@ class RecordFetcher:
             self._fetched.pop(key, None)
 
     def forget(self, keys: Sequence[TopicPartition]) -> None:
-        """Drop what is buffered of these partitions."""
+        """Drop the buffered rows of these partitions."""
         for key in keys:
             self._buffers.pop(key, None)
 
@@ -298,19 +298,19 @@ class RecordFetcher:
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         planned_to, epoch, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
-        # A position that was set by a seek proves nothing about the rows that the reader has.
+        # A position set by a seek proves nothing about the rows that the reader has.
         known_epoch = epoch if planned_to == offset and topic_id == handle.topic_id else UNDEFINED_EPOCH
         max_bytes = self._config.max_partition_fetch_bytes
         return FetchPartition(ledger, handle.topic_id, key.partition, offset, max_bytes, known_epoch)
 
     def _in_turn(self, positions: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Return the partitions, starting after the one that was read last, so that each gets its turn."""
+        """Return the partitions, starting after the last one read, so that each gets its turn."""
         keys = sorted(positions)
         after = [key for key in keys if self._last is not None and key > self._last]
         return after + [key for key in keys if key not in set(after)]
 
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
-        """Yield the rows of slices, partition by partition; without rows where a partition's last offsets have none.
+        """Yield the rows of slices by partition; an empty batch if a partition's last offsets have no rows.
 
         If objects were compacted and deleted meanwhile, the remaining offsets are planned again from the newest fold.
         """
@@ -369,7 +369,7 @@ def _plan_span(
 def _rest(
     key: TopicPartition, ends: Mapping[TopicPartition, int], done: dict[TopicPartition, int]
 ) -> Iterator[FetchedRows]:
-    """Yield an empty batch where the last offsets of a range have no rows, so that the position moves past them."""
+    """Yield an empty batch if the last offsets of a range have no rows, so that the position moves past them."""
     if done.get(key, -1) < ends[key]:
         done[key] = ends[key]
         yield key, _NO_ROWS, ends[key]
@@ -377,10 +377,10 @@ def _rest(
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """From where one partition is to be read, and how much at most.
+    """Where to read one partition from, and how much at most.
 
     Attributes:
-        last_fetched_epoch: leader epoch under which the rows before the fetch offset were read; -1: not known.
+        last_fetched_epoch: leader epoch under which the rows before the fetch offset were read; -1: unknown.
     """
 
     ledger: Ledger[TopicLedgerState]
@@ -393,15 +393,15 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchState:
-    """What a partition has for a reader now.
+    """What a reader can read of a partition now.
 
     Attributes:
-        error: why it cannot be read: UNKNOWN_TOPIC_OR_PARTITION (deleted), OFFSET_OUT_OF_RANGE. None else.
-        end_offset: how far a read within its bytes reaches; the fetch offset where there is nothing.
-        available_bytes: of the sections up to there, at most one section more than ``max_bytes``.
-        leader_epoch: the partition's now.
-        diverging_offset: with OFFSET_OUT_OF_RANGE, where the rows that the reader has end to be those of the log:
-            an unclean election cut the log there. None else.
+        error: UNKNOWN_TOPIC_OR_PARTITION (deleted) or OFFSET_OUT_OF_RANGE; None if the partition can be read.
+        end_offset: end of a read within its bytes; the fetch offset if there are no rows.
+        available_bytes: of the sections up to there; above ``max_bytes`` only if the first section is.
+        leader_epoch: the partition's current one.
+        diverging_offset: with OFFSET_OUT_OF_RANGE, the first offset at which the log differs from the reader's rows,
+            because an unclean election cut the log there. Otherwise None.
     """
 
     error: ErrorCode | None
@@ -412,15 +412,15 @@ class FetchState:
 
 
 def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min: bool = True) -> FetchState:
-    """Return what the fold as it is has for a partition; reads nothing. O(log n + sections within the bytes).
+    """Return the state of a partition in the current fold; reads no storage. O(log n + sections within the bytes).
 
-    Offsets [fetch offset, high watermark) can be read; at the high watermark there is nothing yet, and that is
-    no error, nor is an offset up to the log end. Sections are read whole, as Kafka's batches: the first is
-    counted whatever its size.
+    Offsets [fetch offset, high watermark) can be read. An offset from the high watermark to the log end has
+    no rows yet, which is not an error. Sections are read whole, as Kafka's batches: the first counts whatever
+    its size.
 
     Args:
-        max_bytes: less than the item's own, where the budget of the fetch is nearly used.
-        one_section_min: False: not even the first section where it is too large.
+        max_bytes: the rest of the fetch's budget; the item's own limit also applies.
+        one_section_min: False: omit even the first section if it is too large.
     """
     budget = item.max_bytes if max_bytes is None else min(item.max_bytes, max_bytes)
     return item.ledger.ask(lambda state: _look(state, item, budget, one_section_min))
@@ -447,7 +447,7 @@ def _look(state: TopicLedgerState, item: FetchPartition, budget: int, one_sectio
 
 
 def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None:
-    """Return the first offset where the log differs from the reader's rows, None without one. Source: KIP-320."""
+    """Return the first offset where the log differs from the reader's rows, else None. Source: KIP-320."""
     if item.last_fetched_epoch in (UNDEFINED_EPOCH, found.leader_epoch):
         return None
     ended = found.leader_epochs.end_offset_for(item.last_fetched_epoch, found.log_end_offset)
@@ -455,7 +455,7 @@ def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None
 
 
 def is_answered(partitions: Sequence[FetchPartition], min_bytes: int) -> bool:
-    """Return whether an error or enough bytes make a wait pointless."""
+    """Return whether there is an error, or enough bytes, so that waiting is pointless."""
     size_bytes = 0
     for item in partitions:
         found = look(item)
@@ -476,21 +476,21 @@ def wait_for_rows(
     rows_came_ms: int | None = None,
     pause: Callable[[float], object] | None = None,
 ) -> int:
-    """Return when there are enough bytes to answer with, or when the time is over; the caller then reads them.
+    """Wait until there are enough bytes, an error, or the time is over; the caller then reads.
 
-    It returns at once if ``max_wait_ms`` is 0, no partition is given, there are enough bytes, or there is an error.
-    Else ``refresh`` folds the ledgers after each pause and once more at the end.
+    Returns at once if ``max_wait_ms`` is 0, no partition is given, there are enough bytes, or there is an error.
+    Otherwise ``refresh`` folds the ledgers after each pause, also after the last one.
 
     Args:
         refresh_interval_ms: the longest pause.
-        rows_came_ms: when rows came last, on the monotonic clock. A pause is then an eighth of the time since, or four
-            times as long as the last look took, whichever is longer. So the delay grows with the time that rows took
-            to come, a topic that becomes idle costs a bounded number of extra looks, and a slow store is not asked
-            more often. None: every pause is the longest one.
+        rows_came_ms: when rows last arrived, on the monotonic clock. A pause is then an eighth of the time since, or
+            four times the duration of the last look, whichever is longer. So the delay grows with the time without
+            rows, a topic that becomes idle costs a limited number of extra looks, and a slow store is not read more
+            often. None: every pause is the longest one.
         pause: waits for this many ms, or until there is a reason to look; None: the clock waits.
 
     Returns:
-        How often ``refresh`` was called: each call costs one get per metadata root and ledger.
+        Number of calls of ``refresh``: each costs one get per metadata root and ledger.
     """
     deadline_ms = clock.monotonic_ms() + max_wait_ms
     refresh_count = look_ms = 0

@@ -1,4 +1,4 @@
-"""The thread that runs a plain producer's sender, and refreshes metadata and loads between its rounds."""
+"""The thread of a plain producer: runs the sender, and refreshes metadata and partition loads between its rounds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class SenderThread:
-    """Runs ``Sender.run_once`` until it is closed and nothing is left. A daemon.
+    """A daemon that runs ``Sender.run_once`` until it is closed and nothing is left.
 
     Args:
-        metadata: refreshed here.
+        metadata: refreshed by this thread.
         is_delivered: whether the delivery has nothing left to do.
         availability_timeout_ms: ``partitioner.availability.timeout.ms``.
     """
@@ -62,11 +62,11 @@ class SenderThread:
 
     @property
     def is_current(self) -> bool:
-        """Return whether this is the calling thread: a callback."""
+        """Return whether the caller runs on this thread, as in a callback."""
         return threading.current_thread() is self._thread
 
     def call(self, task: Callable[[], object]) -> None:
-        """Run something between two rounds and return when it is done."""
+        """Run a task between two rounds; return when it is done."""
         done: Future[object] = Future()
         self._tasks.append((task, done))
         self._transport.wake()
@@ -75,7 +75,7 @@ class SenderThread:
         done.result()
 
     def close(self, timeout_seconds: float | None) -> bool:
-        """Send what is left and end; returns False if that took longer."""
+        """Send remaining records and end; return False on timeout."""
         self._is_closing = True
         self._transport.wake()
         return self._ended.wait(timeout_seconds)

@@ -1,4 +1,4 @@
-"""The settings of plain producers and consumers, read once from dotted names in a mapping, or keywords."""
+"""The settings of plain producers and consumers, read once from dotted names in a mapping or from keywords."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class ProducerSettings:
 
     Attributes:
         producer: shared with the Spark sink; ``linger_ms`` is never None.
-        client: of the plain producer.
-        coordinator: how its commits wait.
-        storage: for the file system.
-        objects: dotted name -> what was given in place of a class's name.
-        is_idempotent: whether appends are judged by their sequences.
-        sends_awaited: whether a batch that a caller waits for may go before ``linger.ms``: no linger was asked for.
+        client: settings of the plain producer only.
+        coordinator: settings of its commits.
+        storage: options of the file systems.
+        objects: dotted name -> object given in place of a class's name.
+        is_idempotent: whether appends are recognised by their sequences.
+        sends_awaited: whether a batch that a caller waits for may skip ``linger.ms``, because no linger was set.
     """
 
     producer: ProducerConfig
@@ -64,8 +64,8 @@ class ProducerSettings:
         """Read the settings; a keyword is a dotted name with ``_`` for ``.``.
 
         Raises:
-            InvalidConfigError: REPLOG_UNKNOWN_OPTION for a name that is not known, or that has no
-                meaning here, with the reason; REPLOG_INVALID_OPTION; REPLOG_CONFLICTING_OPTIONS.
+            InvalidConfigError: REPLOG_UNKNOWN_OPTION for an unknown name, or for one without meaning
+                here, with the reason; REPLOG_INVALID_OPTION; REPLOG_CONFLICTING_OPTIONS.
         """
         given = given_settings(config or {}, keywords, *_GROUPS)
         objects = {name: value for name, value in given.items() if name in _OBJECT_KEYS and not isinstance(value, str)}
@@ -97,7 +97,7 @@ def _check_names(given: Mapping[str, object]) -> None:
 
 
 def _producer(plain: Mapping[str, object]) -> ProducerConfig:
-    """Return the shared settings; a default delivery.timeout.ms gives way, one that was given does not."""
+    """Return the shared settings; raise delivery.timeout.ms if it is too short and not set."""
     values: dict[str, Any] = {"linger_ms": LINGER_MS}
     values |= read_group("producer", plain, beside=("client", "coordinator", "storage"))
     least_ms = values["linger_ms"] + values.get("request_timeout_ms", ProducerConfig().request_timeout_ms)
@@ -114,10 +114,10 @@ class ConsumerSettings:
     """All settings of one consumer.
 
     Attributes:
-        consumer: its own.
+        consumer: settings of the consumer only.
         maker: makes records, with the deserializers.
         interceptors: of ``interceptor.classes``, in order.
-        storage: of the file systems.
+        storage: options of the file systems.
         coordinator: None: the process's shared view of the store is used.
     """
 
@@ -129,7 +129,7 @@ class ConsumerSettings:
 
     @classmethod
     def read(cls, given: Mapping[str, object], group: str | None, keywords: Mapping[str, object]) -> ConsumerSettings:
-        """Read dotted names and keywords; a keyword wins, and None means not set.
+        """Read dotted names and keywords; a keyword overrides, and None means not set.
 
         Args:
             given: Kafka's dotted names, and ``storage.`` options.

@@ -1,4 +1,4 @@
-"""A store in plain Python: ``spark_replog.open(path)``, and from there administration, producer, consumer, scan."""
+"""A store in plain Python: ``spark_replog.open(path)`` gives access to administration, producers, consumers, scans."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from spark_replog.storage.call_counter import NamedCalls
 
 
 class Store:
-    """An opened store. Thread safe; holds nothing that needs closing.
+    """An opened store. Thread-safe; needs no closing.
 
     Args:
-        cluster: what producers and consumers of this store share.
+        cluster: shared by producers and consumers of this store.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -38,7 +38,7 @@ class Store:
         return self.cluster.path
 
     def admin(self) -> Controller:
-        """Return what makes, describes, grows and deletes topics."""
+        """Return the controller, which creates, describes, grows and deletes topics."""
         return Controller(self.cluster)
 
     def producer(self, config: Mapping[str, object] | None = None, **settings: Any) -> Producer:
@@ -72,7 +72,7 @@ class Store:
         return Topic(self.cluster, name)
 
     def storage_calls(self) -> NamedCalls:
-        """Return what this process asked of the roots so far: calls, bytes and retries by broker, kind and purpose."""
+        """Return this process's calls to the roots so far: calls, bytes and retries by broker, kind and purpose."""
         return self.cluster.brokers.name_calls(self.cluster.brokers.calls.read())
 
 
@@ -121,7 +121,7 @@ def init_store(
     racks: Sequence[str] | None = None,
     fsync: bool = True,
 ) -> Store:
-    """Make a store and open it; an interrupted call is finished by the same call. As ``replog init``.
+    """Create a store and open it, as ``replog init``. Repeating an interrupted call finishes it.
 
     Args:
         path: a parent directory, which gets ``broker-0`` and so on, or the roots, comma separated.
@@ -143,11 +143,11 @@ Bound = str | int | Mapping[int, int]
 
 
 class TopicScan:
-    """The rows [start, end) of a topic's partitions, as the newest fold had them when this was made.
+    """The rows [start, end) of a topic's partitions, in the newest fold when this object was created.
 
     Args:
-        start: first offset of each partition; below the log start it is the log start.
-        end: exclusive end; never beyond the high watermark.
+        start: first offset of each partition; raised to the log start offset if below it.
+        end: exclusive end; lowered to the high watermark if above it.
         partitions: None: all.
         columns: the only columns to produce, in the order of ``to_batches``; None: all.
 
@@ -190,7 +190,7 @@ class TopicScan:
         Columns: key, value, topic, partition, offset, timestamp, timestampType, headers.
 
         Raises:
-            ReplogError: REPLOG_DATA_LOSS, TOPIC_AUTHORIZATION_FAILED, and what ``Fetcher.fetch`` raises.
+            ReplogError: REPLOG_DATA_LOSS, TOPIC_AUTHORIZATION_FAILED, and as ``Fetcher.fetch``.
         """
         fetcher = RecordFetcher(self._cluster, ConsumerConfig(), ConsumerMetrics())
         spans = {key: span for key, span in self.spans.items() if span[0] < span[1]}
@@ -199,7 +199,7 @@ class TopicScan:
                 yield batch.select(self._columns)
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows as one table; memory is that of the rows."""
+        """Return the rows as one table, all in memory."""
         schema = pa.schema([read_schema(True).field(name) for name in self._columns])
         return pa.Table.from_batches(list(self.to_batches()), schema=schema)
 

@@ -20,10 +20,10 @@ class PartitionPosition:
     """One assigned partition.
 
     Attributes:
-        offset: of the next record to give; None until it is known.
-        reset: `earliest`, `latest` or `by_duration`: the position must be looked up; None: it is known, or comes
+        offset: of the next record to return; None until it is known.
+        reset: `earliest`, `latest` or `by_duration`: look the position up so; None: it is known, or comes
             from the group.
-        is_paused: no records for now.
+        is_paused: whether ``pause`` holds its records back.
     """
 
     offset: int | None = None
@@ -32,7 +32,7 @@ class PartitionPosition:
 
 
 class SubscriptionState:
-    """Either assigned by hand, or subscribed by names or by a pattern; never both."""
+    """Partitions assigned by hand, or a subscription by names or by a pattern; never both."""
 
     def __init__(self) -> None:
         self.topics: frozenset[str] = frozenset()
@@ -123,7 +123,7 @@ def whole_number(value: object) -> int | None:
 
 
 class TopicDiscovery:
-    """Looks again after ``metadata.max.age.ms``. Not thread safe.
+    """Finds the topics of a subscription; searches again after ``metadata.max.age.ms``. Not thread-safe.
 
     Args:
         subscription: names or a pattern.
@@ -138,7 +138,7 @@ class TopicDiscovery:
         self._looked_ms: int | None = None
 
     def forget(self) -> None:
-        """Look again at the next call."""
+        """Search again at the next call."""
         self._looked_ms = None
 
     def counts(self) -> dict[str, int]:

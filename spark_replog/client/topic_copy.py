@@ -1,9 +1,9 @@
 """Copies a range of a topic into another one, of this store or of another, each row once.
 
-The rows of a source partition go in chunks, each one append to the target's ledger. Its identity says which partition
-of which topic it copies, and up to which offset. So the target's log knows how far a copy came: one that was stopped or
-killed continues after its last decided append, in any process. Two that run at once copy no row twice: an append that
-does not follow the one that its writer saw is refused.
+Rows of a source partition are copied in chunks; each chunk is one append to the target's ledger. The append's identity
+names the source topic and partition and the offset that it reaches. So the target's log shows the progress: a stopped
+or killed copy continues after its last decided append, in any process. Two copies at once copy no row twice: the ledger
+refuses an append that does not follow the one that its writer saw.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.write.task_writer import TaskWriter
 
 CHUNK_BYTES = 32 << 20
-"""Of a chunk in memory, about."""
+"""Approximate size of a chunk in memory."""
 CHUNK_ROWS = 100_000
 _COLUMNS = ("key", "value", "timestamp", "headers")
 
 
 @dataclass(slots=True)
 class CopiedPartition:
-    """How far one source partition is copied.
+    """Progress of one source partition.
 
     Attributes:
-        start, end: the range that was asked for, half-open source offsets.
-        position: next source offset to copy. Above `start` at first where an earlier run copied rows.
+        start, end: the requested range, half-open, in source offsets.
+        position: next source offset to copy. Begins above `start` if an earlier run copied rows.
         last: source offset up to which the target's log has rows of this copy; -1 without any.
         row_count, size_bytes: copied by this run.
     """
@@ -61,12 +61,12 @@ class CopiedPartition:
 
 
 class TopicCopy:
-    """One copy. Not thread safe; a context manager.
+    """One copy. Not thread-safe; a context manager.
 
     Args:
-        by_key: the target's partitioner chooses partitions; else each row keeps its partition's number.
-        name: tells copies between the same topics apart: under one name a row is copied once.
-        chunk_rows: most rows of one append.
+        by_key: the target's partitioner chooses partitions; otherwise each row keeps its partition's number.
+        name: distinguishes copies between the same topics: under one name each row is copied once.
+        chunk_rows: maximum rows of one append.
 
     Raises:
         InvalidConfigError: INVALID_REQUEST: into itself. INVALID_PARTITIONS: the target has too few partitions.
@@ -90,7 +90,7 @@ class TopicCopy:
         self._by_key, self._name, self._chunk_rows = by_key, name, chunk_rows
         self.keys = self.reader.partitions_for(source_topic)
         self._source_id = source.lookup(source_topic).topic_id
-        make_write_plan(target, [target_topic])  # its errors come before a row is read
+        make_write_plan(target, [target_topic])  # raises its errors before a row is read
         self._ledger, topic = target.topic_state(target.lookup(target_topic))
         if topic.topic_id == self._source_id:
             raise InvalidConfigError(
@@ -105,7 +105,7 @@ class TopicCopy:
         self._manager = ReplicaManager(target, None, Upkeep(target, target.config).start)
 
     def plan(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[CopiedPartition]:
-        """Return the ranges, each from where an earlier run under the same name ended."""
+        """Return the ranges, each starting where an earlier run under the same name ended."""
         found = []
         for key, start in sorted(starts.items()):
             last = self._last(key)
@@ -113,11 +113,11 @@ class TopicCopy:
         return found
 
     def run(self, parts: list[CopiedPartition], on_progress: Callable[[], object] = lambda: None) -> None:
-        """Copy the ranges, one after the other. `parts` says at any moment what is decided.
+        """Copy the ranges, one after another. `parts` always shows the decided progress.
 
         Raises:
             ReplogError: OFFSET_OUT_OF_RANGE: rows of the range were deleted. PRODUCER_FENCED: another process copies
-                the same under the same name. What reading and writing raise: run it again, nothing is copied twice.
+                the same under the same name. Errors of reading and writing: run it again, nothing is copied twice.
         """
         for part in parts:
             if part.is_done:
@@ -127,7 +127,7 @@ class TopicCopy:
             for batches in self._chunks(part):
                 self._append(part, batches)
                 on_progress()
-            part.position = part.end  # what is left holds no rows any more: compaction took them
+            part.position = part.end  # compaction removed all rows of the remaining offsets
             on_progress()
 
     def _identity(self, key: TopicPartition, end: int) -> ProducerIdentity:
@@ -140,7 +140,7 @@ class TopicCopy:
         return self._target.lookup(self._topic).topic_id
 
     def _last(self, key: TopicPartition) -> int:
-        """Return the source offset up to which the target's log has the partition; -1 without any."""
+        """Return the source offset up to which the partition is copied; -1 if nothing is."""
         identity = self._identity(key, 0)
         return self._ledger.ask(lambda state: state.producers.last_sequence(identity))
 

@@ -1,7 +1,7 @@
-"""Transactions of a plain producer: stored objects wait, and become one entry of one ledger.
+"""Transactions of a plain producer: stored objects wait until the commit makes them one entry of one ledger.
 
-Source: Kafka ``TransactionManager``'s states. A transaction is in no ledger before its
-commit, so an abort writes nothing, and a crash leaves only objects that no entry names.
+Source: the states of Kafka's ``TransactionManager``. Before its commit a transaction is in no
+ledger, so an abort writes no entry, and a crash leaves only objects that no entry names.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from spark_replog.write.record_handle import BatchResult
 
 
 class TransactionState(Enum):
-    """Where the producer is."""
+    """State of a transactional producer."""
 
     READY = "ready"
     OPEN = "open"
     ENDING = "ending"
-    """A commit or an abort is on its way: nothing can be sent."""
+    """A commit or an abort is in progress: nothing can be sent."""
     IN_DOUBT = "in doubt"
-    """A commit had no answer: commit again, or abort, which finds out."""
+    """A commit had no answer: commit again, or abort, which finds the outcome."""
     FATAL = "fatal"
     """A newer program has the transactional.id."""
 
@@ -57,13 +57,13 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = {
 class TransactionCoordinator:
     """The delivery of a transactional producer, and its transactions' states.
 
-    The sender's thread calls ``begin``, ``deliver`` and ``poll``; the user's thread the rest.
+    The sender's thread calls ``begin``, ``deliver`` and ``poll``; the user's thread calls the rest.
 
     Args:
-        cluster: where ledgers are claimed.
-        counter: counts objects on their way.
-        settings: ``transactional.id``; ``delivery.timeout.ms``, for which a commit is repeated;
-            ``transaction.timeout.ms``, for which one may be open.
+        cluster: has the ledgers to claim.
+        counter: counts objects in flight.
+        settings: ``transactional.id``; ``delivery.timeout.ms``: how long a commit is repeated;
+            ``transaction.timeout.ms``: how long a transaction may be open.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class TransactionCoordinator:
         """Guards ``_send_count`` and the claim of the first send; notified when a send ends."""
         self._send_count = 0
         self._drop_error: ReplogError | None = None
-        """Why nothing is parked any more: the producer closes."""
+        """Error of everything parked from now on, because the producer closes."""
         self._claims: dict[LedgerId, tuple[str, int]] = {}
         """Ledger -> instance id and epoch, of this producer's last claim."""
         self._claiming: dict[LedgerId, str] = {}
-        """Ledger -> instance id, of a claim without answer."""
+        """Ledger -> instance id, of a claim without an answer."""
         self._fresh: set[LedgerId] = set()
-        """Claimed since the last abort, after which sequences begin with 0."""
+        """Ledgers claimed since the last abort; an abort restarts sequences at 0, so others need a new claim."""
         self._parked: list[StoredObject] = []
         self._results: list[DeliveryResult] = []
         self._ledger_id: LedgerId | None = None
         self._append: Append | None = None
         self._began_ms = 0
         self.batch_results: dict[BatchResult, None] = {}
-        """Of every batch that got a record of the open transaction."""
+        """Results of all batches with records of the open transaction."""
         self.error: ReplogError | None = None
         """Why the open transaction cannot be committed."""
 
@@ -125,7 +125,7 @@ class TransactionCoordinator:
         self.batch_results = {}
 
     def add_ledger(self, topic: str, ledger_id: LedgerId) -> None:
-        """Make a topic's ledger that of the open transaction, and claim it where that was not done yet.
+        """Make a topic's ledger that of the open transaction, and claim it if that is not done yet.
 
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: none is open, a part of it failed, or it belongs to another ledger.
@@ -151,7 +151,7 @@ class TransactionCoordinator:
             )
 
     def begin_send(self) -> None:
-        """Note that a send goes on: the end of the transaction waits for it."""
+        """Note a running send: the end of the transaction waits for it."""
         with self._sends_ended:
             self._send_count += 1
 
@@ -163,7 +163,7 @@ class TransactionCoordinator:
 
     @contextmanager
     def ending(self, call: str) -> Iterator[None]:
-        """Refuse sends for good and wait for those of other threads; where the block raises, all is open again.
+        """Refuse new sends and wait for those of other threads; if the block raises, the transaction is open again.
 
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: none is open.
@@ -182,7 +182,7 @@ class TransactionCoordinator:
             raise
 
     def check_commit(self) -> None:
-        """Refuse a commit that cannot be.
+        """Refuse a commit that cannot succeed.
 
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: a part of it failed, or it was open for too long.
@@ -198,7 +198,7 @@ class TransactionCoordinator:
         self._check_error()
 
     def commit(self) -> Future[None]:
-        """Append all that is parked as one entry; everything must have been parked before."""
+        """Append all parked objects as one entry; every object must be parked already."""
         done: Future[None] = Future()
         if not self._parked:
             self._move_to(TransactionState.READY)
@@ -213,11 +213,11 @@ class TransactionCoordinator:
         return done
 
     def abort(self, error: ReplogError) -> None:
-        """Forget the open transaction; its records fail with ``error``. All of them must be parked or failed.
+        """Drop the open transaction; its records fail with ``error``. All of them must be parked or failed.
 
-        ``end_abort`` follows once their handles have failed.
+        Call ``end_abort`` once their handles have failed.
 
-        An append whose answer was lost is fenced by a new claim first; then the ledger shows whether it was decided.
+        First a new claim fences an append whose answer was lost; then the ledger shows whether it was decided.
 
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: it was committed after all.
@@ -250,7 +250,7 @@ class TransactionCoordinator:
             self._move_to(TransactionState.READY)
 
     def drop(self, error: ReplogError) -> None:
-        """Fail what is parked, and what will be, without waiting: the producer closes.
+        """Fail all objects parked now or later, without waiting, because the producer closes.
 
         A commit in progress or without an answer may still succeed: its records fail with an unknown outcome.
         """
@@ -266,7 +266,7 @@ class TransactionCoordinator:
     # ----------------------------------------------------------------------------- the sender's thread
 
     def deliver(self, request: DataRequest) -> Delivered:
-        """Let an object wait for the commit."""
+        """Park an object until the commit."""
         self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
         with self._lock:
             self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
@@ -319,7 +319,7 @@ class TransactionCoordinator:
         self._cluster.refresh_if_stale()
         authorizer = Authorizer(self._cluster, self._appender.principal)
         authorizer.require_transactional_id(AclOperation.WRITE, self.transactional_id)
-        # A claim whose answer was lost is repeated as it was: with another id it would fence itself.
+        # A claim whose answer was lost is repeated unchanged: with another id it would fence itself.
         instance_id = self._claiming.setdefault(ledger_id, new_id())
         ledger = self._cluster.topic_ledger(ledger_id)
         before = self._claims.get(ledger_id)
@@ -397,8 +397,8 @@ def claim_producer(
 ) -> int:
     """Fence every other instance of the id in this ledger and return the epoch to append under.
 
-    Safe to repeat with the same instance id: a lost answer is found in the fold. Every other call raises the epoch,
-    which refuses what the instance sent before.
+    Safe to repeat with the same instance id: the fold shows a claim whose answer was lost. Any other call raises the
+    epoch, which fences the instance's earlier appends.
 
     Args:
         ledger: the ledger of its transactions.
