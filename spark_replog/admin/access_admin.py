@@ -1,7 +1,7 @@
 """ACLs, client quotas and the settings of the whole store, as entries of the cluster ledger. Runs driver-side.
 
-Each change is checked on the newest fold and decided there: a revoked administrator's late command is refused, and a
-repeated one changes nothing. Source: Kafka's ``AclControlManager`` and ``ClientQuotaControlManager``.
+Each change is checked and decided on the newest fold: a revoked administrator's late command is refused, and a
+repeated command changes nothing. Source: Kafka's ``AclControlManager`` and ``ClientQuotaControlManager``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class AclFilter:
     """Selects ACLs; None matches any.
 
     Attributes:
-        name: with `pattern_type` None the ACL's very name in either pattern; with `covers` every ACL whose
-            pattern covers this resource (Kafka's pattern type MATCH).
+        name: the ACL's exact name, of either pattern type if `pattern_type` is None; with `covers`, the resource
+            that the ACL's pattern must cover (Kafka's pattern type MATCH).
     """
 
     resource_type: ResourceType | None = None
@@ -49,7 +49,7 @@ class AclFilter:
     covers: bool = False
 
     def select(self, acls: AclSet) -> list[AclBinding]:
-        """Return the ACLs that fit, sorted."""
+        """Return the matching ACLs, sorted."""
         found: Iterable[AclBinding] = acls
         if self.covers and self.name is not None:
             kinds = ResourceType if self.resource_type is None else (self.resource_type,)
@@ -67,18 +67,18 @@ class AclFilter:
 
 
 class AclAdmin(Admin):
-    """Adds, removes and lists ACLs; changes the store's settings. Thread safe.
+    """Adds, removes and lists ACLs; changes the store's settings. Thread-safe.
 
     Args:
         principal: needs ALTER on the cluster to change, DESCRIBE to list; None: see ``default_principal``.
     """
 
     def add(self, bindings: Iterable[AclBinding]) -> list[AclBinding]:
-        """Add ACLs; return those that were not there.
+        """Add ACLs; return those that are new.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: an empty name, a cluster name that does not exist, or a change
-                that would take the right to change ACLs from its own author.
+            InvalidConfigError: INVALID_REQUEST: an empty name, a wrong cluster name, or a change after which the
+                caller could no longer change ACLs.
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
@@ -95,7 +95,7 @@ class AclAdmin(Admin):
         return added
 
     def first_of(self, bindings: Iterable[AclBinding]) -> list[tuple[ResourceType, str]]:
-        """Return the resources without any ACL, open to everybody, that these ACLs would restrict.
+        """Return the resources that have no ACL, so that all may use them, and that these ACLs would restrict.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -112,7 +112,7 @@ class AclAdmin(Admin):
             return sorted(each for each in named if not state.acls.of_resource(*each))
 
     def remove(self, wanted: AclFilter) -> list[AclBinding]:
-        """Remove every ACL that fits; return them.
+        """Remove every matching ACL; return them.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -131,7 +131,7 @@ class AclAdmin(Admin):
         return removed
 
     def list(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the ACLs that fit, sorted, from the newest fold.
+        """Return the matching ACLs, sorted, from the newest fold.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -143,7 +143,7 @@ class AclAdmin(Admin):
             return wanted.select(self._cluster.cluster_ledger.state.acls)
 
     def config(self) -> dict[str, str]:
-        """Return the store's settings as they were given. Raises CLUSTER_AUTHORIZATION_FAILED."""
+        """Return the store's settings that are set. Raises CLUSTER_AUTHORIZATION_FAILED."""
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
             self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
@@ -216,10 +216,10 @@ def _checked(binding: AclBinding) -> AclBinding:
 
 
 class QuotaAdmin(Admin):
-    """Sets and shows quotas, as entries of the cluster ledger. Thread safe.
+    """Sets and lists quotas, as entries of the cluster ledger. Thread-safe.
 
     Args:
-        principal: needs ALTER_CONFIGS on the cluster to set, DESCRIBE_CONFIGS to show; None: see
+        principal: needs ALTER_CONFIGS on the cluster to set, DESCRIBE_CONFIGS to list; None: see
             ``default_principal``.
     """
 
@@ -227,7 +227,7 @@ class QuotaAdmin(Admin):
         """Set (bytes per second) or remove (None) quotas of one entity.
 
         Raises:
-            InvalidConfigError: INVALID_CONFIG: an unknown quota or a bound below 1; INVALID_REQUEST: no entity.
+            InvalidConfigError: INVALID_CONFIG: an unknown quota or a limit below 1; INVALID_REQUEST: no entity.
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """

@@ -1,8 +1,8 @@
-"""What all admin classes share, and the changes of brokers and partitions by command. Runs driver-side.
+"""The base of all admin classes, and administration of brokers and partitions. Runs driver-side.
 
-The cluster ledger holds the wish to fence a broker, each topic ledger its effect (a fold reads only its own ledger).
-The next run, or ``replog coordinator run``, finishes one that was interrupted. Elections and reassignments report each
-partition separately. Source: Kafka's ``electLeaders`` and ``alterPartitionReassignments``.
+The cluster ledger records that a broker is to be fenced; each topic ledger records the effect, since a fold reads only
+its own ledger. The next run, or ``replog coordinator run``, finishes an interrupted fence. Elections and reassignments
+report each partition separately. Source: Kafka's ``electLeaders`` and ``alterPartitionReassignments``.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Admin:
         self._authorizer.require_cluster(operation)
 
     def _require_topic(self, operation: AclOperation, name: str) -> None:
-        """Check the caller's right before it is looked whether the topic exists."""
+        """Check the caller's right, before checking whether the topic exists."""
         self._cluster.refresh_if_stale()
         self._authorizer.require_topic(operation, name)
 
     def _require_by(self, state: ClusterLedgerState, operation: AclOperation) -> None:
-        """Check a right on the whole store by this state, under the cluster ledger's lock."""
+        """Check a right on the whole store in this state. Call it under the cluster ledger's lock."""
         kind, who = ResourceType.CLUSTER, self._authorizer.principal
         if not is_allowed(state.acls, state.config, who, operation, kind, CLUSTER_NAME):
             raise self._authorizer.refusal(operation, kind, CLUSTER_NAME)
@@ -78,10 +78,10 @@ class Admin:
         propose: Callable[[TopicLedgerState], tuple[bytes, ...] | None],
         on_results: Callable[[Sequence[CommandResult]], None] = lambda _: None,
     ) -> None:
-        """Decide what ``propose`` makes of the newest fold.
+        """Append the commands that ``propose`` makes from the newest fold.
 
-        Commands of this process may share an entry, each made without the others' effect: where one of them came
-        first and the fold refused this one, it is made again.
+        Commands of this process may share an entry, each made without the others' effect. If the fold refuses a command
+        because another one of its entry was first, the command is made again.
         """
         for _ in range(DECIDE_TRIES_MAX):
             results: Sequence[CommandResult] = ledger.append(propose, timeout_ms=self._timeout_ms).results
@@ -112,9 +112,9 @@ class BrokerListing:
     """One broker.
 
     Attributes:
-        is_there: whether its root answers and is what it was.
+        is_there: whether its root answers and is unchanged.
         has_journal: whether it is a metadata root.
-        leader_count: partitions that it leads; in_sync_count: of replica_count assigned to it.
+        leader_count: partitions that it leads; in_sync_count: those of its replica_count replicas that are in sync.
     """
 
     broker_id: BrokerId
@@ -166,10 +166,10 @@ class BrokerAdmin(Admin):
         ]
 
     def fence(self, broker_id: BrokerId) -> None:
-        """Take a broker out of service: it leaves every ISR and leads nothing, until it is put back.
+        """Take a broker out of service: it leaves every ISR and leads nothing, until ``unfence``.
 
-        Where its root does not answer, what only it holds above the stable index is given up (a Truncate).
-        Its journal, if it has one, goes on: metadata roots are chosen by ``init``.
+        If its root does not answer, rows above the stable index that only it holds are given up (a Truncate).
+        Its journal, if it has one, stays in use: ``init`` chose the metadata roots.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -179,7 +179,7 @@ class BrokerAdmin(Admin):
         self._set(broker_id, is_fenced=True)
 
     def unfence(self, broker_id: BrokerId) -> None:
-        """Put a broker back: it joins the ISRs again once it holds what it missed. See ``fence``."""
+        """Put a broker back: it joins the ISRs again once it has the objects that it missed. See ``fence``."""
         self._set(broker_id, is_fenced=False)
 
     def _set(self, broker_id: BrokerId, *, is_fenced: bool) -> None:
@@ -203,7 +203,7 @@ class BrokerAdmin(Admin):
 
 
 def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms: int) -> bool:
-    """Bring one topic ledger to the fences that the cluster ledger wants; return whether it was not.
+    """Apply the cluster ledger's fences to one topic ledger; return whether any was missing.
 
     Raises:
         RetriableError: REPLOG_NO_QUORUM.
@@ -219,7 +219,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
         pending[:] = state_changes.settle_fences(state, wanted)
         if not pending:
             return None
-        fence = pending[0]  # one per ENTRY: the next is judged by who is in sync after it
+        fence = pending[0]  # one per ENTRY: the next depends on the ISRs after it
         given_up = away & {fence.broker_id} if fence.is_fenced else frozenset()
         lost = failover_commands(state, given_up, now_ms, is_forced=True)
         return tuple(encode_command(each) for each in (*lost, fence))
@@ -232,7 +232,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """What became of one partition: its leader and replicas now, and the error if nothing was done."""
+    """Result for one partition: its current leader and replicas, and the error if nothing was done."""
 
     partition: int
     leader: BrokerId
@@ -256,7 +256,7 @@ class PartitionAdmin(Admin):
         """Elect the preferred leaders; if unclean, also a leader for each partition that has none.
 
         An unclean election first tries a clean one. It needs the topic's ``unclean.leader.election.enable``,
-        and it loses the rows that the new leader lacks, readable ones too.
+        and loses the rows that the new leader lacks, even readable ones.
 
         Returns:
             Per partition its state; errors ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
@@ -295,7 +295,7 @@ class PartitionAdmin(Admin):
         return self._change(handle, ledger, partitions, decide)
 
     def reassign(self, name: str, targets: Mapping[int, Sequence[BrokerId]]) -> list[PartitionOutcome]:
-        """Begin to move partitions: their new replicas catch up with the next commits, the old ones then leave.
+        """Start moving partitions: new replicas catch up with the next commits, then the old ones leave.
 
         Raises:
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
@@ -313,7 +313,7 @@ class PartitionAdmin(Admin):
         brokers = self._cluster.brokers
         wanted = {broker_id for target in targets.values() for broker_id in target}
         for broker_id in make_ledger_folders(brokers, handle.ledger_id, wanted):
-            brokers.check_root(broker_id)  # says what is wrong with it
+            brokers.check_root(broker_id)  # raises the reason
         outcomes = self._change(
             handle,
             ledger,
@@ -324,7 +324,7 @@ class PartitionAdmin(Admin):
         return [each if each.error else self._outcome(ledger, handle, each.partition, None) for each in outcomes]
 
     def cancel(self, name: str, partitions: Iterable[int] | None = None) -> list[PartitionOutcome]:
-        """Go back to the replicas of before, wherever a reassignment runs.
+        """Cancel running reassignments: partitions go back to their earlier replicas.
 
         Returns:
             Per partition its state; errors NO_REASSIGNMENT_IN_PROGRESS, INVALID_REPLICA_ASSIGNMENT.
@@ -354,7 +354,7 @@ class PartitionAdmin(Admin):
     def _change(
         self, handle: TopicHandle, ledger: Ledger[TopicLedgerState], partitions: Iterable[int] | None, decide: _Decide
     ) -> list[PartitionOutcome]:
-        """Decide the changes of all partitions in one ENTRY, each made from the newest fold."""
+        """Append the changes of all partitions as one ENTRY, each made from the newest fold."""
         errors: dict[int, ReplogError] = {}
         numbers: list[int] = []
         asked: list[int] = []

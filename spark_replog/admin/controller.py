@@ -1,8 +1,8 @@
 """Topic administration over the two kinds of ledger.
 
-A topic's truth is its own ledger; the cluster ledger only maps its name. Nothing spans
-both atomically, so creation publishes the name last and deletion unpublishes it last, every
-step can be repeated, and whatever a crash left half done is finished by the next command.
+A topic's state is in its own ledger; the cluster ledger only maps its name. No write spans
+both atomically, so creation publishes the name last and deletion unpublishes it last. Every
+step is repeatable: the next command finishes what a crash interrupted.
 Source of the order of checks and of the codes: Kafka's ``ReplicationControlManager``.
 """
 
@@ -49,7 +49,7 @@ DEFAULT_REPLICATION_FACTOR_MAX = 3
 
 
 class Controller(Admin):
-    """Creates, grows, deletes and describes topics. Thread safe.
+    """Creates, grows, deletes and describes topics. Thread-safe.
 
     Args:
         cluster, principal, timeout_ms: see ``Admin``.
@@ -86,7 +86,7 @@ class Controller(Admin):
             if_not_exists: return the existing topic as it is.
             start_index: where the first leader goes; None: random.
             assignment: per partition the replicas, preferred leader first, instead of counts.
-            validate_only: check all and change nothing; the answer is the topic as it would be.
+            validate_only: check everything and change nothing; return the topic as it would be.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -128,7 +128,7 @@ class Controller(Admin):
         return self._describe(name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic: its writers are fenced first, then the name is freed.
+        """Delete a topic: first fence its writers, then free the name.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -154,7 +154,7 @@ class Controller(Admin):
 
         Args:
             total: partitions afterwards.
-            assignment: replicas of each new partition, as many as the others have; None: spread.
+            assignment: replicas of each new partition, as many as existing partitions have; None: spread.
 
         Raises:
             InvalidConfigError: INVALID_PARTITIONS when it already has that many or more;
@@ -203,7 +203,7 @@ class Controller(Admin):
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> TopicDescription:
         """Change settings of a topic; None restores the default.
 
-        They hold for what is written and read from now on; ``min.insync.replicas`` for what waits, too.
+        They apply to later writes and reads; ``min.insync.replicas`` also to writes that wait.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -230,8 +230,8 @@ class Controller(Admin):
         return self._describe(name)
 
     def aged_out(self, name: str, changes: Mapping[str, str | None] | None = None) -> list[Retired]:
-        """Return the rows that retention is about to delete, by partition; with changes, as ``alter_config`` takes
-        them, those that it would then. Changes nothing.
+        """Return the rows that retention is about to delete, by partition; with ``changes`` (as for
+        ``alter_config``), those that it would then delete. Changes nothing.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -257,12 +257,12 @@ class Controller(Admin):
         Readers that have not read them see data loss. Bytes are freed by garbage collection, later.
 
         Args:
-            offsets: partition to its new log start offset; -1 means its high watermark. One below the log
-                start changes nothing.
+            offsets: partition to its new log start offset; -1 means its high watermark. An offset below the
+                log start changes nothing.
 
         Raises:
             ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. POLICY_VIOLATION: rows of the
-                topic go by key only. Nothing was deleted.
+                topic are only removed by key. Nothing was deleted.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             RetriableError: REPLOG_NO_QUORUM.
         """
@@ -288,7 +288,7 @@ class Controller(Admin):
         return self._describe(name)
 
     def list_topics(self) -> list[TopicDescription]:
-        """Return all topics that may be described, by name; one that is being deleted is left out.
+        """Return all topics that the caller may describe, by name, without those being deleted.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
@@ -308,7 +308,7 @@ class Controller(Admin):
         return found
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return a topic as its ledger's newest fold shows it.
+        """Return a topic's description on the newest fold.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -344,7 +344,7 @@ class Controller(Admin):
         assignment: Sequence[Sequence[BrokerId]] | None,
         start_index: int | None,
     ) -> Assignment:
-        """Return a new topic's assignment: the one given, or one that spreads leaders and copies."""
+        """Return a new topic's assignment: the given one, or one that spreads leaders and replicas."""
         racks, fenced = self._racks(), self._fenced()
         if assignment is not None:
             if partitions is not None or replicas is not None:
@@ -360,7 +360,7 @@ class Controller(Admin):
         return place_replicas(racks, fenced, 1 if partitions is None else partitions, factor, start_index=start_index)
 
     def _live_handle(self, name: str) -> TopicHandle | None:
-        """Return the published topic; a deletion that stopped half-way is finished first."""
+        """Return the published topic; first finish an interrupted deletion."""
         self._cluster.refresh()
         try:
             handle = self._cluster.lookup(name)
@@ -386,7 +386,7 @@ class Controller(Admin):
             return {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
 
     def _register_ledger(self, ledger_name: str | None) -> LedgerId:
-        """Return the id of the named ledger, recorded if it is new; a topic's own is named by its id."""
+        """Return the id of the named ledger, which is recorded if new; a topic's own ledger has its id as name."""
         fresh = new_id()
         name = fresh if ledger_name is None else ledger_name
         topic_rules.check_ledger_name(name)
@@ -400,7 +400,7 @@ class Controller(Admin):
             return ledger.state.ledgers[name]
 
     def _make_folders(self, ledger_id: LedgerId, data_brokers: set[BrokerId]) -> set[BrokerId]:
-        """Make the ledger's folders on the brokers concerned; return those that could not be reached."""
+        """Make the ledger's folders; return the data brokers that could not be reached."""
         brokers = self._cluster.brokers
         return make_ledger_folders(brokers, ledger_id, data_brokers.union(brokers.metadata_broker_ids)) & data_brokers
 
@@ -412,7 +412,7 @@ class Controller(Admin):
         config: tuple[tuple[str, str], ...],
         away: set[BrokerId],
     ) -> TopicId:
-        """Decide the topic in its ledger; brokers that are away start out of sync."""
+        """Write the topic to its ledger; brokers that are away start out of sync."""
         made = TopicInit(new_id(), name, assignment, config)
         fenced, now_ms = self._fenced(), self._cluster.clock.now_ms()
 
@@ -426,12 +426,12 @@ class Controller(Admin):
         return made.topic_id
 
     def _settle_fences(self, ledger: Ledger[TopicLedgerState], fenced: frozenset[BrokerId]) -> None:
-        """Finish a fence that has not come to this ledger, as the fence itself: rows that are lost with it are cut."""
+        """Finish a fence that has not reached this ledger, as ``fence`` does: rows lost with it are cut."""
         if fenced and ledger.refresh().topics and fenced - ledger.state.fenced:
             settle_fences(self._cluster, ledger, self._timeout_ms)
 
     def _publish(self, handle: TopicHandle) -> TopicId:
-        """Give the topic its name; return the id that has it: another one's where a race was lost."""
+        """Publish the topic's name; return the id that has the name: another topic's if a race was lost."""
 
         def propose(state: ClusterLedgerState) -> bytes | None:
             if handle.name in state.topics:

@@ -1,7 +1,7 @@
-"""The replica work between commits, in its own process: ``replog coordinator run``. Never required.
+"""Does replica work between commits, in its own process: ``replog coordinator run``. Never required.
 
-Each round is made of steps that a commit or a command makes as well, each of them a ledger entry or a copy, so
-any number of these processes may run, stop or die at any moment. Source: the periodic tasks of Kafka's
+Each step of a round is a ledger entry or a copy that commits and commands make too. So any number of these
+processes may run, stop or die at any moment. Source: the periodic tasks of Kafka's
 ``ReplicaManager`` (isr-expiration) and ``KafkaController`` (auto-leader-rebalance).
 """
 
@@ -34,7 +34,7 @@ _STOP_CHECK_MS = 100
 
 @dataclass(slots=True)
 class RoundReport:
-    """What one round did."""
+    """Counts of one round."""
 
     ledger_count: int = 0
     failover_count: int = 0
@@ -48,8 +48,8 @@ class CoordinatorLoop:
     """Used by one thread.
 
     Args:
-        upkeep: called with each ledger in each round; returns at once where nothing is due, and raises nothing.
-        after_round: called at the end of each round; a ``ReplogError`` of it counts as a failure.
+        upkeep: called with each ledger in each round; returns at once if nothing is due; never raises.
+        after_round: called at the end of each round; a ``ReplogError`` from it counts as a failure.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CoordinatorLoop:
         return rounds
 
     def run_once(self) -> RoundReport:
-        """Make one round over every ledger of the store; a ledger that fails does not stop the others."""
+        """Run one round over all ledgers of the store; a ledger that fails does not stop the others."""
         report = RoundReport()
         now_ms = self._cluster.clock.monotonic_ms()
         config = self._cluster.config
@@ -133,14 +133,14 @@ class CoordinatorLoop:
             report.elected_count += self._elect_preferred(ledger, present, timeout_ms)
 
     def _is_there(self, broker_id: BrokerId, present: dict[BrokerId, bool]) -> bool:
-        """Ask each root once a round."""
+        """Return whether a root answers; each root is checked once per round."""
         if broker_id not in present:
             timeout_ms = self._cluster.config.replica_lag_time_max_ms
             present[broker_id] = is_root_there(self._cluster.brokers, broker_id, timeout_ms)
         return present[broker_id]
 
     def _elect_preferred(self, ledger: Ledger[TopicLedgerState], present: dict[BrokerId, bool], timeout_ms: int) -> int:
-        """Move leaders back to preferred replicas, where too many of a broker's are elsewhere."""
+        """Move leaders back to preferred replicas, for brokers that lead too few of their preferred partitions."""
         count = 0
         percentage = self._cluster.config.leader_imbalance_per_broker_percentage
 
@@ -156,11 +156,11 @@ class CoordinatorLoop:
 
 
 def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage: int) -> list[PartitionChange]:
-    """Return the elections that bring imbalanced brokers their preferred partitions back.
+    """Return the elections that give imbalanced brokers their preferred partitions back.
 
     Args:
         live: brokers that may lead.
-        percentage: a broker is left as it is while no more than this share of its partitions is led by others.
+        percentage: a broker is imbalanced if others lead more than this share of its preferred partitions.
     """
     preferred: dict[BrokerId, list[PartitionChange]] = {}
     total: dict[BrokerId, int] = {}

@@ -1,4 +1,4 @@
-"""What Kafka refuses when a topic is created or grown, and which brokers get which partition. Pure.
+"""Kafka's checks when a topic is created or grown, and the placement of partitions on brokers. Pure.
 
 Source: ``Topic.validate``, ``Topic.hasCollision``, ``ReplicationControlManager``, and
 ``AdminUtils.assignReplicasToBrokers`` (rack-unaware and rack-aware).
@@ -24,10 +24,10 @@ def assign_replicas(
     start_index: int | None = None,
     first_partition: int = 0,
 ) -> Assignment:
-    """Spread replicas so that leaders and copies are even and racks differ where they can.
+    """Spread replicas so that leaders and copies are even and racks differ where possible.
 
     Args:
-        brokers: broker id to rack; None where no rack is known.
+        brokers: broker id to rack; None if no rack is known.
         partition_count: how many partitions to place.
         replication_factor: copies of each.
         start_index: where the first leader goes; None picks one at random.
@@ -35,7 +35,7 @@ def assign_replicas(
 
     Raises:
         InvalidConfigError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, or INVALID_REPLICA_ASSIGNMENT
-            where some brokers have a rack and others have none.
+            if some brokers have a rack and others have none.
     """
     if partition_count <= 0:
         raise InvalidConfigError(
@@ -58,7 +58,7 @@ def assign_replicas(
             without_rack=sorted(set(brokers) - set(racks)),
         )
     start = SYSTEM_RANDOM.randrange(len(brokers)) if start_index is None else start_index
-    # Without racks all are in one: Kafka's rack-unaware algorithm is the same loop with nothing to avoid.
+    # Without racks all brokers are in one: Kafka's rack-unaware algorithm is the same loop.
     return _assign(racks or dict.fromkeys(brokers, ""), partition_count, replication_factor, start, first_partition)
 
 
@@ -71,10 +71,10 @@ def place_replicas(
     start_index: int | None = None,
     first_partition: int = 0,
 ) -> Assignment:
-    """Spread replicas over the brokers in service; fenced ones come last, and only where those are too few.
+    """Spread replicas over the brokers in service; fenced ones come last, and only if the others are too few.
 
     So each partition has a leader (source: Kafka's ``StripedReplicaPlacer``). The caller has checked that a broker is
-    in service and that the brokers are enough. Other arguments and errors: ``assign_replicas``.
+    in service and that there are enough brokers. Other arguments and errors: ``assign_replicas``.
     """
     active = {broker_id: rack for broker_id, rack in brokers.items() if broker_id not in fenced}
     resting = sorted(set(brokers) - set(active))
@@ -95,12 +95,12 @@ def check_explicit(
     *,
     replication_factor: int | None = None,
 ) -> None:
-    """Refuse an assignment that a user gave and no topic can have. Source: ``ReplicationControlManager``.
+    """Refuse an invalid assignment from a user. Source: ``ReplicationControlManager``.
 
     Args:
         assignment: per partition the replicas, preferred leader first.
-        fenced: those of them that are out of service.
-        replication_factor: that every partition must have; None: that of the first.
+        fenced: brokers that are out of service.
+        replication_factor: of every partition; None: that of the first.
 
     Raises:
         InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
@@ -156,7 +156,7 @@ def _replica_index(first: int, shift: int, follower: int, count: int) -> int:
 
 
 def rack_alternated(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
-    """Order brokers so that neighbours are in different racks as long as racks last."""
+    """Order brokers so that adjacent ones are in different racks, as far as possible."""
     members: dict[str, list[BrokerId]] = {}
     for broker in sorted(racks):
         members.setdefault(racks[broker], []).append(broker)
@@ -178,7 +178,7 @@ def check_name(name: str) -> None:
 
 
 def check_ledger_name(name: str) -> None:
-    """Refuse a ledger name that could not be a topic name either. Raises REPLOG_INVALID_OPTION."""
+    """Refuse a ledger name that is not a valid topic name. Raises REPLOG_INVALID_OPTION."""
     if not is_valid_topic_name(name):
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
@@ -187,7 +187,7 @@ def check_ledger_name(name: str) -> None:
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Refuse a name that equals an existing other one after '.' became '_'. Raises INVALID_TOPIC_EXCEPTION."""
+    """Refuse a name that differs from an existing one only in '.' and '_'. Raises INVALID_TOPIC_EXCEPTION."""
     unified = name.replace(".", "_")
     for other in existing:
         if other != name and other.replace(".", "_") == unified:
@@ -225,7 +225,7 @@ def check_replication_factor(replication_factor: int, broker_count: int) -> None
 
 
 def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:
-    """Refuse to place a topic where every broker is out of service. Raises INVALID_REPLICATION_FACTOR."""
+    """Refuse to place a topic if every broker is out of service. Raises INVALID_REPLICATION_FACTOR."""
     if set(brokers) <= set(fenced):
         raise InvalidConfigError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -253,11 +253,11 @@ def check_growth(name: str, count: int, total: int) -> None:
 
 
 def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-    """Return (partition, new log start offset) of those that move (source: ``Partition.deleteRecordsOnLeader``).
+    """Return (partition, new log start offset) where it moves (source: ``Partition.deleteRecordsOnLeader``).
 
     Args:
         bounds: log start offset and high watermark per partition.
-        offsets: as they were asked for; -1 is the high watermark.
+        offsets: as requested; -1 is the high watermark.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -284,7 +284,7 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
 
 
 def already_exists(name: str) -> ReplogError:
-    """Return the error of a taken name."""
+    """Return the error for a name that is taken."""
     return ReplogError(
         ErrorCode.TOPIC_ALREADY_EXISTS,
         f"topic '{name}' exists. Use --if-not-exists to accept it, or another name.",
@@ -293,7 +293,7 @@ def already_exists(name: str) -> ReplogError:
 
 
 def reassignment_in_progress(name: str) -> RetriableError:
-    """Return the error of growth while partitions move."""
+    """Return the error for adding partitions during a reassignment."""
     return RetriableError(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
         f"partitions of '{name}' are being moved. Let that end (replog coordinator run --once), or cancel it "

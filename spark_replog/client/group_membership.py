@@ -5,9 +5,8 @@ member reads the fold and does the next step that is due; the ledger refuses lat
 rebalance can commit nothing afterwards.
 
 Members do not compete for the ledger (ADR 19): each writes notes, and one member, the gatherer, writes the changes that
-the notes ask for. The gatherer is the leader, or without one the first member; in an empty group the lowest note name
-writes first. A member whose note waits too long writes all notes itself, in the order of the names, so no single
-member is required.
+they request. The gatherer is the leader, or without one the first member; in an empty group the lowest note name is
+first. A member whose note waits too long writes all notes itself, in name order, so no single member is required.
 """
 
 from __future__ import annotations

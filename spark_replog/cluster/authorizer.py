@@ -1,8 +1,8 @@
-"""Who acts, and whether a principal may do something, by the ACLs of the cluster ledger.
+"""Determines the principal, and checks its rights by the ACLs of the cluster ledger.
 
-Runs wherever plans are made, appends are decided and commands run, never in a task. Principals are advisory: what
-really limits a process is what its storage credentials allow (docs/security.md).
-Source: Kafka's ``StandardAuthorizerData`` and the operations that ``KafkaApis`` asks for.
+Runs wherever plans are made, appends are decided and commands run, never in a task. Principals are advisory: only its
+storage credentials really limit a process (docs/security.md).
+Source: Kafka's ``StandardAuthorizerData`` and the operations that ``KafkaApis`` requires.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ def is_allowed(
 
 
 class Authorizer:
-    """Checks the rights of one principal. Cheap to make.
+    """Checks the rights of one principal. Cheap to create.
 
-    ACLs are at most a second old where a caller folds the cluster ledger first, as every entry point does
-    (``Cluster.refresh_if_stale``); a change made by this process holds at once, and ``require_...`` refuse by the
-    newest fold only.
+    ACLs are at most a second old if the caller folds the cluster ledger first, as every entry point does
+    (``Cluster.refresh_if_stale``). A change made by this process applies at once, and ``require_...`` methods fold the
+    newest entries before they refuse.
 
     Args:
         principal: the caller; None: see ``default_principal``.
 
     Attributes:
-        principal: with its type.
+        principal: including its type, as in ``User:alice``.
     """
 
     def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
@@ -94,13 +94,13 @@ class Authorizer:
         self.principal = default_principal() if principal is None else normal_principal(principal)
 
     def is_allowed(self, operation: AclOperation, resource_type: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Return whether the principal may, as this process has folded the cluster ledger so far."""
+        """Return whether the principal has the right, in the cluster ledger as folded so far."""
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
             return is_allowed(state.acls, state.config, self.principal, operation, resource_type, name)
 
     def allowed_topics(self, operation: AclOperation, names: Iterable[str]) -> list[str]:
-        """Return the topics that the principal may act on, in their order: the others are not shown."""
+        """Return the topics that the principal may act on, in the given order."""
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
             acls, config = state.acls, state.config
@@ -108,7 +108,7 @@ class Authorizer:
             return [name for name in names if is_allowed(acls, config, self.principal, operation, topic, name)]
 
     def require_topic(self, operation: AclOperation, *names: str) -> None:
-        """Check topics, before checking that they exist, so that a refusal does not reveal it.
+        """Check topics. Call it before checking that they exist, so that a refusal does not reveal it.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
@@ -117,7 +117,7 @@ class Authorizer:
             self._require(operation, ResourceType.TOPIC, name)
 
     def require_create(self, topic: str) -> None:
-        """Check that the principal may create this topic, or any. Raises TOPIC_AUTHORIZATION_FAILED."""
+        """Check that the principal may create this topic, or any topic. Raises TOPIC_AUTHORIZATION_FAILED."""
         if not self.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER):
             self._require(AclOperation.CREATE, ResourceType.TOPIC, topic)
 
@@ -126,7 +126,7 @@ class Authorizer:
         self._require(operation, ResourceType.GROUP, name)
 
     def require_cluster(self, operation: AclOperation) -> None:
-        """Check what concerns the whole store. Raises CLUSTER_AUTHORIZATION_FAILED."""
+        """Check a right on the whole store. Raises CLUSTER_AUTHORIZATION_FAILED."""
         self._require(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def require_transactional_id(self, operation: AclOperation, name: str) -> None:
@@ -138,8 +138,8 @@ class Authorizer:
     ) -> dict[PartitionKey, ReplogError]:
         """Return the partitions of an append whose topic the principal may not write, with their errors.
 
-        Costs one decision a topic. Source of the order: ``KafkaApis.handleProduceRequest``: the
-        transactional.id refuses the whole request, a topic only its partitions.
+        Costs one decision per topic. Source of the order: ``KafkaApis.handleProduceRequest``: a refused
+        transactional.id refuses the whole request, a refused topic only its partitions.
 
         Raises:
             AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
@@ -167,13 +167,13 @@ class Authorizer:
     def _require(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
         if self.is_allowed(operation, resource_type, name):
             return
-        self._cluster.refresh()  # a right that was given a moment ago
+        self._cluster.refresh()  # the right may have been given a moment ago
         if not self.is_allowed(operation, resource_type, name):
             raise self.refusal(operation, resource_type, name)
 
 
 def require_of_readable(cluster: Cluster, operation: AclOperation) -> None:
-    """Check a right on the whole store for commands that repair it: without a readable cluster ledger all may.
+    """Check a right on the whole store, for commands that repair it: if no cluster ledger is readable, all may run.
 
     Raises:
         AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.

@@ -44,8 +44,8 @@ from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
 
 _LOG = logging.getLogger(__name__)
 ACCESS_AGE_MS = 1_000
-"""How old a process's view of ACLs and quotas may be when it plans, appends or reads. A constant, since who
-sets one expects it to hold at once; it costs a running process one get per metadata root and second."""
+"""How old a process's view of ACLs and quotas may be when it plans, appends or reads. Not a setting, since users expect
+a change to apply at once; it costs a running process one get per metadata root and second."""
 
 StorePath = str | os.PathLike[str]
 """A parent directory of roots, or the roots, comma separated."""
@@ -62,16 +62,16 @@ class TopicHandle:
 
 
 KnownTopics = tuple[set[TopicHandle], ReplogError | None]
-"""Topics that were folded, and the error where that failed."""
+"""Topics that were folded, and the error if folding failed."""
 
 
 class Cluster:
-    """An opened store. Thread safe.
+    """An opened store. Thread-safe.
 
     Args:
-        path: what the user gave, for error texts and for plans.
-        storage_options: passed to every root.
-        config: time-outs of the coordinator.
+        path: as given by the user, for error texts and for plans.
+        storage_options: as given by the user, for all roots.
+        config: timeouts of the coordinator.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Cluster:
         self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(brokers.cluster_id, ClusterLedgerState())
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
         self._refreshed_ms: int | None = None
-        self._ahead: tuple[int, Future[None]] | None = None  # process id, the refresh that `refresh_ahead` began last
+        self._ahead: tuple[int, Future[None]] | None = None  # process id, last refresh that `refresh_ahead` started
         self._deposed = Once()
 
     @classmethod
@@ -130,11 +130,11 @@ class Cluster:
     def of(
         cls, store: StorePath | Cluster, storage_options: Mapping[str, str], config: CoordinatorConfig | None = None
     ) -> Cluster:
-        """Return the cluster of a client: the one that it was given, or this process's of the path.
+        """Return the cluster of a client: the given one, or this process's cluster of the path.
 
         Args:
-            storage_options: of the client's settings; of an open store they would do nothing.
-            config: of the client's settings, None where it has none: with some it gets a cluster of its own.
+            storage_options: of the client's settings; not allowed with an open store, where they have no effect.
+            config: of the client's settings; None: share this process's cluster of the path, else open a separate one.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: storage options for a store that is open.
@@ -158,20 +158,20 @@ class Cluster:
         """Return the ledger, folded as far as this process has read it."""
         found = self._topic_ledgers.get(ledger_id)
         if found is None:
-            # No lock: a forked child could inherit it held. Two threads may make one, and one is kept.
+            # No lock: a forked child could inherit it held. If two threads make one, one of the two is kept.
             state = TopicLedgerState(ledger_id, self.config.metadata_page_cache_bytes)
             made = self._make_ledger(ledger_id, state)
             found = self._topic_ledgers.setdefault(ledger_id, made)
         return found
 
     def close_ledger(self, ledger_id: LedgerId) -> None:
-        """Free the memory of a ledger that is not needed now; ``topic_ledger`` reads it again."""
+        """Free the memory of a ledger; ``topic_ledger`` reads it again when needed."""
         self._topic_ledgers.pop(ledger_id, None)
 
     def retention_now_ms(self) -> int:
-        """Return the time that ages rows: this process's clock, but no later than the newest append that it knows.
+        """Return the time for retention: this process's clock, but no later than the newest known append.
 
-        So one clock that is ahead deletes nothing too early, and without appends no row gets older.
+        So a single clock that is ahead deletes nothing too early, and without appends no row ages.
         """
         newest_ms = 0
         for ledger in list(self._topic_ledgers.values()):
@@ -180,11 +180,11 @@ class Cluster:
         return min(self.clock.now_ms(), newest_ms)
 
     def lookup(self, name: str, *, is_folded: bool = False) -> TopicHandle:
-        """Return the ids of a topic; reads the cluster ledger only for a name not known yet
-        or when what is known is older than ``metadata.max.age.ms``.
+        """Return the ids of a topic; read the cluster ledger only if the name is unknown
+        or the last fold is older than ``metadata.max.age.ms``.
 
         Args:
-            is_folded: the newest entries were folded just now: nothing is read.
+            is_folded: the newest entries have just been folded: nothing is read.
 
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -201,13 +201,13 @@ class Cluster:
         return handle
 
     def produce_throttle_ms(self, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
-        """Return how long the answer to appends that were just decided must wait. Nothing is dropped.
+        """Return for how many ms the answer to newly decided appends must be delayed. Nothing is dropped.
 
-        The rate is each ledger's own, as Kafka's is each broker's; the longest wait counts, not the sum. It comes from
-        folded entries, so every coordinator finds the same one. Source: Kafka's ``ClientQuotaManager``.
+        Each ledger has its own rate, as each broker in Kafka; the longest wait counts, not the sum. Rates come from
+        folded entries, so every coordinator computes the same ones. Source: Kafka's ``ClientQuotaManager``.
 
         Args:
-            appends: applied ones, folded already; of the cluster ledger what is folded so far counts.
+            appends: applied and folded already. Quotas are those of the cluster ledger as folded so far.
         """
         waits = [0]
         for ledger_id, append in appends.items():
@@ -224,7 +224,7 @@ class Cluster:
         return max(waits)
 
     def fetch_quota(self, principal: str, client_id: str) -> FetchQuota | None:
-        """Return what each process of a reader must keep to, None for no bound. Plain: it is carried to tasks."""
+        """Return the limit for each process of a reader, None for no limit. Plain data, since tasks carry it."""
         user = normal_principal(principal)
         with self.cluster_ledger.lock:
             quota = self.cluster_ledger.state.quotas.find(CONSUMER_BYTE_RATE, user, client_id)
@@ -237,7 +237,7 @@ class Cluster:
             return sorted(self.cluster_ledger.state.topics)
 
     def refresh(self, *, is_glance: bool = False) -> None:
-        """Fold the cluster ledger's newest entries; check roots again that it says were replaced.
+        """Fold the cluster ledger's newest entries; check roots again that were replaced according to it.
 
         Args:
             is_glance: see ``Ledger.glance``.
@@ -260,10 +260,10 @@ class Cluster:
                     ledger.check_again(broker_id)
 
     def _check_not_lost(self) -> None:
-        """Refuse a store whose roots hold topics that no entry knows: an init would make them unreachable for good."""
+        """Refuse a store whose roots hold topics that no entry names: an init would make them unreachable for ever."""
         own, is_lost = self.brokers.cluster_id, False
         for broker_id in self.brokers.metadata_broker_ids:
-            with suppress(ReplogError):  # an alarm: a root that cannot be listed says nothing
+            with suppress(ReplogError):  # only an alarm: skip a root that cannot be listed
                 keys = (info.key for info in self.brokers.store(broker_id).list_keys(LEDGERS_PREFIX))
                 is_lost |= any(key.split("/")[1] != own for key in keys)
         if is_lost:
@@ -274,18 +274,18 @@ class Cluster:
             )
 
     def refresh_if_stale(self) -> None:
-        """Fold the cluster ledger's newest entries if the ACLs and quotas known are older than ``ACCESS_AGE_MS``."""
+        """Fold the cluster ledger's newest entries if the known ACLs and quotas are older than ``ACCESS_AGE_MS``."""
         if not self._is_access_stale():
             return
         if self._ahead is not None and self._ahead[0] == os.getpid():
-            with suppress(ReplogError):  # tried again here
+            with suppress(ReplogError):  # tried again below
                 self._ahead[1].result()
             if not self._is_access_stale():
                 return
         self.refresh()
 
     def refresh_ahead(self) -> None:
-        """Begin what ``refresh_if_stale`` would do, beside the caller's own work; that call waits for it."""
+        """Start the work of ``refresh_if_stale`` in the background; that call then waits for it."""
         ahead = self._ahead
         is_under_way = ahead is not None and ahead[0] == os.getpid() and not ahead[1].done()
         if self._is_access_stale() and not is_under_way:
@@ -295,9 +295,9 @@ class Cluster:
         return self._is_older_than(min(ACCESS_AGE_MS, self.config.metadata_max_age_ms))
 
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
-        """Fold the topic's ledger and return it with the topic's part of the state.
+        """Fold the topic's ledger and return it with the topic's state.
 
-        Read the state under ``ledger.lock``. A restore replaces the topic's part: take it from ``ledger.state`` there.
+        Read the state under ``ledger.lock``. A restore replaces the topic's state: take it from ``ledger.state`` there.
 
         Raises:
             ReplogError: as ``folded_topic``.
@@ -314,16 +314,16 @@ class Cluster:
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
         looks = [ledger.glance if is_glance else ledger.refresh for ledger in ledgers]
         pending = [IO_POOL.submit(look) for look in looks[1:]]
-        for look in looks[:1]:  # the usual single one costs no thread
+        for look in looks[:1]:  # so the usual single ledger costs no thread
             look()
         for future in pending:
             future.result()
 
     def refresh_known_topics(self, names: Iterable[str]) -> KnownTopics:
-        """Fold the topics of these names that this process knows and, beside them, ACLs and quotas that are too old.
+        """Fold those of these topics that this process knows and, in parallel, ACLs and quotas that are too old.
 
         Returns:
-            What ``refresh_other_topics`` needs.
+            The argument ``known`` of ``refresh_other_topics``.
 
         Raises:
             ReplogError: as ``refresh``: the ACLs and quotas cannot be read.
@@ -341,13 +341,13 @@ class Cluster:
         return known, problem
 
     def refresh_other_topics(self, handles: Sequence[TopicHandle], known: KnownTopics) -> None:
-        """Fold the topics that ``refresh_known_topics`` did not fold; call it after the ACLs were checked.
+        """Fold the topics that ``refresh_known_topics`` did not fold; call it after checking the ACLs.
 
         Args:
-            handles: as looked up since. A topic that was made again has another handle: its old ledger may fail.
+            handles: looked up since. A recreated topic has another handle, so its old ledger may fail.
 
         Raises:
-            ReplogError: as ``refresh_topics``, also for what failed there.
+            ReplogError: as ``refresh_topics``, or the error of ``refresh_known_topics``.
         """
         folded, problem = known
         if problem is not None and folded.issubset(handles):
@@ -408,9 +408,9 @@ class Cluster:
         results: Sequence[CommandResult],
         owners: tuple[bytes, bytes],
     ) -> None:
-        """Log what this process has changed in the store; a change is logged where it is decided, and only there.
+        """Log the changes that this process has decided; no other process logs them.
 
-        That the ledger was another process's is logged once for each such process: two writers take turns all the time.
+        A change of the ledger's owner is logged once per former owner, since two writers take turns all the time.
         """
         if not _LOG.isEnabledFor(logging.INFO):
             return
@@ -423,7 +423,7 @@ class Cluster:
             names = {topic_id: name for name, (topic_id, _) in list(self.cluster_ledger.state.topics.items())}
             for kind, words in state_changes(payload, results, names):
                 event(_LOG, kind, words, {"ledger": ledger_id, "index": index})
-        except Exception:  # a line less must not fail a decided entry
+        except Exception:  # a missing log line must not fail a decided entry
             _LOG.debug("entry %d of ledger %s is not logged", index, ledger_id, exc_info=True)
 
 

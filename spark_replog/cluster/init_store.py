@@ -1,7 +1,7 @@
-"""Makes a store: root files, probe, the cluster ledger's folders, broker registration.
+"""Creates a store: root files, probes, the cluster ledger's folders, broker registration.
 
-Runs in ``replog init``. Every step can be repeated: a run that was interrupted is resumed
-by the same command, any other existing root is refused.
+Runs in ``replog init``. Every step is repeatable: the same command resumes an interrupted run.
+Any other existing root is refused.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def init_cluster(
     racks: Sequence[str] | None = None,
     timeout_ms: int = 60_000,
 ) -> Cluster:
-    """Make a store and return it opened.
+    """Create a store and return it opened.
 
     Args:
         path: a parent directory (gets broker-0 .. broker-N-1), or the roots, comma separated.
-        broker_count: N for a parent directory; default 1. With a list it must match, if given.
+        broker_count: N for a parent directory; default 1. With a list, its length or None.
         storage_options: for every root.
         fsync: False for throw-away stores; recorded in every root file.
         racks: one per broker, or None.
@@ -50,8 +50,8 @@ def init_cluster(
 
     Raises:
         ReplogError: REPLOG_STORE_EXISTS: a root belongs to another or a finished store;
-            REPLOG_STORE_LIES: a root's create-if-absent does not hold.
-        InvalidConfigError: REPLOG_INVALID_OPTION: broker count and path do not fit.
+            REPLOG_STORE_LIES: a root's create-if-absent is broken.
+        InvalidConfigError: REPLOG_INVALID_OPTION: broker count and path do not match.
     """
     path, options = os.fspath(path), dict(storage_options or {})
     urls = root_urls(path, broker_count)
@@ -84,14 +84,14 @@ def root_urls(path: str, broker_count: int | None) -> list[str]:
             ErrorCode.REPLOG_INVALID_OPTION,
             f"a store needs a path and 1 to {BROKER_COUNT_MAX} brokers. Give replog -s PATH init --brokers 3.",
         )
-    normalise_url(roots[0])  # refused as it was given
+    normalise_url(roots[0])  # so that an error shows the URL as given
     return [f"{roots[0].rstrip('/')}/broker-{number}" for number in range(count)]
 
 
 def _brokers_to_finish(
     urls: Sequence[str], storage_options: Mapping[str, str], racks: Sequence[str] | None, fsync: bool
 ) -> BrokerSet:
-    """Write the root files; where all were in place, go on only if the registration is unfinished."""
+    """Write the root files; if all are in place, continue only if the registration is unfinished."""
     try:
         return write_root_files(urls, storage_options, racks=racks, fsync=fsync)
     except ReplogError as error:
@@ -107,7 +107,7 @@ def _brokers_to_finish(
 
 
 def _register(cluster: Cluster, probes: Mapping[int, str], timeout_ms: int) -> None:
-    """Record every broker in the cluster ledger; those already there are left alone."""
+    """Register every broker in the cluster ledger; skip those already registered."""
     for broker_id in cluster.brokers.broker_ids:
         command = BrokerRegister(
             broker_id, cluster.brokers.url(broker_id), cluster.brokers.rack(broker_id), probes[broker_id]

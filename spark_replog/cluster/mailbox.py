@@ -1,7 +1,7 @@
-"""Notes from one process to another beside a ledger: write-once objects, found by listing, deleted once read.
+"""Notes between processes beside a ledger: write-once objects, found by listing, deleted once read.
 
-A note is a request to the process that writes the next entry. It proves nothing: the ledger alone decides, and a note
-that is lost, late or read twice costs time only.
+A note is a request to the process that writes the next entry. It proves nothing: only the ledger decides. A note
+that is lost, late or read twice only costs time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _WAIT_MS = 3_000
 
 
 class Mailbox:
-    """The notes of one ledger. Thread safe; keeps no state.
+    """The notes of one ledger. Thread-safe; keeps no state.
 
-    Every call asks all metadata roots in parallel and returns when a majority has answered: so a note that was put is
-    in every later list, unless the two majorities met in a root that lost it.
+    ``put`` and ``names`` call all metadata roots in parallel and return when a majority has answered. So a note that
+    was put is in every later list, unless the roots common to both majorities lost it.
 
     Args:
         ledger_id: notes are kept in the folder of this ledger.
@@ -39,7 +39,7 @@ class Mailbox:
         """Write a note.
 
         Raises:
-            RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots took it.
+            RetriableError: REPLOG_NO_QUORUM: less than a majority of the metadata roots accepted it.
         """
         self._ask(lambda store: store.create(note_key(self._ledger_id, name), data, make_parent=True))
 
@@ -54,10 +54,9 @@ class Mailbox:
         return sorted({name for names in found for name in names})
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Return the notes' contents by name, in order, without those that were deleted meanwhile.
+        """Return the notes' contents by name, in order, without those that no answering root has.
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
+        Reads one root after another until all are found; a root that does not answer is skipped.
         """
         wanted = list(names)
         keys = [note_key(self._ledger_id, name) for name in wanted]
@@ -75,7 +74,7 @@ class Mailbox:
         return {name: bytes(found[name]) for name in wanted if name in found}
 
     def clear(self, names: Iterable[str]) -> None:
-        """Begin to delete notes; returns at once, and a root that does not answer keeps its copy."""
+        """Start deleting notes and return at once; a root that does not answer keeps its copy."""
         keys = [note_key(self._ledger_id, name) for name in names]
         for store in self._stores() if keys else ():
             IO_POOL.submit_to(store.url, _delete, store, keys)
@@ -84,7 +83,7 @@ class Mailbox:
         return [self._brokers.store(broker_id) for broker_id in self._brokers.metadata_broker_ids]
 
     def _ask(self, call: Callable[[ObjectStore], T]) -> list[T]:
-        """Return what a majority of the metadata roots answered."""
+        """Return the answers of a majority of the metadata roots."""
         stores = self._stores()
         answers: queue.SimpleQueue[T | ReplogError] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""Whether a root answers and is what it was. Asked on the root's own I/O lane, so a hung mount blocks no other root."""
+"""Checks whether a root answers and is unchanged. Runs on the root's I/O lane, so a hung mount blocks no other root."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.paths import data_key, journal_key, ledger_folders, out_key
 
 ROOT_TIMEOUT_MS = 5000
-"""A root that does not answer an admin command by then counts as away."""
+"""A root that does not answer an admin command within this time counts as away."""
 NEWEST_COPIES = 4
 
 
 def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROOT_TIMEOUT_MS) -> bool:
-    """Return whether the root answers in time and is what its ``replog.json`` said at open."""
+    """Return whether the root answers in time with the expected ``replog.json``."""
     answer = IO_POOL.submit_to(brokers.url(broker_id), brokers.check_root, broker_id)
     try:
         answer.result(timeout_ms / 1000.0)
@@ -36,12 +36,12 @@ def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROO
 
 @dataclass(frozen=True, slots=True)
 class RootLook:
-    """What a look at one root found.
+    """Result of checking one root.
 
     Attributes:
-        error: why the root does not serve; None where it answers and is what it was.
-        free_bytes: what is free on its file system; None where that cannot be asked (object stores).
-        device: number of that file system on this machine: roots that share one share what is free.
+        error: why the root cannot be used; None if it answers and is unchanged.
+        free_bytes: free space of its file system; None if unknown (object stores).
+        device: number of that file system on this machine: roots with the same number share their free space.
     """
 
     broker_id: BrokerId
@@ -53,12 +53,12 @@ class RootLook:
 def look_at_roots(
     cluster: Cluster, ledgers: Sequence[Ledger[TopicLedgerState]] = (), timeout_ms: int = ROOT_TIMEOUT_MS
 ) -> list[RootLook]:
-    """Look at every root at once; writes nothing.
+    """Check all roots in parallel; writes nothing.
 
     Args:
         cluster: the opened store, refreshed.
-        ledgers: refreshed topic ledgers to look at too: see ``_look``.
-        timeout_ms: a root that has not answered by then is unavailable.
+        ledgers: refreshed topic ledgers to check too: see ``_look``.
+        timeout_ms: a root that has not answered within this time is unavailable.
     """
     brokers = cluster.brokers
     newest = [(each.ledger_id, IO_POOL.submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
@@ -99,20 +99,20 @@ def _newest_copies(
 def _look(
     cluster: Cluster, broker_id: BrokerId, ledgers: Sequence[Ledger[TopicLedgerState]], newest: Sequence[_Newest]
 ) -> None:
-    """Read a root's ``replog.json``, and look whether it holds what other roots know that it held.
+    """Read a root's ``replog.json``, and check that the root still holds what other roots record that it held.
 
-    That finds a root that was restored from an older backup: records name the last known position of each journal,
-    and the log names the copies. Two small gets per ledger for a metadata root, and one for each of its newest copies
-    of a ledger, ``NEWEST_COPIES`` at most, side by side; ``store verify`` reads every journal and copy. Refresh the
-    ledgers first.
+    This detects a root that was restored from an older backup: records name the last known position of each journal,
+    and the log names the copies. Costs, in parallel, two small gets per ledger on a metadata root, and one for each of
+    the newest ``NEWEST_COPIES`` copies per ledger. ``store verify`` reads every journal and copy. Refresh the ledgers
+    first.
 
     Raises:
-        RetriableError: REPLOG_ROOT_STALE, also where a journal is shorter than it was; what the store raises.
+        RetriableError: REPLOG_ROOT_STALE, also if a journal is shorter than it was; and the store's errors.
         CorruptDataError: CORRUPT_MESSAGE: a copy that the log names is missing.
     """
     brokers, calls = cluster.brokers, list[Future[None]]()
     brokers.check_root(broker_id)
-    submit, lane = IO_POOL.submit_to, f"{brokers.url(broker_id)}#look"  # this job has a thread of the root's own lane
+    submit, lane = IO_POOL.submit_to, f"{brokers.url(broker_id)}#look"  # this job occupies a thread of the root's lane
     if broker_id in brokers.metadata_broker_ids:
         named = [(each.ledger_id, each.named_position(broker_id)) for each in ledgers]
         cluster_ledger = cluster.cluster_ledger
@@ -165,9 +165,9 @@ def _space(brokers: BrokerSet, broker_id: BrokerId) -> tuple[int | None, int | N
 
 
 def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Iterable[BrokerId]) -> set[BrokerId]:
-    """Make a ledger's folders on brokers; return those whose root is away, which get none.
+    """Make a ledger's folders on brokers; return the brokers whose root is away, which get none.
 
-    A root that is not what it says must not get folders: it would come back as an empty one.
+    A wrong root must not get folders: it would later look like the right root, but empty.
     """
     away = set()
     for broker_id in sorted(broker_ids):
