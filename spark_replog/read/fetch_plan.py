@@ -1,4 +1,4 @@
-"""Which bytes hold which offsets: decided once, on the driver, proved to have no gap."""
+"""Plans which bytes to read for a range of offsets: once, on the driver, with a check that there is no gap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
 
 _Visit: TypeAlias = tuple[LedgerId, str, int]
-"""An object, and how often a partition has left it before."""
+"""An object, and how many times a partition visited it before."""
 
 
 class FetchSlice(NamedTuple):
@@ -35,7 +35,7 @@ class FetchSlice(NamedTuple):
     object: ObjectRef
     start_byte: int
     size_bytes: int
-    """Of the whole section: it is fetched and checked as a whole."""
+    """Size of the whole section, which is fetched and checked as a whole."""
     crc32c: int
     append_time_ms: int
     timestamp_type: int
@@ -51,11 +51,11 @@ def plan_fetch(
 ) -> tuple[FetchSlice, ...]:
     """Return the slices that hold exactly [start_offset, end_offset), in offset order.
 
-    Call it under the ledger's lock; the answer is a value.
+    Call it under the ledger's lock; the result is a plain value.
 
-    Raises (both name the offsets in `missing_start` and `missing_end` of their context):
+    Raises (both give the offsets as `missing_start` and `missing_end` in their context):
         DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out.
-        ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. Not a proof of loss:
+        ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This proves no loss:
             a process that reads fewer roots may have folded fewer entries.
     """
     if start_offset >= end_offset:
@@ -86,10 +86,10 @@ def plan_fetch(
 
 
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:
-    """Return the slices of several partitions in one order, in which each object is read once.
+    """Return the slices of several partitions in one order that reads each object once.
 
-    Each partition's slices stay in offset order; those of one object follow each other by their place in it. A
-    partition comes back to an object later where compaction has replaced sections in the middle of it.
+    Each partition's slices stay in offset order; those of one object follow each other by byte position. A
+    partition returns to an object later only if compaction replaced sections between those in it.
     """
     if len(plans) == 1:
         return tuple(plans[0])
@@ -105,8 +105,8 @@ def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...
                 counts[where] += 1
                 follows.add(visit, *(() if before is None else (before,)))
             by_visit.setdefault(visit, []).append(piece)
-    # Every partition sees its ledger's objects in the order in which they were appended, and what compaction made is in
-    # one partition only: no cycle.
+    # No cycle: every partition has its ledger's objects in the order of their appends, and each segment of compaction
+    # holds only one partition.
     return tuple(
         piece
         for visit in follows.static_order()

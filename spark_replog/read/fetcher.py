@@ -1,8 +1,8 @@
-"""Reads planned slices from the roots: ranged, checked, from any holder. Runs in executors.
+"""Reads planned slices from the roots: in ranges, checked, from any holder. Runs in executors and consumers.
 
 Memory, whatever the size of the partition: reads of at most 16 MiB and one more (prefetch), the rows of one section and
-one output batch. Where rows are compressed, also the decoded rows of two reads: of the one that is given out, if it was
-decoded ahead, and of the next.
+one output batch. If rows are compressed, also the decoded rows of two reads: of the current one, if it was decoded
+ahead, and of the next.
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ from spark_replog.storage.paths import data_key
 
 HEDGE_RATIO = 0.05
 HEDGE_BURST_MAX = 4
-"""Second gets above the ratio: the reads that one task has under way when a root gets slow, and one more."""
+"""Second gets allowed above the ratio: the reads that one task has in flight when a root gets slow, and one more."""
 KEPT_COUNT = 128
 KNOWN_COUNT = 16
-"""With fewer reads of a root than this its p95 is not known yet."""
+"""With fewer reads of a root than this, its p95 is unknown."""
 HEDGE_UNKNOWN_MS = 1_000
 HEDGE_MIN_MS = 20
-"""A quicker second get would only double the load of a fast root."""
+"""Lower limit: an earlier second get would only double the load of fast roots."""
 AVOIDED_READS = 64
 """How many reads go to other roots after one root was slower than another."""
 
 
 class HedgeBudget:
-    """How long the latest reads of each root took, and how many second gets are left. Thread safe."""
+    """The durations of each root's latest reads, and how many second gets are left. Thread-safe."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Begin again: a forked child measures its own reads, and may have inherited a held lock."""
+        """Reset: a forked child measures its own reads, and may have inherited a held lock."""
         self._lock = threading.Lock()
         self._took_ms: dict[str, deque[float]] = {}
         self._left = float(HEDGE_BURST_MAX)
         self._slow, self._avoided_left = "", 0
 
     def note(self, url: str, took_ms: float, ratio: float) -> None:
-        """Count a read that was answered: it earns a part of a second get."""
+        """Record an answered read, which earns a fraction of a second get."""
         with self._lock:
             self._took_ms.setdefault(url, deque(maxlen=KEPT_COUNT)).append(took_ms)
             self._left = min(self._left + ratio, float(HEDGE_BURST_MAX))
             self._avoided_left -= 1
 
     def after_ms(self, url: str) -> float:
-        """Return after which time a read of the root is slow: the p95 of its latest ones."""
+        """Return after how many ms a read of the root is slow: the p95 of its latest reads."""
         with self._lock:
             took_ms = sorted(self._took_ms.get(url, ()))
         return max(took_ms[len(took_ms) * 95 // 100], HEDGE_MIN_MS) if len(took_ms) >= KNOWN_COUNT else HEDGE_UNKNOWN_MS
 
     def take(self) -> bool:
-        """Take one second get; False where none is left."""
+        """Take one second get; return False if none is left."""
         with self._lock:
             if self._left < 1:
                 return False
@@ -87,18 +87,18 @@ class HedgeBudget:
             return True
 
     def lost(self, url: str) -> None:
-        """Note that a root was slower than another: it is asked last for a while."""
+        """Note that a root was slower than another: for a while it is read last."""
         with self._lock:
             self._slow, self._avoided_left = url, AVOIDED_READS
 
     @property
     def avoided_url(self) -> str:
-        """Return the root that was slower than another lately; "" where none was."""
+        """Return the root that was recently slower than another; "" if none."""
         return self._slow if self._avoided_left > 0 else ""
 
 
 HEDGES = HedgeBudget()
-"""This process's own."""
+"""The budget of this process."""
 os.register_at_fork(after_in_child=HEDGES.forget)
 
 
@@ -106,24 +106,24 @@ THROTTLE_MS_MAX = 15_000
 """Longest wait after one read: half of the default ``request.timeout.ms``, so that a reader keeps polling."""
 LOGGER = logging.getLogger(__name__)
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
-"""Neighbouring sections are read together up to this size."""
+"""Adjacent sections are read together up to this size."""
 READ_GAP_BYTES_MAX = 64 * 1024
 """Skipping less than this costs more than reading it."""
 PREFETCH_SIZE_BYTES = 2 * READ_SIZE_BYTES_MAX
 PREFETCH_READS_MAX = 8
-"""Reads under way at once: small ones wait for a remote root together, large ones are bounded by their bytes."""
+"""Reads in flight at once: small ones overlap their waits for a remote root; bytes limit large ones."""
 BATCH_SIZE_BYTES_MIN = 1024 * 1024
-"""Smaller neighbours are joined: what Spark does per batch costs more than the copy."""
+"""Smaller adjacent batches are joined: Spark's work per batch costs more than the copy."""
 
 _DECODING = "decoding"
-"""The lane of `IO_POOL` where reads are decoded; a root's lane is its URL."""
+"""The lane of `IO_POOL` that decodes reads; a root's lane is its URL."""
 
 _rates: dict[RateKey, SampledRate] = {}
 _lock = threading.Lock()
 
 
 def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
-    """Count bytes that were read, and wait until the rate is within the quota; return the wait in ms."""
+    """Count bytes read, and wait until the rate is within the quota; return the wait in ms."""
     now_ms = clock.monotonic_ms()
     with _lock:
         rate = _rates.setdefault(quota.key, SampledRate())
@@ -137,7 +137,7 @@ def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
 
 
 def forget_rates() -> None:
-    """Forget what was measured: a forked child measures its own reads."""
+    """Forget the measured rates: a forked child measures its own reads."""
     global _lock
     _lock = threading.Lock()
     _rates.clear()
@@ -148,13 +148,13 @@ os.register_at_fork(after_in_child=forget_rates)
 
 @dataclass(slots=True)
 class FetchStats:
-    """What one fetcher did.
+    """Counters of one fetcher.
 
     Attributes:
-        reads: ranged reads that were answered.
-        read_bytes: bytes of them.
-        throttle_time_ms: waited because of the reader's quota.
-        hedges: reads that took long and were asked of a second root as well.
+        reads: answered ranged reads.
+        read_bytes: their bytes.
+        throttle_time_ms: time waited because of the reader's quota.
+        hedges: slow reads that were also sent to a second root.
     """
 
     reads: int = 0
@@ -169,7 +169,7 @@ _Section: TypeAlias = tuple[FetchSlice, Sequence[pa.RecordBatch]]
 
 @dataclass(slots=True)
 class _Read:
-    """Slices of one object that one ranged read brings."""
+    """Slices of one object that one ranged read returns."""
 
     slices: list[FetchSlice]
     start_byte: int
@@ -181,12 +181,12 @@ class _Read:
 
 
 class Fetcher:
-    """Reads slices as Arrow batches. One per task; not thread safe.
+    """Reads slices as Arrow batches. One per task; not thread-safe.
 
     Args:
         brokers: whose roots hold the objects.
         quota: how fast this process may read for its client.
-        hedge_ratio: second gets of slow reads from remote roots, as a part of the reads; 0: none.
+        hedge_ratio: second gets for slow reads from remote roots, as a fraction of the reads; 0: none.
 
     Attributes:
         quota: may be replaced between two fetches.
@@ -205,7 +205,7 @@ class Fetcher:
         self.quota = quota
         self._hedge_ratio = hedge_ratio
         self._suspects: set[BrokerId] = set()
-        self._lock = threading.Lock()  # of the counts: a fetch that was given up may still decode
+        self._lock = threading.Lock()  # guards the counts: an abandoned fetch may still be decoding
         self.stats = FetchStats()
 
     def fetch(
@@ -217,13 +217,13 @@ class Fetcher:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the slices, in order, in batches of exactly `rows.read_schema(include_headers)`.
 
-        A batch never spans two partitions; neighbours are joined up to `batch_bytes_min`. A copy that is absent,
-        short or fails its checksum is logged and counted, and the section is read from another holder.
+        A batch never spans two partitions; adjacent rows are joined up to `batch_bytes_min`. If a copy is absent,
+        short or fails its checksum, this is logged and the section is read from another holder.
 
         Raises:
             DataLossError: every holder answered, and none has a good copy. REPLOG_DATA_LOSS: no holder has the
-                object; CORRUPT_MESSAGE: at least one has it, and each copy found was read and is bad.
-            RetriableError: KAFKA_STORAGE_ERROR: no good copy was found, and a holder did not answer (time-out, refused
+                object; CORRUPT_MESSAGE: at least one has it, and every copy found is bad.
+            RetriableError: KAFKA_STORAGE_ERROR: no good copy was found, and a holder did not answer (timeout, refused
                 credentials, missing mount) or is not among the brokers known here.
         """
         parts: list[pa.RecordBatch] = []
@@ -274,9 +274,9 @@ class Fetcher:
                         future.cancel()
 
     def _give_out(self, ahead: deque[_Read]) -> Iterator[_Section]:
-        """Yield the sections of the first read; once one of them was compressed, the next read is decoded meanwhile.
+        """Yield the sections of the first read; if one of them is compressed, decode the next read in parallel.
 
-        One read and no more, for memory's sake. What is not compressed costs less than a change of threads.
+        Only one read ahead, to limit memory. Decoding uncompressed rows costs less than a thread switch.
         """
         read = ahead.popleft()
         sections: Iterable[_Section]
@@ -289,7 +289,7 @@ class Fetcher:
             raise error
 
     def _finish_ahead(self, read: _Read) -> tuple[list[_Section], ReplogError | None]:
-        """Return the sections of a read up to the first one without a good copy, and that one's error."""
+        """Return the sections of a read before the first one without a good copy, and that section's error."""
         sections = []
         try:
             for section in self._finish(read):
@@ -321,7 +321,7 @@ class Fetcher:
         return buffer
 
     def _result(self, read: _Read, future: Future[Buffer | None]) -> Buffer | None:
-        """Return what a root has; a second one is asked too where the first takes longer than usual."""
+        """Return a root's answer; if it takes longer than usual, also send the read to a second root."""
         slow_ms = HEDGES.after_ms(self._brokers.url(read.broker_id))
         others = self._holders(read.slices[0]) if self._hedge_ratio else []
         others = [each for each in others if each != read.broker_id and each not in self._suspects]
@@ -344,7 +344,7 @@ class Fetcher:
         return future.result()
 
     def _finish(self, read: _Read) -> Iterator[_Section]:
-        """Yield the sections of a read, each decoded when it is asked for."""
+        """Yield the sections of a read, each decoded on demand."""
         size_bytes = read.end_byte - read.start_byte
         problem: Exception | None = None
         buffer: Buffer | None = None
@@ -373,7 +373,7 @@ class Fetcher:
             yield piece, batches
 
     def _count(self, size_bytes: int) -> None:
-        """Count a read that was answered, and wait for the quota."""
+        """Count an answered read, and wait for the quota."""
         throttle_time_ms = throttle(self.quota, size_bytes, self._clock) if self.quota is not None else 0
         with self._lock:
             self.stats.reads += 1
@@ -383,7 +383,7 @@ class Fetcher:
     def _read_elsewhere(
         self, piece: FetchSlice, failed_broker: BrokerId, problem: Exception
     ) -> Sequence[pa.RecordBatch]:
-        """Return the section's batches from another holder than the one that failed."""
+        """Return the section's batches from another holder than the failed one."""
         problems = [(failed_broker, problem)]
         self._report(piece, failed_broker, problem)
         item = piece.object
@@ -407,7 +407,7 @@ class Fetcher:
         return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)
 
     def _holders(self, piece: FetchSlice) -> list[BrokerId]:
-        """Return the holders, best first: without failures, local, else in an order that differs by object."""
+        """Return the holders, best first: without failures, local, not slow; then in an order per object."""
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
         if not holders:
             return holders
@@ -464,7 +464,7 @@ class Fetcher:
         )
 
     def _confirm(self, broker_id: BrokerId, problem: Exception) -> Exception:
-        """Return why a copy is unusable. An object is absent only where its root itself is there."""
+        """Return why a copy is unusable. An object counts as absent only if its root itself is there."""
         if not isinstance(problem, NotFoundError):
             return problem
         try:
@@ -511,7 +511,7 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
             f"object '{piece.object.id.name}' ends before byte {piece.start_byte + piece.size_bytes}."
             " Run `replog store verify` to see which copies are whole.",
         )
-    # All at once: a section is bounded, and an error in its last batch must come before any row is given.
+    # All at once: a section is bounded, and an error in its last batch must be raised before any row is returned.
     item = piece.object
     batches = list(decode_section(section, piece.crc32c, piece.row_count, item.has_headers, item.has_offsets))
     if item.has_offsets:
@@ -526,7 +526,7 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
 
 
 def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield what a slice wants of its section's batches, each with the offset of its first row."""
+    """Yield the parts of the section's batches that a slice covers, each with the offset of its first row."""
     offset = piece.base_offset
     for batch in stored:
         if piece.object.has_offsets:

@@ -1,7 +1,7 @@
-"""From a time to the first offset at or after it (Kafka: ``offsetsForTimes``, ``UnifiedLog.fetchOffsetByTimestamp``).
+"""Finds the first offset at or after a time (Kafka: ``offsetsForTimes``, ``UnifiedLog.fetchOffsetByTimestamp``).
 
-The fold has each section's least and greatest time. Rows are read only of a section whose times enclose the one asked
-for: usually one section per partition.
+The fold has each section's minimum and maximum time. Rows are only read of a section whose times enclose the wanted
+time: usually one section per partition.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class FoldedLedger(Protocol):
     """A topic ledger as this process has folded it so far."""
 
     def ask(self, question: Callable[[TopicLedgerState], T]) -> T:
-        """Answer a question about the fold, which does not move on meanwhile."""
+        """Call the function with the fold, which does not change during the call."""
         ...
 
 
 _LANE = "offsets for times"
-"""Its jobs wait for reads on the lanes of the roots."""
+"""A separate lane, since its jobs wait for reads on the lanes of the roots."""
 
 
 def offsets_for_times(
@@ -48,7 +48,7 @@ def offsets_for_times(
     partition, partitions in parallel.
 
     Args:
-        ledger: of the topic, folded as far as it is to be looked at.
+        ledger: of the topic, folded as far as needed.
         brokers: whose roots hold the rows.
         times_ms: partition to epoch milliseconds.
 
@@ -56,7 +56,7 @@ def offsets_for_times(
         None for a partition without a readable row that late.
 
     Raises:
-        ReplogError: what ``Fetcher.fetch`` and ``plan_fetch`` raise.
+        ReplogError: as ``Fetcher.fetch`` and ``plan_fetch``.
     """
 
     def find(partition: int, time_ms: int) -> int | None:
@@ -97,7 +97,7 @@ def _find(
 def _next_candidate(
     topic_name: str, topic_id: TopicId, partition: int, offset: int, time_ms: int, state: TopicLedgerState
 ) -> tuple[int | None, tuple[FetchSlice, ...]]:
-    """Return the offset itself, or the slices of the one section in which it may be; (None, ()) for nowhere."""
+    """Return the offset, or the slices of the section that may contain it; (None, ()) if there is none."""
     found = state.topics[topic_id].partitions[partition]
     offset = max(offset, found.log_start_offset)
     while offset < found.high_watermark:

@@ -1,4 +1,4 @@
-"""From stored columns to the columns that a reader sees; no work per row.
+"""Converts stored columns to the columns that a reader sees, without work per row.
 
 Topic, partition, offset and timestampType are not stored. Constant columns are slices of one cached array.
 """
@@ -36,7 +36,7 @@ def read_schema(include_headers: bool) -> pa.Schema:
 
 
 class Run(NamedTuple):
-    """What the rows of one output batch have in common."""
+    """Values that the rows of one output batch share."""
 
     topic: str
     partition: int
@@ -48,7 +48,7 @@ def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_
 
     Args:
         batch: columns of a data object; a stored offset is left out.
-        include_headers: whether headers are asked for; null where the object has none.
+        include_headers: whether to return headers; null if the object has none.
         append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
     """
     columns = [batch.column(0), batch.column(1), batch.column(2)]
@@ -70,9 +70,9 @@ def read_columns(
 
     Args:
         parts: in the order of their offsets.
-        run: what they have in common.
-        first_offset: of the first row, where offsets are consecutive.
-        stored_offsets: of each part's rows, where offsets have gaps.
+        run: values that they share.
+        first_offset: of the first row, if offsets are consecutive.
+        stored_offsets: of each part's rows, if offsets have gaps.
     """
     batch = join_batches(parts)
     rows = batch.num_rows
@@ -96,7 +96,7 @@ def read_columns(
 
 
 def _null_empty(headers: pa.Array) -> pa.Array:
-    """Return the column with empty lists as null: no headers read as null, however they were written."""
+    """Return the column with null for empty lists: rows without headers read as null, however they were written."""
     empty = pc.equal(pc.list_value_length(headers), 0)
     if not pc.any(empty).as_py():
         return headers

@@ -1,8 +1,7 @@
-"""How the storage calls of a query's micro-batches reach the listener: by small files in a folder of the driver's host.
+"""Passes the storage calls of a query's micro-batches to the listener, in small files in a folder of the driver's host.
 
-Spark takes no metrics from a Python sink, and commits in processes of its own. A commit writes one file, and only while
-a listener has made the folder. The listener sums the files up and deletes them. Both run as the driver's user on its
-host.
+Spark takes no metrics from a Python sink, and commits in separate processes. A commit writes one file, and only if a
+listener has made the folder. The listener sums the files and deletes them. Both run as the driver's user on its host.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ def listen(query_id: str) -> None:
 
 
 def heard_folder(query_id: str) -> Path | None:
-    """Return the folder that a listener has made, None where none listens."""
+    """Return the folder that a listener has made, None if none listens."""
     folder = _folder(query_id)
     return folder if _is_own(folder.parent) and _is_own(folder) else None
 
 
 def report(folder: Path, calls: Mapping[tuple[str, str, str], Calls]) -> None:
-    """Write the calls of a micro-batch to a file. If that fails, only these numbers are lost."""
+    """Write the calls of a micro-batch to a file. A failure loses only these numbers."""
     part = folder / f".{new_id()}"
     with suppress(OSError):
         part.write_text(json.dumps(calls_to_json(calls)))
@@ -56,7 +55,7 @@ def report(folder: Path, calls: Mapping[tuple[str, str, str], Calls]) -> None:
 
 
 def collect(query_id: str) -> NamedCalls:
-    """Return the sum of the files that were written since the last call, and delete them."""
+    """Return the sum of the files written since the last call, and delete them."""
     found: list[NamedCalls] = []
     folder = heard_folder(query_id)
     with suppress(OSError):

@@ -1,7 +1,7 @@
 """Compaction of small objects by Spark's executors, for topics that are too large for one machine.
 
-The driver plans and commits, a task rewrites a run: the same classes as ``replog topic compact``. Nothing is decided
-before the driver has a task's answer, so failed, repeated and speculative tasks leave garbage only.
+The driver plans and commits, and each task rewrites a run, with the classes of ``replog topic compact``. Nothing is
+decided before the driver has a task's answer, so failed, repeated and speculative tasks only leave garbage.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compact_on_spark(
     Raises:
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-        ReplogError: the ledger does not answer; what was decided before stays.
+        ReplogError: the ledger does not answer; earlier decided parts remain.
     """
     cluster = Cluster.shared(path, storage_options)
     cluster.refresh()
@@ -57,14 +57,14 @@ def compact_on_spark(
 
 
 class _Tasks:
-    """What every task carries."""
+    """State that every task carries."""
 
     def __init__(self, brokers: BrokerSet, runs: Sequence[CompactionRun]) -> None:
         self._brokers = brokers
         self._runs = runs
 
     def rewrite(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rewrite the runs whose numbers come in; an error fails the task, and Spark repeats it."""
+        """Rewrite the runs with these numbers; an error fails the task, and Spark repeats it."""
         writer = SegmentWriter(shared_brokers(self._brokers))
         for batch in batches:
             for number in batch.column(0).to_pylist():

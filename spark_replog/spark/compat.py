@@ -1,8 +1,8 @@
-"""What differs between Spark 4.0 and 4.3, detected by imports, never by version number.
+"""Differences between Spark 4.0 and 4.3, detected by imports, not by version number.
 
 4.0 has no Arrow writer for streams, but its worker passes Arrow batches to a writer that is also a batch Arrow
-writer. Read limits and ``Trigger.AvailableNow`` for Python sources need 4.2. Also what a session's settings cost
-a query's micro-batches, as far as a worker can see it.
+writer. Read limits and ``Trigger.AvailableNow`` for Python sources need 4.2. Also measures the time that a session's
+settings cost micro-batches, as far as a worker can see it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 SLOW_RENAME_MS = 8
-"""From here on Spark's checkpoint files take longer than a rename does: 1 to 5 ms are usual, 16 to 30 ms by default."""
+"""Above this, Spark's checkpoint files take longer than a rename: that takes 1 to 5 ms, Spark's default 16 to 30 ms."""
 HINTED_QUERIES = Once()
 ZIPIMPORT_PATCH_VARIABLE = "REPLOG_PATCH_ZIPIMPORT"
 """Set to 1 in the driver's and the executors' environment to save about 300 ms per batch on Spark < 4.2 with
@@ -107,12 +107,12 @@ def is_read_all(limit: Any) -> bool:
 
 
 def freeze_garbage() -> None:
-    """Exclude what is loaded from garbage collection, again where modules were imported since the last call.
+    """Exclude all loaded objects from garbage collection; again if modules were imported since the last call.
 
-    ``pyspark.daemon`` collects after every call of a worker, also of those that plan and commit. With pandas and
-    pyarrow loaded that takes tens of milliseconds, of a processor that the next tasks want. Call it where a call of a
-    worker begins. By then the modules that the call before imported are loaded, and its garbage is collected, which
-    would never be freed otherwise.
+    ``pyspark.daemon`` collects after every call of a worker, including those that plan and commit. With pandas and
+    pyarrow loaded this takes tens of milliseconds of CPU time that the next tasks need. Call it at the start of a
+    worker's call. By then the modules of the previous call are loaded, and its garbage is collected; garbage that is
+    frozen would never be freed.
     """
     global _frozen_module_count
     if len(sys.modules) > _frozen_module_count:
@@ -147,10 +147,10 @@ def patch_zipimport_if_asked() -> None:
 def log_lost_time(
     query_id: str, checkpoint: str | None, batch_id: int, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Log once for each query what its micro-batches lose without ``session_conf()``, in ms. Commit process.
+    """Log once per query how many ms its micro-batches lose without ``session_conf()``. Commit process.
 
     A worker does not see the session's settings. It sees whether it was started with Unix sockets, and how long Spark
-    took to give the micro-batch's offsets file its name: the time from its last write to its last change.
+    took to rename the micro-batch's offsets file: the time from its last write to its last change.
     """
     if not HINTED_QUERIES.is_first(query_id):
         return
@@ -171,7 +171,7 @@ def log_lost_time(
 
 
 def _rename_ms(checkpoint: str | None, batch_id: int) -> float | None:
-    """Return how long a written offsets file waited for its name; None: it is not a local file."""
+    """Return how long the rename of a written offsets file took; None: it is not a local file."""
     path = (checkpoint or "").removeprefix("file://").removeprefix("file:")
     if not path.startswith("/"):
         return None

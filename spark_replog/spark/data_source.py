@@ -1,6 +1,6 @@
-"""``format("replog")``: the class that Spark looks up, the schema that is read, and the columns that may be written.
+"""``format("replog")``: the class that Spark looks up, the schema of reads, and the columns that may be written.
 
-Spark makes the class again in several processes, so it keeps options only. Source of the schema and of the checks:
+Spark instantiates the class in several processes, so it only keeps options. Source of the schema and of the checks:
 Spark's Kafka connector, ``KafkaRecordToRowConverter`` and ``KafkaWriter``.
 """
 
@@ -58,7 +58,7 @@ def register(spark: SparkSession) -> None:
     _ship_wheel(spark)
     try:
         spark.dataSource.register(ReplogDataSource)
-    except Exception as error:  # 4.0 refuses a name that its own look-up has found; it is this class
+    except Exception as error:  # 4.0 refuses a name that its own lookup has found, which is this class
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
@@ -66,8 +66,8 @@ def register(spark: SparkSession) -> None:
 def use_session(spark: SparkSession) -> None:
     """Make a session the active one of the calling thread, so that its writes find the format.
 
-    A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``), and Spark
-    sets one only in the thread that made the session. Takes some milliseconds. No effect on Spark Connect.
+    A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``). Spark only
+    sets one in the thread that made the session. Takes a few milliseconds. No effect on Spark Connect.
     """
     spark.createDataFrame([], "unused int")  # the public call that activates its session; runs no job
 
@@ -98,7 +98,7 @@ def _spark_context(spark: SparkSession) -> Any:
 
 
 def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None) -> StructType:
-    """Return the fixed schema of a read, or those columns of it; every field is nullable."""
+    """Return the fixed schema of a read, or these columns of it; every field is nullable."""
     fields = [
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
@@ -114,7 +114,7 @@ def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None
 
 
 def check_read_schema(schema: StructType, *, include_headers: bool, columns: tuple[str, ...] | None = None) -> None:
-    """Refuse a schema of the user that differs from the fixed one.
+    """Refuse a user's schema that differs from the fixed one.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA.
@@ -133,14 +133,14 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     """Refuse a DataFrame that cannot be written, before any row moves.
 
     Columns are found by exact name. Other columns are ignored, and a topic column too if the option names the topic.
-    The order of the checks is Kafka's, so that the same one of several mistakes is reported. Kafka's sink ignores every
-    ``timestamp`` column; here only one of another type than TIMESTAMP is ignored, and logged once per process.
+    The order of the checks is Kafka's, so that the same one of several errors is reported. Kafka's sink ignores every
+    ``timestamp`` column; here it is ignored only if its type is not TIMESTAMP, and logged once per process.
 
     Args:
         topic: the ``topic`` option, which takes precedence over a column.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION where no topic is named.
+        InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION if no topic is named.
     """
     types = {field.name: field.dataType for field in schema.fields}
     if topic is None:

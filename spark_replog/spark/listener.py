@@ -1,6 +1,6 @@
-"""A listener for any Spark session that knows how far its queries are behind in replog's topics.
+"""A listener for any Spark session that reports how far its queries are behind in replog's topics.
 
-Runs in the driver's Python process. Spark's own progress of a Python source has no lag.
+Runs in the driver's Python process. Spark's own progress reports contain no lag for Python sources.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCHES_KEPT = 16
 
 
 class _Query:
-    """What is known of one query from its events."""
+    """State of one query, from its events."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -42,14 +42,14 @@ class _Query:
         self.rates: dict[str, float] = {}
         self.sink_calls: NamedCalls = {}
         self.source_calls: dict[str, NamedCalls] = {}
-        """By process: the newest that it reported."""
+        """The newest report of each process."""
 
 
 class ReplogListener(StreamingQueryListener):
     """Reports how far each query is behind, in rows, bytes and time, with a verdict: in log lines, and as metrics.
 
     A change of the verdict is logged once, as JSON after ``replog query ``; nothing is logged per batch. An error here
-    never reaches a query. Thread safe.
+    never affects a query. Thread-safe.
 
     ```python
     listener = spark_replog.ReplogListener("/data/store")
@@ -61,7 +61,7 @@ class ReplogListener(StreamingQueryListener):
         store: path of the store, as for the source.
         storage_options: as for ``spark_replog.open``.
         limits: of the verdicts.
-        principal: who asks; None: see ``default_principal``.
+        principal: that reads; None: see ``default_principal``.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class ReplogListener(StreamingQueryListener):
         self._queries: dict[str, _Query] = {}
 
     def register(self, registry: CollectorRegistry) -> None:
-        """Serve the queries' metrics from a registry of ``prometheus_client``; each scrape folds what is new."""
+        """Serve the queries' metrics from a registry of ``prometheus_client``; each scrape folds new entries."""
         from spark_replog.monitor.exporter import SampleCollector
 
         registry.register(SampleCollector(self.samples))
 
     def readers(self) -> list[tuple[Reader, Judged]]:
-        """Return each query as it is now, with its verdict.
+        """Return the current state of each query, with its verdict.
 
         Raises:
             ReplogError: as ``QueryMonitor.describe``.
@@ -107,17 +107,17 @@ class ReplogListener(StreamingQueryListener):
         return found
 
     def onQueryStarted(self, event: Any) -> None:
-        """Begin to follow a query."""
+        """Start following a query."""
         with self._lock:
             self._queries[str(event.id)] = _Query(event.name or str(event.id))
         call_spool.listen(str(event.id))
 
     def onQueryProgress(self, event: Any) -> None:
-        """Take a batch that is done; log the verdict where it changed."""
+        """Record a finished batch; log the verdict if it changed."""
         try:
             self._count_calls(event.progress)
             self._progress(event.progress)
-        except Exception as error:  # whatever it is, it must not reach the query's listeners
+        except Exception as error:  # no error may reach the query's listeners
             _LOG.warning("the lag of query %s is not known: %s", event.progress.id, error)
 
     def onQueryIdle(self, event: Any) -> None:
@@ -134,11 +134,11 @@ class ReplogListener(StreamingQueryListener):
         call_spool.end(str(event.id))
 
     def storage_calls(self) -> dict[str, NamedCalls]:
-        """Return per query what it asked of the roots: calls, bytes and retries by broker, kind and purpose.
+        """Return each query's calls to the roots: calls, bytes and retries by broker, kind and purpose.
 
-        Of sinks: planning, tasks and commits; of sources: the process that plans, with Spark 4.2 and up. What tasks
-        read does not come home: their ranged gets are those of the fetch plan, about one per object and task. Only
-        where the listener runs on the driver's host, not over Spark Connect.
+        For sinks: planning, tasks and commits; for sources: the process that plans, with Spark 4.2 and up. Reads of
+        source tasks are not reported: the fetch plan has about one ranged get per object and task. Works only if the
+        listener runs on the driver's host, not over Spark Connect.
         """
         with self._lock:
             return {

@@ -1,4 +1,4 @@
-"""What crosses between Spark's processes. Frozen, picklable, no open handle inside."""
+"""Messages between Spark's processes. Frozen, picklable, without open handles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_replog.storage.call_counter import CallTable
 
 
 class QueryTask(NamedTuple):
-    """The micro-batch that a task writes for; also names the task's objects."""
+    """The micro-batch that a task writes; also names the task's objects."""
 
     query_id: str
     batch_id: int
@@ -32,10 +32,10 @@ class WriteMessage(WriterCommitMessage):
         query: of the task, since the committing process has no task context. None in a batch write outside a
             streaming query.
         task_id: orders the messages.
-        objects: what the task put, in the order in which it put them.
-        dropped_rows: lost with acks=0.
+        objects: put by the task, in this order.
+        dropped_rows: rows lost with acks=0.
         copies: objects of earlier batches that this task copied to replicas that lacked them.
-        calls: storage calls of its process since the message before, so also what ended after that; of one task also
+        calls: storage calls of its process since the previous message, including late ones; one task also reports
             those that planned the batch.
     """
 
@@ -63,8 +63,8 @@ class ReadPartition(InputPartition):
     """What one task reads, with all that an executor needs for it.
 
     Attributes:
-        ranges: one, or several where tasks are fewer than partitions.
-        slices: the sections that hold them, in the order of the log: ascending within each partition, and
+        ranges: one, or several if there are fewer tasks than partitions.
+        slices: the sections that hold them, in log order: ascending within each partition, and
             those of one object together.
         brokers: whose roots hold the objects.
         quota: how fast each process may read for this client.

@@ -1,11 +1,11 @@
-"""Options of ``format("replog")``: read once into frozen values, or refused with the reason.
+"""Options of ``format("replog")``: parsed once into frozen values, or refused with the reason.
 
 Spark passes names in lower case, so they are compared in lower case. Every entry point of the data source parses its
 options here: Spark calls ``schema()`` only for some reads and never for writes.
 
-Names that are unused here but known to Kafka's clients (``config.registry``) are accepted with the ``kafka.`` prefix
-and logged once, so that a job changes its format and its address only. Options that would change what is read or
-written are refused in the words of Spark's Kafka connector.
+Settings of Kafka's clients that have no use here (``config.registry``) are accepted with the ``kafka.`` prefix and
+logged once, so that a job only has to change its format and its address. Options that would change the rows read or
+written are refused with the texts of Spark's Kafka connector.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ Side = Literal["source", "sink"]
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_CLIENT_ID = "spark-replog"
 _ADDRESS = "kafka.bootstrap.servers"
-"""Ignored where ``path`` names the store; else it may hold the store's roots."""
+"""Ignored if ``path`` names the store; otherwise it may hold the store's roots."""
 _CLIENT_ID = "kafka.client.id"
 _PROTECTED = frozenset(
     {"auto.offset.reset", "enable.auto.commit", "interceptor.classes", "key.deserializer", "value.deserializer"}
 )
-"""Consumer settings that the source sets itself: refused after the subscription was read, as by the connector."""
+"""Consumer settings that the source sets itself: refused after the subscription is parsed, as in the connector."""
 _HOOKS = frozenset({"interceptor.classes", "key.serializer", "value.serializer"})
 _ALSO_PREFIXED = ("transactional.id", "group.id")
 _CONNECTOR_ONLY: Mapping[Side, frozenset[str]] = {
@@ -67,13 +67,13 @@ _CONNECTOR_ONLY: Mapping[Side, frozenset[str]] = {
     ),
 }
 """The connector's own options without a meaning here. The sink writes headers whenever the column exists; the source
-has no servers to ask again and no consumer group."""
+has no servers to poll and no consumer group."""
 _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 """Added by Spark itself, on sources and sinks."""
 _TABLE_KEY = "provider"
-"""Present only when a catalog table asks for its schema. Its properties then come as options too."""
+"""Present only when Spark loads the schema of a catalog table. The table's properties then come as options too."""
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
-# Here, because all that Spark starts imports this module: planners, tasks and commits too, which unpickle their object.
+# Here, because every process that Spark starts imports this module: planners, tasks and commits unpickle its classes.
 log_as_environment_says()
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
@@ -124,7 +124,7 @@ class SourceOptions:
     principal: str | None = None
     client_id: str = DEFAULT_CLIENT_ID
     group_id: str | None = None
-    """Where a stream publishes its position; None: nowhere."""
+    """Group under which a stream publishes its position; None: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
 
 
 def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read known options, in the order in which Kafka's connector looks at them."""
+    """Parse known options, in the order of Kafka's connector."""
     starting, ending = parse_bounds(given, streaming=streaming)
     subscription = _subscription(given)
     partitions_min, rows_per_partition_max, partitions_max = _splitting(given)
@@ -198,7 +198,7 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Read the options of ``writeStream`` or ``write``: once per process, though Spark gives them with every batch.
+    """Parse the options of ``writeStream`` or ``write``: once per process, though Spark passes them with every batch.
 
     Raises:
         InvalidConfigError: as ``parse_source_options``.
@@ -212,7 +212,7 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
     given = _without_ignored(lowered, "sink")
     for name in given:
         if name not in _HOOKS and normalise_key(name) in _HOOKS:
-            raise unknown_option_error(name, ())  # as Kafka's connector does; the name without prefix is ours
+            raise unknown_option_error(name, ())  # as Kafka's connector; only the name without prefix is an option here
     _refuse_unknown(given, _names("sink"))
     client = {
         normalise_key(name): value
@@ -235,7 +235,7 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
 
 
 def check_schema_options(options: Mapping[str, str]) -> bool:
-    """Check the options that ``schema()`` sees; return whether the headers column is asked for.
+    """Check the options that ``schema()`` sees; return whether the headers column is requested.
 
     ``schema()`` cannot see whether a stream, a batch or a SQL view calls it, for reading or for writing. It accepts
     the options of both sides. The properties of a catalog table come as options too; they are not checked.
@@ -252,7 +252,7 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
 
 
 def has_headers(options: Mapping[str, str]) -> bool:
-    """Return whether the headers column is asked for."""
+    """Return whether the headers column is requested."""
     return bool(_typed(_lowered(options), "includeHeaders")) or "headers" in (asked_columns(options) or ())
 
 
@@ -260,7 +260,7 @@ def asked_columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
     """Return the columns that option ``columns`` names, in the order of ``COLUMNS``; None: all.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: none, or another name.
+        InvalidConfigError: REPLOG_INVALID_OPTION: no column, or an unknown name.
     """
     given = _lowered(options)
     text = given.get("columns")
@@ -275,7 +275,7 @@ def asked_columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Refuse what a stream and a batch refuse in the same words; each mode itself refuses the rest."""
+    """Refuse options that a stream and a batch refuse with the same text; each mode refuses the others itself."""
     refusals = []
     for streaming in (True, False):
         try:
@@ -287,11 +287,11 @@ def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) 
 
 
 def _without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
-    """Return the options that are read or refused; log the names of the others once per process.
+    """Return the options that are used or refused; log the names of the others once per process.
 
     Args:
         given: options, names in lower case.
-        sides: who may read these options.
+        sides: that may use these options.
     """
     ignored = {name for name in given for side in sides if _is_unused(name, side, side)}
     if given.get("path") or given.get("paths"):
@@ -312,7 +312,7 @@ def _kafka_client(side: Side) -> Literal["producer", "consumer"]:
 
 
 def _is_unused(name: str, side: Side, client_of: Side) -> bool:
-    """Return whether a side does not read an option that is a setting of a side's Kafka client, or the connector's."""
+    """Return whether a side has no use for an option of its Kafka client, or of the connector."""
     if name == _CLIENT_ID or (side == client_of and name in _CONNECTOR_ONLY[side]):
         return True
     plain = name.removeprefix(KEY_PREFIX)
@@ -328,7 +328,7 @@ def _log_once(why: str, names: Iterable[str]) -> None:
 
 
 def _check_consumer_options(given: Mapping[str, str]) -> None:
-    """Refuse the values that Kafka's connector or consumer refuses, of options that mean nothing here."""
+    """Refuse values that Kafka's connector or consumer refuses, of options without a meaning here."""
     level = given.get("kafka.isolation.level", "read_uncommitted").strip()
     if level not in ("read_uncommitted", "read_committed"):
         raise _invalid(
@@ -342,7 +342,7 @@ def _check_consumer_options(given: Mapping[str, str]) -> None:
 
 
 def _topic(given: Mapping[str, str]) -> str | None:
-    """Return the trimmed topic option. An empty one is refused: it must not select a column without notice."""
+    """Return the trimmed topic option. An empty one is refused: it must not silently select the topic column."""
     if "topic" not in given:
         return None
     topic = given["topic"].strip()
@@ -401,7 +401,7 @@ def _refuse_unknown(given: Iterable[str], known: Mapping[str, str]) -> None:
 
 
 def _typed(given: Mapping[str, str], name: str) -> Any:
-    """Return the option's value as its key declares it, its default where it is not given."""
+    """Return the option's parsed value, or its default if it is not given."""
     key, text = _key(name), given.get(name.lower())
     if text is None:
         return key.default
@@ -416,7 +416,7 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
         path = ",".join(json.loads(given["paths"]))
     address = given.get(_ADDRESS, "").strip()
     if not path and address and not any(_HOST_AND_PORT.fullmatch(each.strip()) for each in address.split(",")):
-        path = address  # a job that changed its format and its address, and nothing else
+        path = address  # a job that only changed its format and its address
     if not path:
         servers = f" 'kafka.bootstrap.servers' names servers ({address}), and this store has none." if address else ""
         raise InvalidConfigError(
@@ -461,7 +461,7 @@ def _pattern(text: str) -> str:
         raise _invalid("subscribePattern: the pattern to subscribe is empty. Give a regular expression.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # sets of Java ([a-z&&[^q]]) would match something else
+            warnings.simplefilter("error", FutureWarning)  # Java's set operations ([a-z&&[^q]]) match differently here
             re.compile(text)
     except (re.error, FutureWarning) as error:
         raise _invalid(f"subscribePattern is not a valid Python regular expression: {error}. Correct it.") from error

@@ -1,7 +1,7 @@
-"""``writeStream`` and ``write``: tasks put data objects, the driver's commit decides one append per ledger.
+"""``writeStream`` and ``write``: tasks put data objects, and the driver's commit makes one append per ledger.
 
-Spark makes the stream's writer twice per micro-batch, in different processes: to plan the tasks and to commit. The plan
-goes to the tasks; their messages carry all that the commit needs.
+Spark makes the stream's writer twice per micro-batch, in different processes: to plan the tasks and to commit. Tasks
+get the plan; their messages carry everything that the commit needs.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class StreamWriter(StreamArrowWriter):
         """Decide the micro-batch. Spark repeats this after a crash, with the same batch id.
 
         Raises:
-            ReplogError: nothing is decided. REPLOG_COMMIT_OUTCOME_UNKNOWN: it is not known; the restarted query
-                repeats the batch and finds out.
+            ReplogError: nothing is decided. REPLOG_COMMIT_OUTCOME_UNKNOWN: it is unknown; the restarted query
+                repeats the batch, which settles it.
         """
         if messages and all(message is None for message in messages):
             raise _continuous_trigger()
@@ -110,7 +110,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Put one task's rows. Executor."""
         name = QueryTask(self._write_id, 0, None)
         if self._options.txn is not None:
-            # The same txnVersion gives the same names: rows without a key go where they went before.
+            # The same txnVersion gives the same names, so rows without a key go to the same partitions again.
             app_id, version = self._options.txn
             name = QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
         message = _write_task(iterator, self._options, self._plan, name)
@@ -146,7 +146,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
-    """Fold the ledgers once, so that tasks read none; with the calls that it took."""
+    """Fold the ledgers once, so that tasks read none; return the plan with the storage calls that it took."""
     cluster = options.store.cluster()
     topics = None if options.topic is None else [options.topic]
     plan = make_write_plan(cluster, topics, options.principal, options.coordinator)
@@ -154,7 +154,7 @@ def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
 
 
 def _report_calls(brokers: BrokerSet, query: QueryTask, written: Sequence[WriteMessage]) -> None:
-    """Tell the listener, if there is one, and the log what a micro-batch asked of the roots."""
+    """Report the storage calls of a micro-batch to the listener, if there is one, and to the log."""
     own, folder = brokers.calls.take(), call_spool.heard_folder(query.query_id)
     if folder is None and not _LOG.isEnabledFor(logging.DEBUG):
         return
@@ -189,7 +189,7 @@ def _write_task(
     planning = planned[2] if planned is not None and task_id == 0 else {}
     if first is None:
         return WriteMessage(query, task_id, calls=planning)
-    if planned is None:  # its rows would be acknowledged and stored nowhere
+    if planned is None:  # otherwise rows would be acknowledged without being stored
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
             "the task has rows and no plan, because the writer was made in a process that Spark starts to commit. "
@@ -253,7 +253,7 @@ def _in_task_order(messages: Sequence[WriterCommitMessage | None]) -> list[Write
 def _commit(
     cluster: Cluster, options: SinkOptions, identity: ProducerIdentity, written: Sequence[WriteMessage]
 ) -> None:
-    """Append to every ledger and raise unless all are decided; nothing was written: do nothing."""
+    """Append to every ledger and raise unless all are decided; do nothing if no object was written."""
     objects: dict[LedgerId, list[DataObject]] = {}
     for ledger_id, data_object in (each for message in written for each in message.objects):
         objects.setdefault(ledger_id, []).append(data_object)
@@ -277,7 +277,7 @@ def _commit(
     }
     manager = _shared_manager(cluster, options.coordinator)
     answers = manager.append_records(requests)
-    if options.producer.acks != -1:  # this process may end with the commit, and its rows are not readable before
+    if options.producer.acks != -1:  # this process may end with the commit; without copies its rows are not readable
         manager.await_copies()
     throttle_ms = max(answer.throttle_time_ms for answer in answers.values())
     if throttle_ms:  # a query has no metrics: only this line explains why it is slow

@@ -4,10 +4,10 @@ Spark plans a batch read once per DataFrame and uses the plan for every action o
 offsets. (Kafka's connector resolves ``latest`` again in each task.)
 
 Push-down needs Spark 4.1, its conf ``spark.sql.python.filterPushdown.enabled``, and the option ``pushDownFilters``. The
-option is needed too because Spark (to 4.3) keeps ONE plan per ``load()``: the plan of a filtered query, without the
+option is needed because Spark (up to 4.3) keeps ONE plan per ``load()``: the plan of a filtered query, without the
 excluded rows, also serves the next query on the same DataFrame or view, and both sides of a union. With the option the
 user states that there is only one query. All filters are returned, so that Spark applies them to the rows as well; a
-section is left out only where no row of it can match.
+section is skipped only if none of its rows can match.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 FILTERED_COLUMNS = frozenset({"topic", "partition", "offset", "timestamp"})
-"""What is known of rows without reading them. Never null."""
+"""Columns whose values, or bounds, are known without reading rows. Never null."""
 RUNS_MAX = 8
-"""Maximum number of ranges that one partition is cut into; the smallest gaps between further ones are read."""
+"""Maximum number of ranges that one partition is cut into; beyond it, the smallest gaps are read too."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POINTS = ("EqualTo", "EqualNullSafe", "In")
@@ -68,7 +68,7 @@ class BatchReader(DataSourceReader):
         return list(plan_partitions(cluster, view, ranges, options, range_count=len(starts)))
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return the ranges to read: all, where no filter was pushed down."""
+        """Return the ranges to read: all, since no filter is pushed down."""
         return list(ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A batch reader that leaves out what the query's filters exclude.
+    """A batch reader that skips sections which the query's filters exclude.
 
     A separate class, because Spark refuses a class that has ``pushFilters`` while its conf is off.
     """
@@ -91,13 +91,13 @@ class FilteringBatchReader(BatchReader):
         self._filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep what is known of the four columns; return all, so that Spark filters too. Planner process."""
+        """Keep filters on the four columns; return all filters, so that Spark applies them too. Planner process."""
         for item in filters:
             self._filters.get(filter_column(item), []).append(item)
         return filters
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return what is left of the ranges."""
+        """Return the parts of the ranges that may match."""
         result: list[OffsetRange] = []
         for item in ranges:
             result += self._narrow_one(cluster, view, item)
@@ -138,15 +138,15 @@ class FilteringBatchReader(BatchReader):
 
 
 def filter_column(item: Any) -> str:
-    """Return the top-level column of a filter, empty where it has none."""
+    """Return the top-level column of a filter, "" if it has none."""
     attribute: tuple[str, ...] = getattr(getattr(item, "child", item), "attribute", ())
     return attribute[0] if len(attribute) == 1 else ""
 
 
 def may_hold(item: Any, low: Any, high: Any) -> bool:
-    """Return whether a value in [low, high] can satisfy the filter; True where that is not known.
+    """Return whether a value in [low, high] can satisfy the filter; True if unknown.
 
-    Exact where ``low == high``, for every filter that is known.
+    Exact if ``low == high``, for every known filter.
     """
     kind = type(item).__name__
     if kind == "IsNull":
@@ -208,7 +208,7 @@ def join_runs(runs: Sequence[tuple[int, int]], count_max: int) -> list[tuple[int
 
 
 def _values(item: Any) -> list[Any] | None:
-    """Return the literals of a filter in the types that bounds have, None where that is not possible."""
+    """Return the literals of a filter in the types of the bounds, None if that is impossible."""
     if not hasattr(item, "value"):
         return None
     values = list(item.value) if type(item).__name__ == "In" else [item.value]

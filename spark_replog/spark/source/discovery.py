@@ -1,7 +1,7 @@
-"""What changed in the log since a query's last offset: new and deleted topics and partitions, and lost rows.
+"""Finds what changed in the log since a query's last offset: new and deleted topics and partitions, and lost rows.
 
-Pure: a position and a view of the log in, starts and ends out. Topics are identified by id, so that a topic that was
-deleted and created again is read from its beginning.
+Pure: takes a position and a view of the log, returns starts and ends. Topics are identified by id, so that a recreated
+topic is read from its beginning.
 
 ``failOnDataLoss`` decides whether a loss fails the query or is logged. The conditions are those of Spark's Kafka
 connector (``KafkaExceptions``, ``KAFKA_DATA_LOSS.*``); the causes come from the ledgers: topic ids, log start offsets,
@@ -25,7 +25,7 @@ from spark_replog.spark.source.topics import LogView
 _LOG = logging.getLogger(__name__)
 
 FinalEnds = Callable[[TopicId], Mapping[int, int]]
-"""Topic id to the high watermarks of its partitions, as far as this process can still find them."""
+"""Topic id to the high watermarks of its partitions, as far as this process still knows them."""
 
 
 class Loss(Enum):
@@ -39,7 +39,7 @@ class Loss(Enum):
 
 
 class LossPolicy:
-    """Raises or logs a loss. A loss that is only logged is logged once.
+    """Raises a loss, or logs it once.
 
     Args:
         fail: ``failOnDataLoss``.
@@ -92,11 +92,11 @@ def undecided_tail(topic: str) -> RetriableError:
 
 @dataclass(frozen=True)
 class Span:
-    """What the next micro-batch may read.
+    """Offsets that the next micro-batch may read.
 
     Attributes:
-        starts: where it begins, for every partition of the view.
-        ends: where the log ends, for the same partitions.
+        starts: start of the batch, for every partition of the view.
+        ends: end of the log, for the same partitions.
         topic_ids: to be recorded with them; an id without partitions is a named topic that is gone.
     """
 
@@ -106,13 +106,13 @@ class Span:
 
 
 def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: FinalEnds) -> Span:
-    """Return what can be read after ``at``.
+    """Return the span that can be read after ``at``.
 
-    A partition that was not there before begins at its log start; one that is gone is left out.
+    A new partition begins at its log start; one that is gone is left out.
 
     Raises:
-        ReplogError: REPLOG_DATA_LOSS, by the policy.
-        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed by name has never been there.
+        ReplogError: REPLOG_DATA_LOSS, if the policy says so.
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed by name has never existed.
     """
     for name, error in view.missing.items():
         if name not in at.topic_ids:
@@ -144,12 +144,11 @@ def reconcile(at: LogOffset, view: LogView, losses: LossPolicy, final_ends: Fina
 
 
 def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolicy) -> list[OffsetRange]:
-    """Return the ranges cut down to what the log holds now.
+    """Return the ranges, reduced to offsets that the log holds now.
 
     Raises:
         ReplogError: REPLOG_DATA_LOSS: a range begins before the log or ends after its high watermark.
-        RetriableError: REPLOG_TAIL_UNDECIDED: it ends after the high watermark that is known while too few roots
-            answer.
+        RetriableError: REPLOG_TAIL_UNDECIDED: a range ends after the known high watermark, and too few roots answer.
     """
     result: list[OffsetRange] = []
     for item in ranges:
@@ -176,13 +175,13 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
 
 
 def check_target(target: LogOffset, view: LogView) -> None:
-    """Fail an AvailableNow run that cannot reach its end any more.
+    """Fail an AvailableNow run that can no longer reach its end.
 
-    Checked before a loss is reported, as by the connector.
+    Checked before a loss is reported, as in the connector.
 
     Args:
-        target: where the run ends.
-        view: of the log now.
+        target: end of the run.
+        view: of the current log.
 
     Raises:
         ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` is. The next run gets a new end.
@@ -190,7 +189,7 @@ def check_target(target: LogOffset, view: LogView) -> None:
     ids, ends = view.topic_ids, view.high_watermarks
     lost = sorted(key for key in target.ends if key not in ends)
     less = sorted(key for key, end in target.ends.items() if not lost and ends[key] < end)
-    if not less:  # the connector sees only by the offsets that a topic was created again, and reports those
+    if not less:  # the connector detects a recreated topic only by lower offsets, and reports those
         lost = sorted(key for key in target.ends if key in lost or ids[key.topic] != target.topic_ids[key.topic])
     if lost:
         raise _unreachable(
@@ -219,7 +218,7 @@ def _unreachable(condition: str, what: str, details: str) -> ReplogError:
 def _report_gone(
     name: str, topic_id: TopicId, at: LogOffset, view: LogView, losses: LossPolicy, final_ends: FinalEnds
 ) -> None:
-    """Report the partitions of a topic that were read and are not there now."""
+    """Report the partitions of a topic that were read and are gone."""
     handle = view.handles.get(name)
     is_same = handle is not None and handle.topic_id == topic_id
     keys = sorted(key for key in at.ends if key.topic == name and not (is_same and key in view.bounds))

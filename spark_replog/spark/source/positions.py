@@ -1,8 +1,8 @@
-"""Where a read begins and ends, as its options say: words, offsets or times; and the partitions of ``assign``.
+"""Parses where a read begins and ends: words, offsets or times; and the partitions of ``assign``.
 
 For each end, one time for all partitions takes precedence over times per partition, then offsets, then the default;
-options with less precedence are not parsed. -2 is earliest, -1 latest. Resolving is pure: what it needs of the log is
-passed in. Shapes and refusals follow Spark's Kafka connector (``KafkaSourceProvider.getKafkaOffsetRangeLimit``,
+options with lower precedence are not parsed. -2 is earliest, -1 latest. Resolving is pure: the caller passes what it
+needs of the log. Forms and errors follow Spark's Kafka connector (``KafkaSourceProvider.getKafkaOffsetRangeLimit``,
 ``JsonUtils``, ``KafkaOffsetReaderAdmin``).
 """
 
@@ -28,9 +28,9 @@ _OFFSETS_EXAMPLE = '{"orders":{"0":23,"1":-1},"clicks":"earliest"}'
 _TIMES_EXAMPLE = '{"orders":{"0":1700000000000,"1":1700000000000}}'
 
 Bounds = Mapping[TopicPartition, tuple[int, int]]
-"""Log start offset and high watermark of each partition that is read."""
+"""Log start offset and high watermark of each partition to read."""
 OffsetsForTimes = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]]
-"""Epoch ms per partition to the first offset at or after it, None where no readable row is that late."""
+"""Epoch ms per partition to the first offset at or after it, None if no readable row is that late."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class OffsetPosition:
 
     Attributes:
         option: the option that gave it, for messages.
-        default: EARLIEST or LATEST for every partition, or None where all are named.
+        default: EARLIEST or LATEST for every partition, or None if all are named.
         topics: EARLIEST or LATEST for every partition of a topic.
         offsets: per partition: an offset, EARLIEST or LATEST.
     """
@@ -50,11 +50,11 @@ class OffsetPosition:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def resolve(self, bounds: Bounds, offsets_for_times: OffsetsForTimes, now_ms: int) -> Ends:
-        """Return an offset per partition; a number is returned as given, whether the log has it or not.
+        """Return an offset per partition; a number is returned as given, even if the log does not have it.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION: the JSON does not name exactly the partitions
-                that are read; trying again cannot help.
+                to read; a retry cannot help.
         """
         if self.default is not None:
             return {key: _symbol(self.default, *limits) for key, limits in bounds.items()}
@@ -81,10 +81,10 @@ class TimePosition:
 
     Attributes:
         option: the option that gave it, for messages.
-        default: one time for every partition, or None where all are named.
+        default: one time for every partition, or None if all are named.
         times: per partition.
-        is_latest_without_match: where no row is at or after the time, its end is used instead of an
-            error (always so for an ending position).
+        is_latest_without_match: if no row is at or after the time, use the partition's end instead of raising
+            (always so for an ending position).
     """
 
     option: str
@@ -96,13 +96,13 @@ class TimePosition:
         """Return the first offset at or after the time, per partition.
 
         Args:
-            bounds: of the partitions that are read.
-            offsets_for_times: looks into the log.
+            bounds: of the partitions to read.
+            offsets_for_times: searches the log.
             now_ms: when the read begins, for times such as ``-10 minutes``.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION: no row is that late, or the JSON does not name
-                exactly the partitions that are read.
+                exactly the partitions to read.
         """
         if self.default is not None:
             wanted = dict.fromkeys(bounds, self.default.at(now_ms))
@@ -323,7 +323,7 @@ def parse_bounds(given: Mapping[str, str], *, streaming: bool) -> tuple[Position
 
 
 def warn_of_precedence(given: Mapping[str, str]) -> None:
-    """Log which options have no effect; names in lower case."""
+    """Log options that have no effect; names in lower case."""
     for side in ("starting", "ending"):
         options = (f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets")
         present = [option for option in options if option.lower() in given]
@@ -332,7 +332,7 @@ def warn_of_precedence(given: Mapping[str, str]) -> None:
 
 
 def check_bounds(starting: Position, ending: Position) -> None:
-    """Refuse ends of a batch read that are wrong for every log (SPARK-52096).
+    """Refuse ends of a batch read that are wrong for any log (SPARK-52096).
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
@@ -344,7 +344,7 @@ def check_bounds(starting: Position, ending: Position) -> None:
             _check_same_keys(starting, ending, first, last, by_word)
         _check_order(first, last, "offset")
     elif isinstance(starting, TimePosition) and isinstance(ending, TimePosition):
-        # How long ago is compared as a time relative to the same moment.
+        # Relative times are compared relative to the same moment.
         if starting.default is None and ending.default is None:
             _check_same_keys(starting, ending, dict(starting.times), dict(ending.times), set())
         first = {key: time.epoch_ms for key, time in starting.times.items() if time.epoch_ms is not None}
@@ -461,11 +461,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class PointInTime:
-    """A time that is fixed, or fixed when the read begins.
+    """A fixed time, or a time relative to the start of the read.
 
     Attributes:
         epoch_ms: milliseconds since 1970 in UTC, or None.
-        ago_ms: how long before the read begins, where ``epoch_ms`` is None.
+        ago_ms: how long before the read begins, if ``epoch_ms`` is None.
     """
 
     epoch_ms: int | None
@@ -477,11 +477,11 @@ class PointInTime:
 
 
 def parse_time(value: object) -> PointInTime | None:
-    """Return the time, None where the value is none.
+    """Return the time, None if the value is not a time.
 
     Args:
         value: a whole number or its text (epoch milliseconds), ``2024-05-06T07:08:09Z`` (ISO 8601; UTC
-            where no zone is given; floored to the millisecond), or ``-10 minutes``.
+            without a zone; rounded down to the millisecond), or ``-10 minutes``.
     """
     if type(value) is int:
         return PointInTime(value) if abs(value) <= _TIME_MS_MAX else None
@@ -507,7 +507,7 @@ def parse_time(value: object) -> PointInTime | None:
 def parse_duration_ms(text: str) -> int | None:
     """Return milliseconds of ``15m``, ``90 s``, ``1 hour 30 minutes``; bare digits are milliseconds.
 
-    Source: Spark's ``JavaUtils.timeStringAs``, which ``maxTriggerDelay`` is read with. None where the text
+    Source: Spark's ``JavaUtils.timeStringAs``, which parses ``maxTriggerDelay``. None if the text
     is not a duration.
     """
     plain = text.strip().lower()

@@ -25,11 +25,11 @@ _LOG = logging.getLogger(__name__)
 def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """Yield a task's rows as Arrow batches of the declared schema.
 
-    The ledger is folded only after a read failed on every copy of an object. The remaining offsets, the SAME ones,
-    are then planned again: a repair may have moved them.
+    The ledger is folded only after a read failed on every copy of an object. Then the SAME remaining offsets
+    are planned again: compaction or a repair may have moved them.
 
     With ``failOnDataLoss=false``, offsets whose loss is proved are skipped and logged. An outage always fails the
-    task: Spark repeats it, and its rows stay due.
+    task: Spark repeats it, so no row is skipped.
 
     Raises:
         DataLossError: CORRUPT_MESSAGE or REPLOG_DATA_LOSS: rows are lost.
@@ -41,7 +41,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
 
 
 class _TaskRead:
-    """One task's reading. Knows how far each partition was read, so that the rest can be planned again."""
+    """One task's reading. Tracks how far each partition was read, so that the rest can be planned again."""
 
     def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
         self._partition = partition
@@ -80,16 +80,16 @@ class _TaskRead:
             yield batch if self._options.columns is None else batch.select(self._options.columns)
 
     def _plan_again(self, outage: ReplogError) -> tuple[FetchSlice, ...]:
-        """Fold the ledgers and plan what was not read yet.
+        """Fold the ledgers and plan the offsets that are not read yet.
 
         Args:
-            outage: why the first plan could not be read. It names the roots, so it is raised where the store does not
+            outage: why the first plan could not be read. It names the roots, so it is raised if the store does not
                 answer either.
 
-        Offsets that a complete fold no longer has keep the slices that were planned first: their bytes may remain.
+        Offsets that a complete fold no longer has keep the slices of the first plan: their bytes may still exist.
 
         Raises:
-            ReplogError: REPLOG_DATA_LOSS: such offsets, with ``failOnDataLoss``; or the store cannot be asked.
+            ReplogError: REPLOG_DATA_LOSS: such offsets, with ``failOnDataLoss``; or the store does not answer.
         """
         try:
             cluster = self._options.store.cluster()
@@ -117,7 +117,7 @@ class _TaskRead:
         return in_log_order(plans)
 
     def _first_plan(self, item: ReadRange, start: int) -> tuple[FetchSlice, ...]:
-        """Return the slices that the driver planned, without the rows before an offset."""
+        """Return the driver's slices of a range, from an offset on."""
         return tuple(
             each._replace(start_offset=max(start, each.start_offset))
             for each in self._partition.slices
@@ -125,10 +125,10 @@ class _TaskRead:
         )
 
     def _fetch_existing(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that a root still holds; log the offsets that are skipped.
+        """Yield the rows that a root still holds; log the skipped offsets.
 
         Raises:
-            ReplogError: whether rows are lost is not proved.
+            ReplogError: it is not proved that rows are lost.
         """
         for item in slices:
             try:
@@ -140,7 +140,7 @@ class _TaskRead:
 
 
 def _join_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in fewer batches: what Spark does per batch costs more than the copy."""
+    """Yield the same rows in fewer batches: Spark's work per batch costs more than the copy."""
     parts: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:

@@ -1,6 +1,6 @@
-"""How much one micro-batch takes, and how its rows are shared among tasks. Pure arithmetic on offsets and sizes.
+"""Computes how much one micro-batch reads, and how its rows are shared among tasks. Pure arithmetic.
 
-Sources: ``KafkaMicroBatchStream`` (``rateLimit``, ``delayBatch``) and ``KafkaOffsetRangeCalculator``: tuned options of
+Sources: ``KafkaMicroBatchStream`` (``rateLimit``, ``delayBatch``) and ``KafkaOffsetRangeCalculator``: options tuned for
 Spark's Kafka connector give the same batches and tasks here. The limit in bytes and ``coalesce`` (fewer tasks than
 partitions) are our own.
 """
@@ -16,7 +16,7 @@ from spark_replog.ids import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 EndWithinBytes = Callable[[TopicPartition, int, int, int], tuple[int, int]]
-"""(partition, start, end, size in bytes) to (exclusive end, bytes up to it): how far that many bytes reach."""
+"""(partition, start, end, size in bytes) to (exclusive end of that many bytes, bytes up to it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class BatchDelay:
 
         Args:
             starts: offsets reached; its keys include those of ``ends``.
-            ends: offsets that could be read up to.
+            ends: exclusive ends of the readable offsets.
             now_ms: of a monotonic clock.
         """
         pending = sum(max(end - starts[key], 0) for key, end in ends.items())
@@ -77,13 +77,13 @@ class BatchDelay:
 
 
 def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicPartition, int]:
-    """Return the ends that ``maxOffsetsPerTrigger`` allows, shared in proportion to what waits.
+    """Return the ends that ``maxOffsetsPerTrigger`` allows, in proportion to the unread offsets.
 
-    A partition with data always advances by at least one offset, so the sum can pass the limit.
+    A partition with data always advances by at least one offset, so the sum can exceed the limit.
 
     Args:
         starts: offsets reached, for at least the partitions of ``ends``.
-        ends: offsets that could be read up to; its keys are those of the result.
+        ends: exclusive ends of the readable offsets; its keys are those of the result.
         rows_max: at least 1.
     """
     sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
@@ -103,14 +103,14 @@ def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicParti
 def limit_bytes(
     starts: Offsets, ends: Offsets, size_max_bytes: int, end_within: EndWithinBytes
 ) -> dict[TopicPartition, int]:
-    """Return the ends that ``maxBytesPerTrigger`` allows, shared in proportion to the bytes that wait.
+    """Return the ends that ``maxBytesPerTrigger`` allows, in proportion to the unread bytes.
 
     The backlog is counted up to the limit per partition, so the cost depends on the limit and not on the lag. A
     partition with data always advances by at least one offset.
 
     Args:
         starts: offsets reached.
-        ends: offsets that could be read up to; its keys are those of the result.
+        ends: exclusive ends of the readable offsets; its keys are those of the result.
         size_max_bytes: at least 1.
         end_within: reads the fold.
     """
@@ -153,8 +153,8 @@ def split_ranges(
         ranges: one range per topic-partition.
         partitions_min: ``minPartitions``, a hint.
         rows_per_partition_max: ``maxRecordsPerPartition``.
-        range_count: the ranges that ``partitions_min`` must exceed before anything is cut. A batch of the
-            connector counts empty ones too, a stream does not.
+        range_count: number of ranges that ``partitions_min`` must exceed before any is cut. In the connector a
+            batch read counts empty ranges too, a stream does not.
     """
     pieces = [item for item in ranges if item.end > item.start]
     if rows_per_partition_max is None and partitions_min is not None and partitions_min <= range_count:
@@ -201,7 +201,7 @@ def _cut(item: OffsetRange, count: int) -> list[OffsetRange]:
     """Cut into ``count`` pieces, the smaller ones first; empty ones are dropped."""
     pieces: list[OffsetRange] = []
     start = item.start
-    count = min(count, item.row_count)  # what else would be cut is empty
+    count = min(count, item.row_count)  # further pieces would be empty
     for index in range(count):
         end = start + (item.end - start) // (count - index)
         pieces.append(OffsetRange(item.topic_partition, start, end))

@@ -1,7 +1,7 @@
 """``spark.readStream``: offsets in one long-lived process per query, rows in executors.
 
-The order of calls, which calls repeat, and what Spark forgets in a crash differ between 4.0 and 4.3. Each indirect rule
-here follows from one of these facts, which is named beside it.
+Spark 4.0 to 4.3 differ in the order of calls, in which calls repeat, and in what a crash loses. Each rule here that is
+not obvious follows from one of these facts, which is named next to it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ROWS_MAX = 2**63 - 1
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets of one query. Attributes live as long as the query's process; ``read`` sees none of them."""
+    """Offsets of one query. Attributes live as long as the query's process; ``read`` runs in executors without them."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -57,12 +57,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._losses = LossPolicy(fail=options.fail_on_data_loss)
         self._initial: LogOffset | None = None
         self._position: LogOffset | None = None
-        """The query's position, for Spark 4.0 and 4.1 only: they ask for the latest offset without it."""
+        """The query's position, only for Spark 4.0 and 4.1, which do not pass it to ``latestOffset``."""
         self._handles: dict[TopicId, TopicHandle] = {}
-        """Topics seen so far, to find where a deleted one ended."""
+        """Topics seen so far, to find the end of a deleted one."""
         self._process = new_id()
         self._view: LogView | None = None
-        """The log as it was last read."""
+        """The last view of the log."""
         limits = options.limits
         self._delay = None if limits.rows_min is None else BatchDelay(limits.rows_min, limits.delay_max_ms)
         self._is_available_now = False
@@ -82,8 +82,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return where a query without a checkpoint begins. 4.2 calls this twice and needs the same answer.
 
-        ``latestOffset`` reports what is wrong with it: Spark also calls this for a batch 0 that failed. Its end has the
-        positions, and by then the topic may have partitions that the option does not name.
+        ``latestOffset`` raises its errors, because Spark also calls this for a batch 0 that failed. The end of that
+        batch has the positions, and by then the topic may have partitions that the option does not name.
         """
         try:
             return self._initial_offset().to_json()
@@ -94,7 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> Any:
         """Return the limit per micro-batch. Spark 4.2 and up.
 
-        Spark has no limit of several kinds: any limit except "all" means that the limits of the options apply.
+        Spark has no combined limit: any limit except "all" means that the limits of the options apply.
         """
         limits = self._options.limits
         return ReadMaxRows(limits.rows_max or _ROWS_MAX) if limits.is_set else ReadAllAvailable()
@@ -116,11 +116,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        """Return the end of the next micro-batch; ``start`` itself where nothing is new.
+        """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
         Args:
-            start: the end of the batch before; not given by Spark 4.0 and 4.1.
-            limit: Spark's read limit; not given by them either.
+            start: the end of the previous batch; Spark 4.0 and 4.1 do not pass it.
+            limit: Spark's read limit; they do not pass it either.
 
         Raises:
             ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM;
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_target(self._target, view)
         span = reconcile(at, view, self._losses, lambda topic_id: self._final_ends(cluster, topic_id))
         if not view.bounds:
-            return at.to_json()  # an empty map would make every partition new when a topic comes back
+            return at.to_json()  # with an empty map, every partition would be new when a topic comes back
         ends = span.ends
         if self._is_available_now:
             self._target = self._target or LogOffset(span.ends, view.topic_ids)
@@ -150,9 +150,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return advance(at, span.starts, ends, ids).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of one micro-batch; none for (x, x), which 4.0 and 4.1 use to pass their position.
+        """Return the tasks of one micro-batch; none for (x, x), with which 4.0 and 4.1 pass their position.
 
-        Asks storage only where this process has not folded the log up to ``end``: after a restart.
+        Reads storage only if this process has not folded the log up to ``end``: after a restart.
 
         Raises:
             ReplogError: REPLOG_DATA_LOSS; REPLOG_TAIL_UNDECIDED.
@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---------------------------------------------------------------------------------- internal
 
     def _show(self, at: LogOffset, group_id: str) -> None:
-        """Publish the position that is fully processed. Does not delay the query."""
+        """Publish the fully processed position. Does not delay the query."""
         if self._publisher is None:
             cluster = self._options.store.cluster()
             self._publisher = ProgressPublisher(cluster, group_id, principal=self._options.principal)
@@ -228,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, cluster: Cluster, known: LogOffset) -> LogView:
         """Fold and return the log; wait up to a second for a fold that reaches the known position.
 
-        A position that was given out is a floor: a process that reads fewer roots than the one that gave it must not
+        A known position is a lower bound: a process that reads fewer roots than the one that returned it must not
         take the difference for data loss.
         """
         view = self._see(cluster, known.topic_ids)
@@ -289,7 +289,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _ids_of(span: Span, ends: Ends) -> dict[str, TopicId]:
-    """Return the ids to record: of the topics in the offset, and of named topics that are gone."""
+    """Return the ids to record: those of the topics in the offset, and of named topics that are gone."""
     all_topics = {key.topic for key in span.ends}
     topics = {key.topic for key in ends}
     return {name: topic_id for name, topic_id in span.topic_ids.items() if name in topics or name not in all_topics}

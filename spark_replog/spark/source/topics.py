@@ -1,4 +1,4 @@
-"""The topics of one read as the ledgers show them now, and the tasks that read their offsets.
+"""The current state of a read's topics in the ledgers, and the tasks that read their offsets.
 
 Runs in Spark's planner and in the query's own Python process, never in a task. Folds are kept per process by
 ``Cluster.shared``.
@@ -33,15 +33,15 @@ _reported_absent = Once()
 
 @dataclass(frozen=True)
 class LogView:
-    """What can be read at one moment.
+    """The readable log at one moment.
 
     Attributes:
         bounds: log start offset and high watermark per partition.
         handles: the topics of ``bounds``.
         missing: topics that are subscribed by name and do not exist, with the error to raise.
-        unsubscribed: topics that exist and are not subscribed, of those that were asked about.
+        unsubscribed: known topics that exist and are no longer subscribed.
         trimmed: partitions whose log start was moved by request, not by retention.
-        unclear: topics whose newest entries are not known, because too few metadata roots answer.
+        unclear: topics whose newest entries are unknown, because too few metadata roots answer.
     """
 
     bounds: Mapping[TopicPartition, tuple[int, int]]
@@ -58,7 +58,7 @@ class LogView:
 
     @property
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return the exclusive end of what can be read, per partition."""
+        """Return the exclusive end of the readable offsets, per partition."""
         return {key: high_watermark for key, (_, high_watermark) in self.bounds.items()}
 
     def reaches(self, position: LogOffset) -> bool:
@@ -84,17 +84,17 @@ class LogView:
 def view_topics(
     cluster: Cluster, subscription: Subscription, known: Iterable[str] = (), *, principal: str | None = None
 ) -> LogView:
-    """Fold what is new of the ledgers of the subscribed topics and return what can be read.
+    """Fold the newest entries of the subscribed topics' ledgers and return the view of the log.
 
-    Costs one fold per ledger, all of them in parallel, and one of the cluster ledger for a pattern.
+    Costs one fold per ledger, all in parallel, and for a pattern one fold of the cluster ledger.
 
     Args:
-        known: topics that were read before: each is either deleted or no longer subscribed.
-        principal: who reads; None: see ``default_principal``.
+        known: topics that were read before; if not in the view, each is either deleted or no longer subscribed.
+        principal: of the reader; None: see ``default_principal``.
 
     Raises:
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not read a subscribed topic. A
-            pattern matches only what may be described.
+            pattern matches only topics that the principal may describe.
         RetriableError: REPLOG_NO_QUORUM.
     """
     handles: dict[str, TopicHandle] = {}
@@ -112,7 +112,7 @@ def view_topics(
         try:
             handle, found, cut = _bounds_of(cluster, known_handles.get(name) or cluster.lookup(name), fresh)
         except NotFoundError as error:
-            if subscription.pattern is None:  # with a pattern: deleted meanwhile, so it no longer matches
+            if subscription.pattern is None:  # with a pattern: deleted since, so it no longer matches
                 missing[name] = error
             continue
         handles[name] = handle
@@ -152,7 +152,7 @@ def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
 
 
 def final_ends(cluster: Cluster, handle: TopicHandle) -> dict[int, int]:
-    """Return the high watermarks of a topic's partitions, also when it was deleted."""
+    """Return the high watermarks of a topic's partitions, even of a deleted topic."""
     ledger = cluster.topic_ledger(handle.ledger_id)
     ledger.refresh()
     with ledger.lock:
@@ -167,7 +167,7 @@ def plan_partitions(
 
     Args:
         view: has the topics of the ranges.
-        ranges: of the log as it is.
+        ranges: within the current log.
         range_count: see ``split_ranges``.
 
     Raises:
@@ -211,7 +211,7 @@ def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[Fet
 
 
 def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
-    """Return the names subscribed to; of a pattern those that the principal may know of."""
+    """Return the subscribed names; for a pattern, those that the principal may describe."""
     authorizer = Authorizer(cluster, principal)
     if subscription.pattern is None:
         names = sorted(subscription.assignment or subscription.topics)
@@ -236,9 +236,9 @@ def _handles_of(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicHandle
 def _bounds_of(
     cluster: Cluster, handle: TopicHandle, fresh: set[str]
 ) -> tuple[TopicHandle, list[tuple[int, int]], list[int]]:
-    """Return a topic's handle, its partitions' bounds, and the numbers of those that were trimmed by request.
+    """Return a topic's handle, its partitions' bounds, and the numbers of partitions trimmed by request.
 
-    A topic that was made again is looked up again.
+    A recreated topic is looked up again.
     """
     for is_last in (False, True):
         ledger = cluster.topic_ledger(handle.ledger_id)
