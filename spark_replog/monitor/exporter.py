@@ -1,4 +1,4 @@
-"""Metrics of a store for Prometheus, over HTTP or once as text. Needs the extra ``metrics``; only reads the store.
+"""Metrics of a store for Prometheus, over HTTP or as text. Needs the extra ``metrics``; only reads the store.
 
 Scrapes share one fold, so a hundred scrapers cost as much as one. Roots are checked less often, because that takes
 more storage calls.
@@ -28,7 +28,7 @@ SCRAPE_AGE_MS = 1_000
 
 
 class SampleCollector(Collector):
-    """Metrics of `METRICS` from a function that runs at each scrape; if it raises a coded error, there are none."""
+    """Metrics of `METRICS` from a function that runs at each scrape; none if it raises a ``ReplogError``."""
 
     def __init__(self, samples: Callable[[], Mapping[str, list[Sample]]]) -> None:
         self._samples = samples
@@ -55,10 +55,10 @@ class SampleCollector(Collector):
 
 
 class StoreCollector(SampleCollector):
-    """All metrics of one store. Thread safe. `replog_up` is 0 and alone if the store does not answer.
+    """All metrics of one store. Thread-safe. Only `replog_up`, with value 0, if the store does not answer.
 
     Args:
-        watch: of that store; used by this collector only.
+        watch: of that store; only this collector may use it.
     """
 
     def __init__(self, watch: StoreWatch) -> None:
@@ -86,7 +86,7 @@ class StoreCollector(SampleCollector):
             return self._answer[1]
 
     def text(self, *, is_open: bool = False) -> bytes:
-        """Return all metrics as Prometheus' text, or as OpenMetrics, at most `SCRAPE_AGE_MS` old."""
+        """Return all metrics as Prometheus text or OpenMetrics, at most `SCRAPE_AGE_MS` old."""
         found = self.samples()
         with self._lock:
             if is_open not in self._texts:
@@ -98,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
     collector: ClassVar[StoreCollector]
     protocol_version = "HTTP/1.1"
     timeout = 60
-    """Seconds: a connection that is idle for longer is closed."""
+    """Seconds after which an idle connection is closed."""
 
     def do_GET(self) -> None:
         if self.path.partition("?")[0] != "/metrics":
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Log no line for each scrape."""
+        """Do not log scrapes."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -127,7 +127,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def server_of(collector: StoreCollector, host: str, port: int) -> ThreadingHTTPServer:
-    """Return a server of ``/metrics`` that listens and does not serve yet. Raises OSError."""
+    """Return a server of ``/metrics`` that listens but does not serve yet. Raises OSError."""
     is_six = ":" in host
     kind = type("_Server6", (_Server,), {"address_family": socket.AF_INET6}) if is_six else _Server
     server: ThreadingHTTPServer = kind((host, port), type("_Handler", (_Handler,), {"collector": collector}))
@@ -153,7 +153,7 @@ class ClientCollector(Collector):
         self._read, self._kind, self._client_id = read, kind, client_id
 
     def describe(self) -> list[GaugeMetricFamily]:
-        """Return nothing: the names are known only at a scrape."""
+        """Return nothing, because the names are known only at a scrape."""
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:

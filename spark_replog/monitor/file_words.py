@@ -1,7 +1,7 @@
-"""Files of a store in words, for support: journal records, markers, heads and pages of snapshots, data objects.
+"""Describes files of a store, for support: journal records, markers, heads and pages of snapshots, data objects.
 
-Damaged ones too, as far as they can be read; and the newest entries of a journal. Writes nothing. Texts come from
-storage: whoever shows them escapes them.
+Also damaged files, as far as they can be read, and the newest entries of a journal. Writes nothing. Texts come from
+storage, so the caller must escape them before showing them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _POSITION = re.compile(r"(?:^|/)journal/(\d{20})$")
 
 @dataclass(slots=True)
 class FileWords:
-    """What a file says.
+    """Description of a file.
 
     Attributes:
-        kind: what it is, by its first bytes; ``unknown`` where they say nothing.
-        lines: its content as sentences.
-        damage: why it cannot be used; '' for a whole file. The lines then say what could be read nevertheless.
+        kind: of file, by its first bytes; ``unknown`` if they match none.
+        lines: its content as sentences; of a damaged file, the part that could be read.
+        damage: why it cannot be used; '' for a whole file.
     """
 
     name: str
@@ -60,10 +60,10 @@ class FileWords:
 
 
 def file_words(name: str, data: bytes, topic_names: Mapping[TopicId, str] | None = None) -> FileWords:
-    """Return what a file of a store says.
+    """Return the description of a file of a store.
 
     Args:
-        name: its key or path; a journal record's position is taken from there.
+        name: its key or path, which gives the position of a journal record.
         topic_names: by id, for entries.
     """
     kinds: dict[bytes, tuple[str, Callable[[], list[str]]]] = {
@@ -98,7 +98,7 @@ def file_words(name: str, data: bytes, topic_names: Mapping[TopicId, str] | None
 
 
 def _in_spite(data: bytes, decode: Callable[[bytes], JournalRecord], names: Mapping[TopicId, str]) -> list[str]:
-    """Return what a record says whose checksum alone is wrong."""
+    """Return the content of a record in which only the checksum is wrong."""
     try:
         record = decode(data[:-4] + crc32c(data[:-4]).to_bytes(4, "little"))
     except ReplogError:
@@ -161,7 +161,7 @@ def _page_lines(data: bytes) -> list[str]:
 
 
 def _object_lines(data: bytes) -> list[str]:
-    """Return the shape of a data object. No row is decoded: only the ledger knows checksums, rows and offsets."""
+    """Return the columns and sizes of a data object. Decodes no row: only the ledger has checksums and offsets."""
     reader = pa.ipc.open_file(pa.BufferReader(data))
     columns = ", ".join(f"{each.name} {each.type}" for each in reader.schema)
     return [
@@ -179,20 +179,20 @@ def _root_lines(data: bytes, name: str) -> list[str]:
 def journal_files(
     cluster: Cluster, ledger_id: LedgerId, broker_id: BrokerId, count: int, before: int | None = None
 ) -> list[tuple[str, bytes]]:
-    """Return (key, bytes) of the newest journal records of a root, oldest first, as they lie there.
+    """Return (key, stored bytes) of the newest journal records of a root, oldest first.
 
     Args:
         before: only records below this position.
 
     Raises:
-        ReplogError: what the root raises.
+        ReplogError: an error of the root.
     """
     store = cluster.brokers.store(broker_id)
     keys = sorted(info.key for info in store.list_keys(journal_folder(ledger_id)))
     positions = [key for key in keys if _POSITION.search(key)]
     chosen = [key for key in positions if before is None or int(key.rpartition("/")[2]) < before][-count:]
     found = [(key, store.get(key, size_bytes=RECORD_GET_BYTES)) for key in chosen]
-    return [(key, bytes(data)) for key, data in found if data is not None]  # else a truncation deleted it meanwhile
+    return [(key, bytes(data)) for key, data in found if data is not None]  # None: a truncation deleted it since
 
 
 def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, str]]:
@@ -214,11 +214,11 @@ def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, s
 def decided_entries(cluster: Cluster, ledger: Ledger[Any], count: int) -> list[tuple[int, bytes]]:
     """Return entries of the last `count` records of one journal, newest first: (index, value).
 
-    One get per record, of the first metadata root that answers. Fewer where the journal was truncated. An entry counts
-    only if a later record of the same journal vouches for it, so one that was proposed and lost is never shown.
+    Costs one get per record, on the first metadata root that answers. Fewer entries if the journal was truncated. An
+    entry is only returned if a later record of the same journal shows that it is decided.
 
     Raises:
-        ReplogError: what the last root raises where none can be read.
+        ReplogError: the last root's error, if no root can be read.
     """
     problem: ReplogError | None = None
     for broker_id in cluster.brokers.metadata_broker_ids:
@@ -246,7 +246,7 @@ def _vouched(records: list[tuple[int, Buffer | None]], root: str) -> list[tuple[
     found: list[tuple[int, bytes]] = []
     commit_index = lowest = NO_INDEX
     for position, data in records:
-        if data is None:  # truncated behind a snapshot
+        if data is None:  # truncated after a snapshot
             break
         record = decode_record(data, root=root, position=position)
         is_last = not found or record.index < lowest

@@ -1,6 +1,6 @@
-"""The metrics of a ``prometheus_client`` registry as OpenTelemetry's instruments. Needs the extra ``otel``.
+"""The metrics of a ``prometheus_client`` registry as OpenTelemetry instruments. Needs the extra ``otel``.
 
-Names, labels and values are those that Prometheus gets. Where they go, and how often, is for the SDK's reader to say.
+Names, labels and values are the same as for Prometheus. The SDK's reader decides where they go, and how often.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _UNITS = {"seconds": "s", "bytes": "By"}
 
 
 def observe(registry: CollectorRegistry, meter: Meter, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Make an observable instrument for each of replog's metrics that a registry serves.
+    """Make an observable instrument for each replog metric of a registry.
 
     One collection of the SDK reads the registry once, on the SDK's thread. A metric without a value has no data point.
 
     Args:
-        registry: with a ``StoreCollector``, a ``ClientCollector`` or a ``ReplogListener`` registered. It is read once
-            here, because the metrics of a client are known by that only: register first.
+        registry: with a ``StoreCollector``, a ``ClientCollector`` or a ``ReplogListener``, registered before. It is
+            read once here, because only a read gives the names of a client's metrics.
         meter: of the program's meter provider.
     """
     reading = _Reading(registry, clock)
@@ -40,7 +40,7 @@ def observe(registry: CollectorRegistry, meter: Meter, clock: Clock = SYSTEM_CLO
 
 
 class _Reading:
-    """What the registry had at its last reading, for all instruments of one collection. Thread safe."""
+    """The last reading of the registry, shared by all instruments of one collection. Thread-safe."""
 
     def __init__(self, registry: CollectorRegistry, clock: Clock) -> None:
         self._registry, self._clock = registry, clock
@@ -49,7 +49,7 @@ class _Reading:
         self._values: Mapping[str, list[Observation]] = {}
 
     def callback(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        """Return what the SDK calls for the values of one instrument."""
+        """Return the callback that gives the SDK the values of one instrument."""
 
         def values(_: CallbackOptions) -> Iterator[Observation]:
             with self._lock:

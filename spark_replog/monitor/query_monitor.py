@@ -1,8 +1,8 @@
 """Positions and lags of streaming queries, read from their checkpoints while they run or not. Writes nothing.
 
-A checkpoint folder is read as Spark writes it, versions 1 and 2: `offsets/N` is written before batch N runs, with the
-end of the batch; `commits/N` after it. A batch is done when both files exist; the query's position is the end of the
-newest. Source: Spark's ``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 was read from files that Spark
+Reads checkpoint folders of Spark's versions 1 and 2: `offsets/N`, with the end of batch N, is written before the
+batch runs; `commits/N` after it. A batch is done when both files exist; the query's position is the end of the
+newest. Source: Spark's ``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 is known from files that Spark
 4.3 wrote.
 """
 
@@ -32,12 +32,12 @@ from spark_replog.storage.open_store import open_store
 
 FILE_BYTES_MAX = 64 << 20
 _BATCHES_BACK = (0, 1, 3, 7, 15)
-"""The batches before the newest one that are read for the pace: at most five, however long the log is."""
+"""Which batches, counted back from the newest, are read for the pace: at most five, however long the log is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One planned batch: its number, when it was planned, and where it ends by source."""
+    """One planned batch: its number, when it was planned, and its end per source."""
 
     batch_id: int
     time_ms: int
@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """Return the ends of all sources; the smaller one where two read the same partition."""
+        """Return the ends of all sources; the smaller one if two read the same partition."""
         found: dict[TopicPartition, int] = {}
         for source in self.sources:
             for key, end in source.ends.items():
@@ -92,7 +92,7 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
             REPLOG_UNSUPPORTED_STORE, REPLOG_INVALID_OPTION.
         CorruptDataError: CORRUPT_MESSAGE.
         UnsupportedFormatError: UNSUPPORTED_VERSION.
-        ReplogError: what the storage raises.
+        ReplogError: an error of the storage.
     """
     store = open_store(url, storage_options)
     query = _get(store, "metadata")
@@ -148,7 +148,7 @@ def parse_batch(batch_id: int, data: bytes) -> Batch:
     sources = []
     for line in lines:
         text = line.partition(":")[2] if version == "v2" and not line.startswith("{") else line
-        if META_KEY not in text:  # of another source, or '-' for none
+        if META_KEY not in text:  # an offset of another source, or '-' for none
             continue
         try:
             value = json.loads(text)
@@ -204,7 +204,7 @@ def _damaged(name: str) -> CorruptDataError:
 
 
 class QueryMonitor(Admin):
-    """Thread safe. Arguments: see ``Admin``."""
+    """Thread-safe. Arguments: see ``Admin``."""
 
     def describe(self, checkpoint: Checkpoint, *, is_folded: bool = False) -> Reader:
         """Return a query with its lags on the newest folds; no row is read.
@@ -213,7 +213,7 @@ class QueryMonitor(Admin):
         from its first offset.
 
         Args:
-            is_folded: the newest folds are there: no ledger is read.
+            is_folded: the ledgers have just been folded: no ledger is read.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without DESCRIBE on a topic.

@@ -1,7 +1,7 @@
 """The state of a store: partitions and groups from the folds, roots from a short check. Writes nothing.
 
 ``store verify`` reads every journal and copy; this does not. A watch looks repeatedly, at queries too, for metrics and
-the console: each look folds the new entries, and checks the roots less often, because that takes more storage calls.
+the console: each look folds the new entries; roots are checked less often, because that takes more storage calls.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ RECENT_ENTRIES = 512
 
 
 class StoreMonitor(Admin):
-    """Thread safe. Runs driver-side and in commands. Arguments: see ``Admin``.
+    """Thread-safe. Runs driver-side and in commands. Arguments: see ``Admin``.
 
     Attributes:
-        root_looks: what the last look found, or was given, of the roots.
+        root_looks: results of the roots' check that the last look made or was given.
     """
 
     def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
@@ -103,7 +103,7 @@ class StoreMonitor(Admin):
         return look_at_roots(self._cluster, topic_ledgers(self._cluster), timeout_ms)
 
     def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
-        """Return what the newest entries of each topic ledger named, as this process has folded them."""
+        """Return the writes in the newest entries of each topic ledger, as this process has folded them."""
         ledgers = topic_ledgers(self._cluster)
         return {each.ledger_id: each.ask(lambda state: state.recent_writes(entry_count)) for each in ledgers}
 
@@ -133,7 +133,7 @@ class StoreMonitor(Admin):
         return topics
 
     def groups(self, names: Sequence[str] | None = None) -> list[Reader]:
-        """Return consumer groups with their lags, by name; all that the principal may describe if none is named.
+        """Return consumer groups with their lags, by name; without names, all that the principal may describe.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
@@ -163,20 +163,20 @@ class Seen(NamedTuple):
 
     @property
     def unwell(self) -> list[tuple[Reader, Judged]]:
-        """Return the readers that are not OK, the worst first."""
+        """Return the readers with another verdict than OK, the worst first."""
         found = [pair for pair in self.readers if pair[1].verdict is not Verdict.OK]
         return sorted(found, key=lambda each: (-each[1].verdict.exit_code, -each[0].lag_ms, -each[0].lag, each[0].name))
 
     @property
     def exit_code(self) -> int:
-        """Return 0 where all is well, 3 with a warning, 4 with a critical finding or a reader that does not move."""
+        """Return 0 if all is well, 3 with a warning, 4 with a critical finding or a reader that does not move."""
         levels = [int(each.level) for each in self.health.findings]
         verdicts = [judged.verdict.exit_code for _, judged in self.readers]
         return max([*levels, *verdicts, Level.WARN if self.unread else 0], default=0)
 
 
 class StoreWatch:
-    """Not thread safe.
+    """Looks at a store repeatedly. Not thread-safe.
 
     Args:
         checkpoints: checkpoint folders, or folders that contain several.
@@ -203,9 +203,9 @@ class StoreWatch:
         self._told = Once()
 
     def look(self) -> Seen:
-        """Look now. Raises what ``StoreMonitor.look`` raises; an unreadable checkpoint is returned, not raised.
+        """Look now. Raises the errors of ``StoreMonitor.look``; an unreadable checkpoint is returned, not raised.
 
-        Roots are checked by the first look, then in the background: a look takes what is known of them by then.
+        The first look checks the roots; later checks run in the background, and a look uses the last finished one.
         """
         now_ms = self.cluster.clock.monotonic_ms()
         if self._next_roots is not None and self._next_roots[1].done():

@@ -1,1 +1,1 @@
-"""The console in the browser (`replog ui`): what health and monitor know, on this machine only. Writes nothing."""
+"""The console in the browser (`replog ui`): shows the data of health and monitor, on this machine. Writes nothing."""

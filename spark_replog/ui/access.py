@@ -1,4 +1,4 @@
-"""Who may ask the console: one-time links, sessions, and the headers that a page of another site cannot send. Pure."""
+"""Access to the console: one-time links, sessions, and checks of headers that other sites' pages cannot fake. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 SESSIONS_MAX = 32
-"""The oldest session ends when there are more."""
+"""Above this, the oldest session ends."""
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -25,7 +25,7 @@ SECURITY_HEADERS = {
 
 
 def host_of(header: str) -> str:
-    """Return the name of a ``Host`` header, lower-case, without port and brackets."""
+    """Return the host name of a ``Host`` header in lower case, without port and brackets."""
     host, separator, port = header.rpartition(":")
     if not separator or not port.isdecimal():
         host = header
@@ -33,13 +33,13 @@ def host_of(header: str) -> str:
 
 
 def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
-    """Return the status and the reason for which a request is refused whoever sends it; None for none.
+    """Return the status and the reason if a request must be refused for any sender; else None.
 
-    A name that an attacker's DNS leads here fails by its ``Host``; a request that a page of another site makes by its
-    ``Origin`` or ``Sec-Fetch-Site``.
+    ``Host`` reveals a name that an attacker's DNS resolves to this machine; ``Origin`` or ``Sec-Fetch-Site`` reveal a
+    request from a page of another site.
 
     Args:
-        headers: lower-case name, value; a name may repeat.
+        headers: (name in lower case, value); a name may repeat.
     """
     found = {name: [value for each, value in headers if each == name] for name, _ in headers}
     hosts, origins = found.get("host", []), found.get("origin", [])
@@ -49,7 +49,7 @@ def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] 
         return 405, "this console only reads"
     if any(each.lower() != f"http://{hosts[0].lower()}" for each in origins):
         return 403, "a page of another origin asks"
-    # A link may be followed from anywhere, or a page be opened by hand: nothing that a page loads or fetches.
+    # Links from anywhere, and pages opened by hand, are allowed; other sites' pages may not load or fetch anything.
     is_opened = "navigate" in found.get("sec-fetch-mode", [])
     if not is_opened and any(each not in ("same-origin", "none") for each in found.get("sec-fetch-site", [])):
         return 403, "a page of another site asks"
@@ -57,10 +57,10 @@ def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] 
 
 
 class Access:
-    """Links that work once, and the sessions that they began. Thread safe; nothing outlives the process.
+    """Links that work once, and the sessions that they started. Thread-safe; nothing outlives the process.
 
     Args:
-        on_link: called with each new token: at once, and whenever one was used.
+        on_link: called with each new token: at once, and whenever a token was used.
     """
 
     def __init__(self, on_link: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Access:
         self._on_link(self._token)
 
     def redeem(self, token: str) -> str | None:
-        """Return a new session for the token of the newest link, which works no more; None for any other."""
+        """Return a new session for the newest link's token, which then becomes invalid; None for any other token."""
         with self._lock:
             if not hmac.compare_digest(token.encode(), self._token.encode()):
                 return None
@@ -85,6 +85,6 @@ class Access:
             return session
 
     def is_known(self, session: str) -> bool:
-        """Return whether a link began this session."""
+        """Return whether this session exists."""
         given = session.encode(errors="surrogateescape")
         return any(hmac.compare_digest(given, each.encode()) for each in self._sessions)

@@ -56,7 +56,7 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
     address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
     watch = StoreWatch(cluster, checkpoints, settings.storage_options, limits)
     live = LiveStore(watch, cluster.clock, int(every * 1000))
-    live.seen()  # a store that cannot be read is an error of the command
+    live.seen()  # the command fails if the store cannot be read
     access = Access(lambda token: note(f"open this link (it works once): http://{address}/enter?token={token}"))
     app = Console(cluster, live, access, settings, budget << 20).app()
     config = uvicorn.Config(

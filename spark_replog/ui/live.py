@@ -1,4 +1,4 @@
-"""The newest look at a store, shared by all viewers, and how rates and lags moved since the console began."""
+"""The newest look at a store, shared by all viewers, and samples of lags since the console started."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ SAMPLE_MS = 5_000
 SAMPLES_KEPT = 720
 """An hour."""
 READERS_KEPT = 64
-"""Per sample, the furthest behind: so memory is bounded whatever the store holds."""
+"""Readers kept per sample, the furthest behind, so that memory is bounded whatever the store holds."""
 KEEP_ALIVE_S = 15.0
 
 
 class LagSample(NamedTuple):
-    """How far readers were behind at one moment: (kind, name) -> (rows, ms); those with a lag only."""
+    """Lags at one moment: (kind, name) -> (rows, ms); only readers with a lag."""
 
     time_ms: int
     lags: dict[tuple[str, str], tuple[int, int]]
 
 
 class LiveStore:
-    """Looks when somebody asks and the last look is old. Thread safe.
+    """Looks at the store on demand, if the last look is too old. Thread-safe.
 
     Args:
-        age_ms: a look that is not older answers the next question too.
+        age_ms: maximum age of a look that is used again.
     """
 
     def __init__(self, watch: StoreWatch, clock: Clock, age_ms: int) -> None:
@@ -44,7 +44,7 @@ class LiveStore:
         self._samples: deque[LagSample] = deque(maxlen=SAMPLES_KEPT)
 
     def seen(self) -> Seen:
-        """Return a look that is at most `age_ms` old. Raises what ``StoreWatch.look`` raises."""
+        """Return a look that is at most `age_ms` old. Raises the errors of ``StoreWatch.look``."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             if self._seen is None or now_ms - self._seen[0] >= self.age_ms:
@@ -59,7 +59,7 @@ class LiveStore:
         return None if self._seen is None else self._seen[1]
 
     def shown(self) -> Seen:
-        """Return the newest look, up to three times `age_ms` old: the feed's poller brings the next one."""
+        """Return the newest look if it is less than 3 `age_ms` old, since the feed's poller renews it; else look now."""
         found = self._seen
         if found is not None and self._clock.monotonic_ms() - found[0] < 3 * self.age_ms:
             return found[1]
@@ -80,7 +80,7 @@ class LiveStore:
 
 
 class Feed:
-    """Sends each new look to the viewers: one poller for all, and none without viewers. Of one event loop."""
+    """Sends each new look to the viewers: one poller for all, none without viewers. For one event loop."""
 
     def __init__(self, live: LiveStore) -> None:
         self._live = live
@@ -90,7 +90,7 @@ class Feed:
         self.viewer_count = 0
 
     async def follow(self) -> AsyncIterator[int | None]:
-        """Yield the number of each look, the newest first; None now and then while there is none, to keep alive."""
+        """Yield the number of each look, first the newest one's; None now and then without a new one, to keep alive."""
         self.viewer_count += 1
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll())
@@ -114,7 +114,7 @@ class Feed:
         while True:
             try:
                 await asyncio.to_thread(self._live.seen)
-            except ReplogError as error:  # the pages that ask now are told the same
+            except ReplogError as error:  # pages that are loaded now get the same error
                 _LOG.warning("the store does not answer: %s", error)
             except Exception:  # else no viewer would be told of anything any more
                 _LOG.exception("a look at the store ended with an error that is not the store's")

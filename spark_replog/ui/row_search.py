@@ -1,6 +1,6 @@
-"""Rows of a topic by offset, time or key: what a search costs in bytes, known before a row is read; then the rows.
+"""Finds rows of a topic by offset, time or key; gives the cost in bytes before a row is read.
 
-A fold knows each section's size, so the cost is exact. A search reads at most its budget and says where it stopped.
+A fold has each section's size, so the cost is exact. A search reads at most its budget and returns where it stopped.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _FIRST_STEP = 1024
 
 @dataclass(frozen=True, slots=True)
 class RowSearch:
-    """What is looked for.
+    """Arguments of a search.
 
     Attributes:
-        partition: None: the key's by Kafka's hash, or all without a key.
+        partition: None: the key's partition by Kafka's hash, or all partitions without a key.
         begin: at an `offset`, at a `time`, or with the `newest` rows.
         at: the offset, or epoch milliseconds.
-        key: rows of this key only; None: of all.
-        row_count: the largest number of rows.
-        budget_bytes: read at most so much.
+        key: only rows with this key; None: any.
+        row_count: maximum number of rows.
+        budget_bytes: maximum number of bytes to read.
     """
 
     topic: str
@@ -52,7 +52,7 @@ class RowSearch:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets [start, end) of a partition that are read, of [log_start, high_watermark)."""
+    """Offsets [start, end) of a partition to read, within [log_start, high_watermark)."""
 
     partition: int
     start: int
@@ -63,10 +63,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """What a search reads.
+    """The reads of a search.
 
     Attributes:
-        cost_bytes: all that is read, section by section.
+        cost_bytes: total size of the sections to read.
         is_cut: whether the budget ends the search before its rows are found or the log ends.
     """
 
@@ -78,7 +78,7 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """The rows, in `rows.read_schema(True)`, by time; what they cost; and where a search for later rows goes on."""
+    """The rows, in `rows.read_schema(True)`, by time; their cost; and where a search for later rows continues."""
 
     rows: pa.Table
     plan: SearchPlan
@@ -86,10 +86,10 @@ class FoundRows:
 
 
 class RowFinder:
-    """Plans and runs searches. Thread safe.
+    """Plans and runs searches. Thread-safe.
 
     Args:
-        cluster: its folds are asked; nothing is written.
+        cluster: provides the folds; nothing is written.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -97,7 +97,7 @@ class RowFinder:
         self._authorizer = Authorizer(cluster)
 
     def plan(self, search: RowSearch) -> SearchPlan:
-        """Return what the search reads; reads no row.
+        """Return the plan of a search; reads no row.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without READ.
@@ -128,10 +128,10 @@ class RowFinder:
         return plan
 
     def read(self, search: RowSearch) -> FoundRows:
-        """Plan and read. Raises what ``plan`` and ``Fetcher.fetch`` raise."""
+        """Plan and read. Raises the errors of ``plan`` and ``Fetcher.fetch``."""
         try:
             return self._read(search, self.plan(search))
-        except DataLossError:  # compacted between the plan and the read, or lost: a new plan tells
+        except DataLossError:  # compacted between the plan and the read, or lost: a new plan shows which
             return self._read(search, self.plan(search))
 
     def _read(self, search: RowSearch, plan: SearchPlan) -> FoundRows:
@@ -176,7 +176,7 @@ def _plan_one(
         slices.pop(0 if search.begin == "newest" else -1)
     first, last = (slices[0].start_offset, slices[-1].end_offset) if slices else (start, start)
     is_cut = len(slices) < len(planned)
-    if search.key is not None:  # the budget has chosen the range
+    if search.key is not None:  # the budget determined the range
         is_cut = is_cut or (first > low if search.begin == "newest" else last < high)
     return Span(number, first, last, low, high), tuple(slices), is_cut
 
@@ -184,7 +184,7 @@ def _plan_one(
 def _range_of(
     state: TopicLedgerState, search: RowSearch, topic_id: str, number: int, budget_bytes: int
 ) -> tuple[int, int]:
-    """Return the offsets to look at; with a key about as many as the budget allows."""
+    """Return the range of offsets to read; with a key, about as many as the budget allows."""
     found = state.topics[topic_id].partitions[number]
     low, high = found.log_start_offset, found.high_watermark
     if search.begin == "newest":
@@ -205,7 +205,7 @@ def _range_of(
 
 
 def _start_within(found: PartitionState, budget_bytes: int) -> int:
-    """Return an offset from which the rows up to the end take about the budget; looks at few sections more than fit."""
+    """Return an offset from which the rows up to the end take about the budget; visits few more sections than fit."""
     low, high = found.log_start_offset, found.high_watermark
     step = _FIRST_STEP
     while high - step > low and found.end_within_bytes(high - step, high, budget_bytes)[0] == high:
@@ -214,12 +214,12 @@ def _start_within(found: PartitionState, budget_bytes: int) -> int:
 
 
 def _cost(slices: Iterable[FetchSlice]) -> int:
-    """Return the bytes of the sections: each is read as a whole."""
+    """Return the bytes of the sections, since each is read as a whole."""
     return sum(each.size_bytes for each in slices)
 
 
 def _first_rows(parts: Iterable[list[pa.RecordBatch]], search: RowSearch) -> pa.Table:
-    """Return the rows that are shown: the newest, or the first ones, over all partitions by time, then by place."""
+    """Return the rows to show: the newest or the first ones of all partitions, by time, then by position."""
     kept = []
     for batches in parts:
         table = pa.Table.from_batches(batches)

@@ -71,11 +71,11 @@ class Guard:
 
 
 class Console:
-    """The handlers. Handlers without ``async`` run in threads: they look at the store.
+    """The handlers. Handlers without ``async`` run in threads, because they read the store.
 
     Args:
-        settings: of the command, for remedies that can be typed as they are.
-        budget_bytes: what one search may read.
+        settings: of the command, so that remedies can be typed as shown.
+        budget_bytes: maximum that one search may read.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Console:
         self._feed = Feed(live)
         self._lock = threading.Lock()
         self._told: dict[str, dict[int, Sequence[str]]] = {}
-        """Entries in words by ledger, as journals had them."""
+        """Descriptions of entries read from journals: by ledger, then by index."""
 
     def app(self) -> ASGIApp:
         """Return the application."""
@@ -172,7 +172,7 @@ class Console:
     def _earlier(
         self, ledger: Any, names: Mapping[str, str], before: int, count: int
     ) -> list[tuple[int, Sequence[str]]]:
-        """Return entries below an index in words; a journal is read only for those that no page has shown yet."""
+        """Return descriptions of entries below an index; a journal is read only for entries that no page showed yet."""
         known = self._told.setdefault(ledger.ledger_id, {})
         if before - 1 not in known and before > 0 and count > 0:
             entries = decided_entries(self._cluster, ledger, ENTRIES_MAX)
@@ -214,7 +214,7 @@ def _words(payload: bytes, names: Mapping[str, str]) -> list[str]:
 
 
 def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
-    """Return the handler that answers with a page's values, or with the error in its code."""
+    """Return the handler that answers with a page's values, or with the error and its code."""
 
     def answer(request: Request) -> Response:
         try:

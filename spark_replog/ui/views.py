@@ -1,6 +1,6 @@
-"""What the pages of the console show, as JSON values, from one look at the store. Pure: reads nothing.
+"""The content of the console's pages as JSON values, from one look at the store. Pure: reads nothing.
 
-Every text that came from storage is escaped: control characters and bidirectional marks are shown by their codes.
+All texts from storage are escaped: control characters and bidirectional marks are shown by their codes.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PAGE_MAX = 200
 FINDINGS_SHOWN_MAX = 100
 OTHERS_SHOWN_MAX = 20
 LINES_MAX = 6
-"""Readers whose lag is drawn."""
+"""Maximum number of readers whose lag is drawn."""
 VALUE_BYTES_MAX = 64 * 1024
-"""More of a key, value or header is not shown."""
+"""Maximum bytes shown of a key, value or header."""
 _MINUTES = 15
 _T = TypeVar("_T")
 
@@ -39,13 +39,13 @@ Item = dict[str, Any]
 
 
 def page_of(items: Sequence[_T], first: int, count: int) -> tuple[Sequence[_T], Item]:
-    """Return one page, and what the pager shows."""
+    """Return one page of items, and the pager's values."""
     first, count = max(0, first), max(1, min(count, PAGE_MAX))
     return items[first : first + count], {"first": first, "count": count, "total": len(items)}
 
 
 def badge(seen: Seen) -> Item:
-    """Return what every page shows at its top: the store, its verdict, and how much is not well."""
+    """Return the header of every page: the store, its verdict, and the number of problems."""
     return {
         "path": seen.health.path,
         "verdict": VERDICT_WORDS[seen.exit_code],
@@ -79,7 +79,7 @@ def _count_of(readers: Iterable[tuple[Reader, Judged]], verdict: Verdict) -> int
 
 
 def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]:
-    """Return [start, rows, bytes] of the last minutes, empty ones too; the last one runs."""
+    """Return [start, rows, bytes] of the last minutes, including empty ones; the last minute is not over."""
     last = max([now_ms, *(topic.traffic.last_append_ms for topic in topics)]) // MINUTE_MS
     found = {minute: [minute * MINUTE_MS, 0, 0] for minute in range(last - _MINUTES, last + 1)}
     for topic in topics:
@@ -91,7 +91,7 @@ def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]
 
 
 def _lag_lines(samples: Sequence[LagSample]) -> list[Item]:
-    """Return the lag of the readers that are furthest behind now, over time; without a lag they are at 0."""
+    """Return the lag over time of the readers that are furthest behind now; 0 where there is none."""
     if not samples:
         return []
     worst = sorted(samples[-1].lags.items(), key=lambda each: -each[1][1])[:LINES_MAX]
@@ -109,7 +109,7 @@ def _lag_lines(samples: Sequence[LagSample]) -> list[Item]:
 
 
 def placement(seen: Seen, first: int, count: int) -> Item:
-    """Return where a page of partitions lies: by topic, (partition, leader, replicas, in sync)."""
+    """Return the placement of a page of partitions: by topic, (partition, leader, replicas, in sync)."""
     every = [(topic, each) for topic in seen.health.topics for each in topic.partitions]
     shown, pager = page_of(every, first, count)
     topics: dict[str, list[list[Any]]] = {}
@@ -134,7 +134,7 @@ _TOPIC_SORTS = {
 
 
 def topics(seen: Seen, search: str, sort: str, first: int, count: int) -> Item:
-    """Return a page of topics whose name holds the text."""
+    """Return a page of topics whose name contains the text."""
     items = [_topic_line(topic, seen.health.now_ms) for topic in seen.health.topics if search in topic.name]
     items.sort(key=_TOPIC_SORTS.get(sort, _TOPIC_SORTS["name"]))
     shown, pager = page_of(items, first, count)
@@ -160,7 +160,7 @@ def _topic_line(topic: TopicDescription, now_ms: int) -> Item:
 
 
 def topic(seen: Seen, name: str, first: int, count: int) -> Item | None:
-    """Return one topic with a page of its partitions, its settings and its readers; None where there is none."""
+    """Return one topic with a page of its partitions, its settings and its readers; None if it does not exist."""
     found = next((each for each in seen.health.topics if each.name == name), None)
     if found is None:
         return None
@@ -244,7 +244,7 @@ def readers(seen: Seen, first: int, count: int) -> Item:
 
 
 def reader(seen: Seen, kind: str, name: str, first: int, count: int) -> Item | None:
-    """Return one reader with a page of its partitions; None where there is none."""
+    """Return one reader with a page of its partitions; None if it does not exist."""
     found = next((each for each in seen.readers if (each[0].kind, each[0].name) == (kind, name)), None)
     if found is None:
         return None
@@ -264,7 +264,7 @@ def reader(seen: Seen, kind: str, name: str, first: int, count: int) -> Item | N
 
 
 def health(seen: Seen, settings: Settings) -> Item:
-    """Return what is wrong, and the command that helps; readers that are not well too."""
+    """Return the problems and the command that fixes each, including readers with another verdict than OK."""
     findings = seen.health.findings
     items = _by_remedy(findings, settings)
     unwell = seen.unwell
@@ -283,7 +283,7 @@ def health(seen: Seen, settings: Settings) -> Item:
 
 
 def _by_remedy(findings: Sequence[Finding], settings: Settings) -> list[Item]:
-    """Return the findings, those with one fault and remedy as one: a lost root is one thing to do, not a thousand."""
+    """Return the findings; those with the same fault and remedy as one, since a lost root needs only one action."""
     found: dict[tuple[str, str, str], Item] = {}
     for item in _escaped(finding_items(findings, settings)):
         key = (item["level"], item["fault"], item["remedy"])
@@ -314,15 +314,15 @@ def ledgers(seen: Seen) -> Item:
 
 
 def entries(lines: Iterable[tuple[int, Sequence[str]]]) -> list[Item]:
-    """Return entries in words, newest first."""
+    """Return descriptions of entries, newest first."""
     return [{"index": index, "words": [escaped(each) for each in words]} for index, words in lines]
 
 
 def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
-    """Return all settings: what holds for the store, the default and the source. Clients and queries set their own.
+    """Return all settings: the store's value, the default and the source. Clients and queries set their own.
 
     Args:
-        store: what is set for the whole store.
+        store: settings of the whole store.
         options: names of storage options; their values may be secrets.
     """
     known = [_setting(key, {}, store) for key in CONFIG_KEYS]
@@ -369,7 +369,7 @@ def _setting(key: ConfigKey, own: Mapping[str, str], store: Mapping[str, str]) -
 
 
 def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
-    """Return what a search will cost, and over which offsets it goes."""
+    """Return the cost of a search, and the offsets that it covers."""
     return {
         "topic": search.topic,
         "costBytes": plan.cost_bytes,
@@ -391,7 +391,7 @@ def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
 
 
 def found_rows(search: RowSearch, found: FoundRows) -> Item:
-    """Return the rows, decoded: JSON laid out, other text as it is, other bytes in hex; and where to go on."""
+    """Return the decoded rows (JSON indented, other text unchanged, other bytes in hex), and where to continue."""
     rows = [_row(row) for row in _columns(found.rows)]
     span = found.plan.spans[0] if len(found.plan.spans) == 1 else None
     following = None
@@ -421,7 +421,7 @@ def _row(row: Item) -> Item:
 
 
 def shown_bytes(data: bytes | None) -> Item | None:
-    """Return a value as a person reads it: ``{"form": "json" | "text" | "hex", "text", "size", "isCut"[, "raw"]}``."""
+    """Return a value in readable form: ``{"form": "json" | "text" | "hex", "text", "size", "isCut"[, "raw"]}``."""
     if data is None:
         return None
     item: Item = {"size": len(data), "isCut": len(data) > VALUE_BYTES_MAX}
