@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make ``format("replog")`` work in a session whose Spark did not find it by itself.
 
-    Not needed where the package is installed. Needs pyspark, which nothing else here imports.
+    Not needed if the package is installed. Needs pyspark.
     """
     from spark_replog.spark.data_source import register as register_source
 
@@ -42,14 +42,14 @@ def use_session(spark: SparkSession) -> None:
 
 
 def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> dict[str, str]:
-    """Return Spark's settings that shorten micro-batches, for a session that is to be made (docs/performance.md).
+    """Return Spark settings that shorten micro-batches, for a new session (docs/performance.md).
 
     Args:
-        spark_version: such as "4.3.0"; None: of the pyspark that is installed.
+        spark_version: such as "4.3.0"; None: that of the installed pyspark.
         checkpoint: where checkpoints will be: a path, or its scheme (``file``, ``hdfs``, ``s3a`` ...).
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: no version of Spark from 4.0 on.
+        InvalidConfigError: REPLOG_INVALID_OPTION: not a version of Spark 4.0 or later.
     """
     from spark_replog.config.spark import session_conf as settings
 
@@ -71,7 +71,7 @@ def init(
     racks: Sequence[str] | None = None,
     fsync: bool = True,
 ) -> Store:
-    """Make a store and open it: ``init("data/store", brokers=3)``. See ``spark_replog.client.store.init_store``."""
+    """Create a store and open it: ``init("data/store", brokers=3)``. See ``spark_replog.client.store.init_store``."""
     from spark_replog.client.store import init_store
 
     return init_store(path, brokers, storage_options, racks=racks, fsync=fsync)
@@ -92,7 +92,7 @@ def compact(
         spark: an active session; each run of at most ``segment.bytes`` is one task.
         storage_options: options of the file system, without the ``storage.`` prefix.
         partitions: None: all.
-        is_eager: whether to compact also where it hardly pays.
+        is_eager: whether to compact even where it hardly pays.
     """
     from spark_replog.spark.compaction import compact_on_spark
 
@@ -111,7 +111,7 @@ _EXPORTS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``__version__`` or a class, imported only when asked for: every Spark worker imports this module."""
+    """Return ``__version__`` or a class, imported only on first use, since every Spark worker imports this module."""
     if name in _EXPORTS:
         return getattr(import_module(_EXPORTS[name]), name)
     if name != "__version__":
@@ -120,7 +120,7 @@ def __getattr__(name: str) -> Any:
 
     try:
         return metadata.version("spark-replog")
-    except metadata.PackageNotFoundError:  # on a path without its metadata, such as --py-files
+    except metadata.PackageNotFoundError:  # imported from a path without metadata, such as --py-files
         return "0+unknown"
 
 
@@ -143,5 +143,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """Return the public names, those that are imported on first use included."""
+    """Return the public names, including those that are imported on first use."""
     return sorted({*globals(), *__all__})

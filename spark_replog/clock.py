@@ -1,4 +1,4 @@
-"""The only reader of wall time, and the one back-off. They choose when to try; no safety property depends on them."""
+"""The only code that reads wall time, and the back-off. They decide when to try; no safety property depends on them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def human_duration(duration_ms: int | None) -> str:
 
 _DOUBLINGS_MAX = 30
 SYSTEM_RANDOM = random.SystemRandom()
-"""Not the module's own generator, which belongs to the user's program (and to its seed)."""
+"""Used instead of the module's own generator, which belongs to the user's program (and its seed)."""
 
 
 class ExponentialBackoff:

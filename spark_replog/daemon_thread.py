@@ -1,9 +1,9 @@
 """Daemon threads that end before the interpreter does.
 
-A daemon thread that is inside C++ code of Arrow when the interpreter ends takes the whole process down with it
-(``terminate called without an active exception``, exit code 134), after the work of the program was done. A thread
-that is not a daemon would keep a process alive for ever behind a hung mount. So threads are daemons, and at exit each
-is asked to stop and waited for, ``EXIT_WAIT_SECONDS`` in all: a thread that hangs in a system call does no harm.
+A daemon thread that is in Arrow's C++ code when the interpreter ends crashes the whole process
+(``terminate called without an active exception``, exit code 134), although the program's work is done. A thread
+that is not a daemon would keep the process alive for ever if a mount hangs. So threads are daemons, and at exit all
+are asked to stop and joined, for ``EXIT_WAIT_SECONDS`` in all: a thread that hangs in a system call does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class DaemonThread(threading.Thread):
     """A daemon thread that is asked to stop when the process ends.
 
     Args:
-        target: what it runs.
+        target: function to run.
         stop: called once at exit, in the main thread; must not wait. None: the thread ends soon by itself.
     """
 

@@ -1,8 +1,8 @@
-"""The error tree: a class says what the caller does next, a code says what happened.
+"""The error tree: the class tells what the caller must do next, the code what happened.
 
-Spark carries an executor error to the driver as text only, so the code leads the
-text: ``[TOPIC_ALREADY_EXISTS] topic 'x' exists. Use --if-not-exists. topic=`x` ``.
-Kafka's name and number where Kafka has the error, 1000 and up for ours; append-only.
+Spark passes an executor's error to the driver only as text, so the text starts with the
+code: ``[TOPIC_ALREADY_EXISTS] topic 'x' exists. Use --if-not-exists. topic=`x` ``.
+Codes have Kafka's name and number if Kafka has the error; ours begin at 1000. Append-only.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ErrorCode(IntEnum):
     REPLOG_STORE_LIES = 1019
     REPLOG_COMMIT_OUTCOME_UNKNOWN = 1020
     REPLOG_TAIL_UNDECIDED = 1021
-    # 1022 was never raised; not to be given again.
+    # 1022 was never raised; do not reuse it.
     REPLOG_FOLD_INTERRUPTED = 1023
     REPLOG_LEDGER_BUSY = 1024
     REPLOG_JOURNAL_HOLE = 1025
@@ -124,7 +124,7 @@ class ReplogError(Exception):
     """Base of the tree. Survives pickling and keeps its code in its text.
 
     Args:
-        code: the stable code; it leads the text.
+        code: the stable code; the text starts with it.
         message: what happened and, as its last sentence, what to type or change next.
         context: variables, shown last as key=`value`.
     """
@@ -143,7 +143,7 @@ class ReplogError(Exception):
 
 
 def command_line(path: str, *words: str) -> str:
-    """Return the command that a message tells to type: a path, a group or a principal may hold spaces.
+    """Return the command for a message to show, quoted: a path, a group or a principal may contain spaces.
 
     Args:
         words: of the command, one argument each.
@@ -156,7 +156,7 @@ class RetriableError(ReplogError):
 
 
 class OutcomeUnknownError(ReplogError):
-    """The effect may or may not have happened: repeat the same call, identities make it harmless."""
+    """The effect may or may not have happened: repeat the same call; identities make that harmless."""
 
 
 class FencedError(ReplogError):
@@ -168,7 +168,7 @@ class InvalidConfigError(ReplogError, ValueError):
 
 
 class AuthorizationError(ReplogError):
-    """The principal may not do this: have it allowed, or act as another. Nothing was attempted."""
+    """The principal may not do this: get the right, or use another principal. Nothing was attempted."""
 
 
 class NotFoundError(ReplogError, LookupError):
@@ -176,11 +176,11 @@ class NotFoundError(ReplogError, LookupError):
 
 
 class CorruptDataError(ReplogError):
-    """The bytes are wrong: never make rows of them."""
+    """The bytes are wrong: never return rows from them."""
 
 
 class DataLossError(ReplogError):
-    """Rows are proved to be gone: they were removed from the log, or no replica has a good copy of them.
+    """Rows are proved to be lost: they were removed from the log, or no replica has a good copy of them.
 
     Proved means that every replica answered. A replica that cannot be reached is never a `DataLossError`, so
     this is the only error that `failOnDataLoss=false` may skip.
@@ -192,7 +192,7 @@ class UnsupportedFormatError(ReplogError):
 
 
 def unknown_partition(topic: str, partition: int, count: int) -> NotFoundError:
-    """Return the error of a partition that a topic of ``count`` partitions does not have."""
+    """Return the error for a partition number that a topic with ``count`` partitions does not have."""
     return NotFoundError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"topic '{topic}' has partitions 0 to {count - 1}, not {partition}. Name one of them.",

@@ -1,6 +1,6 @@
-"""Named steps at which a test ends or stops this process: ``REPLOG_FAULT_POINT=step[:nth[:stop]]``.
+"""Named steps at which a test kills or stops this process: ``REPLOG_FAULT_POINT=step[:nth[:stop]]``.
 
-Not set, a step does nothing. The steps are in maintenance; around the calls of one micro-batch a test puts its own.
+If not set, a step does nothing. Steps are in maintenance, snapshots and ``replog copy``; tests add their own elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _left = int(_nth or 1)
 
 
 def fault_point(step: str) -> None:
-    """Send this process SIGKILL, or SIGSTOP for ``stop``, at the nth passing (from 1) of the step that is named."""
+    """Send this process SIGKILL, or SIGSTOP for ``stop``, when it reaches the named step for the nth time (from 1)."""
     global _left
     if step == _step:
         _left -= 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 BrokerId = int
 TopicId = str
-"""32 hex digits; a re-created topic gets a new one (Kafka: KIP-516)."""
+"""32 hex digits; a recreated topic gets a new one (Kafka: KIP-516)."""
 LedgerId = str
 """32 hex digits."""
 PartitionKey = tuple[TopicId, int]
@@ -26,14 +26,14 @@ _KEY_PART = r"(?!\.\.?(?:/|\Z))[^/\\\x00-\x1f\x7f]{1,255}"
 KEY = re.compile(rf"{_KEY_PART}(?:/{_KEY_PART})*")
 """A key that stays below its root on every kind of storage, matched in full: parts separated by ``/``, none of them
 empty, ``.``, ``..``, longer than 255 characters, or with a backslash or a control character. Every store matches a key
-before it makes a path of it: keys may hold names that were read from storage."""
+before it builds a path, since keys may contain names that were read from storage."""
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 """Names that only coordinators write to."""
 
 
 class ObjectId(NamedTuple):
-    """Which data object of a ledger: the folder of its generation, and its name there."""
+    """A data object of a ledger: its generation, which is its folder, and its name there."""
 
     generation: int
     name: str

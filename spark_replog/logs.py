@@ -1,7 +1,7 @@
 """Log lines: one format with time, level, logger and query, as text or as JSON, and state changes as events.
 
-Levels: ERROR needs a person; WARNING: something waits, is slow or lost, and says what to do; INFO: the state of a store
-changed, once per change; DEBUG: per batch and per call. The library configures no handler by itself.
+Levels: ERROR needs a person; WARNING: something waits, is slow or lost, with the remedy; INFO: the state of a store
+changed, once per change; DEBUG: per batch and per call. The library itself configures no handler.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FORMATS = ("text", "json")
 
 
 class Once:
-    """Answers True the first time it is asked about a key. Thread-safe.
+    """Returns True the first time it gets a key. Thread-safe.
 
     Args:
-        remembered_max: this many keys are remembered; then all are forgotten, so that a long-lived process that
-            meets ever new keys reports some of them again instead of growing.
+        remembered_max: maximum number of keys; then all are forgotten, so that a long-lived process with ever new
+            keys reports some of them again instead of growing.
     """
 
     def __init__(self, remembered_max: int = REMEMBERED_MAX) -> None:
@@ -35,7 +35,7 @@ class Once:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Once], tuple[int]]:
-        """Return how to make one that remembers nothing: Spark pickles readers, and locks do not travel."""
+        """Pickle as an empty one, since Spark pickles readers and locks cannot be pickled."""
         return type(self), (self._remembered_max,)
 
     def is_first(self, key: Hashable = None) -> bool:
@@ -50,7 +50,7 @@ class Once:
 
 
 def set_context(**fields: object) -> None:
-    """Say for which query and batch this process works from now on; every line carries it. None takes a field away."""
+    """Set fields, such as query and batch, that every later line of this process has. None removes a field."""
     for name, value in fields.items():
         if value is None:
             _context.pop(name, None)
@@ -64,7 +64,7 @@ def event(logger: logging.Logger, name: str, words: str, fields: Mapping[str, ob
 
 
 class LineFormatter(logging.Formatter):
-    """One record a line: ``2026-11-22T18:00:00.123Z INFO spark_replog.x query=q batch=7: text``, or a JSON object.
+    """One line per record: ``2026-11-22T18:00:00.123Z INFO spark_replog.x query=q batch=7: text``, or a JSON object.
 
     Args:
         form: ``text`` or ``json``.
@@ -75,7 +75,7 @@ class LineFormatter(logging.Formatter):
         self._is_json = form == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a traceback follows it as text, and is in the JSON object."""
+        """Return the line; a traceback follows in further lines, or is in the JSON object."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
         name = getattr(record, "replog_event", None)
         fields = {**_context, **getattr(record, "replog_fields", {})}
@@ -95,10 +95,10 @@ class LineFormatter(logging.Formatter):
 
 
 def log_to_stderr(level: int | str = logging.INFO, form: str | None = None) -> logging.Handler:
-    """Write the lines of this package to stderr, and nowhere else; a repeated call replaces the first.
+    """Write this package's lines to stderr, and nowhere else; a repeated call replaces the first.
 
     Args:
-        form: ``text`` or ``json``; None: as REPLOG_LOG_FORMAT says, else text.
+        form: ``text`` or ``json``; None: REPLOG_LOG_FORMAT, else text.
 
     Raises:
         ValueError: an unknown level or form.
@@ -126,7 +126,7 @@ def log_no_more() -> None:
 
 
 def log_as_environment_says() -> None:
-    """Set the lines up in a process that Spark starts, if REPLOG_LOG_LEVEL is set; a wrong value is logged."""
+    """Configure logging in a process that Spark starts, if REPLOG_LOG_LEVEL is set; log a wrong value."""
     level = os.environ.get("REPLOG_LOG_LEVEL")
     if level:
         try:

@@ -1,4 +1,4 @@
-"""What a fold hands over for a snapshot, and what it knows of the last decided one. Values of two rooms."""
+"""Values that the rooms ledger and log share: a state frozen for a snapshot, and the last decided snapshot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CRC_BYTES = 4
 
 
 def is_whole_page(data: bytes) -> bool:
-    """Return whether a page ends with the CRC32C of what comes before: all that a ledger knows of its bytes."""
+    """Return whether a page ends with the CRC32C of the bytes before: a ledger knows nothing else of a page."""
     return crc32c(data[:-_CRC_BYTES]) == int.from_bytes(data[-_CRC_BYTES:], "little")
 
 
@@ -28,11 +28,11 @@ class DecidedSnapshot:
     """The last SnapshotCommit that a fold applied.
 
     Attributes:
-        no: how many were applied, this one included; 0 before the first.
-        index: the state that the snapshot holds is that after this entry.
+        no: number of SnapshotCommits applied, including this one; 0 before the first.
+        index: of the entry after which the snapshot has the state.
         name: of its head, "" before the first.
-        entry_index: of the entry that held the SnapshotCommit. Every head with a lower index than this was made from a
-            state without it, so it is committed already or can never be.
+        entry_index: of the entry with the SnapshotCommit. Every head with a lower index was made from a state without
+            it, so it is either committed already or can never be.
     """
 
     no: int = 0
@@ -42,13 +42,13 @@ class DecidedSnapshot:
 
 
 class FrozenState(Protocol):
-    """A state at one index, detached from later changes. Head and pages may be worked out when they are asked for.
+    """A state at one index, detached from later changes. Head and pages may be computed on demand.
 
     Attributes:
         applied_index: that index.
         snapshot_no: number of the decided snapshot that it derives from, 0 before the first.
-        head: all of it that is not in pages.
-        pages: name -> bytes of the pages that no snapshot had before; to be stored before the head.
+        head: the state without its pages.
+        pages: name -> bytes of the pages that no snapshot has yet; store them before the head.
     """
 
     @property
@@ -58,7 +58,7 @@ class FrozenState(Protocol):
 
     @property
     def snapshot_no(self) -> int:
-        """Return the number of the snapshot before."""
+        """Return the number of the snapshot that it derives from."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class FrozenState(Protocol):
 
 
 class FrozenHead(NamedTuple):
-    """A FrozenState that is known at once."""
+    """A FrozenState with plain values."""
 
     applied_index: int
     snapshot_no: int
@@ -82,7 +82,7 @@ class FrozenHead(NamedTuple):
 
 
 class PageMissingError(RetriableError):
-    """REPLOG_SNAPSHOT_MISSING: a page is on no root that answers, as a newer snapshot may have replaced it.
+    """REPLOG_SNAPSHOT_MISSING: no answering root has a page; a newer snapshot may have replaced it.
 
-    ``Ledger.ask`` restores the state from the newest snapshot and asks again.
+    ``Ledger.ask`` restores the state from the newest snapshot and tries again.
     """

@@ -1,1 +1,1 @@
-"""The ``replog`` command: one module a noun; nothing heavy is imported before a command's body."""
+"""The ``replog`` command: one module per noun; nothing heavy is imported before a command's body."""

@@ -150,7 +150,7 @@ def add(
 def _granted(
     names: dict[str, tuple[str, ...]], cluster: bool, operations: tuple[str, ...], producer: bool, consumer: bool
 ) -> list[tuple[str, str, str]]:
-    """Return (resource type, name, operation) for each thing granted."""
+    """Return (resource type, name, operation) for each right granted."""
     given = [each.upper().replace("-", "_") for each in operations]
     by_type = {resource.upper(): list(given) for resource in _RESOURCES}
     if producer:

@@ -1,4 +1,4 @@
-"""``replog completion``: the script for a shell, and the names of this store that it offers."""
+"""``replog completion``: the completion script of a shell, and the store's names that it offers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def completion(shell: str) -> int:
 
 
 def answer_shell(tree: click.Command) -> int | None:
-    """Answer a completion script's question on stdout; None where no script asks."""
+    """Answer a completion script on stdout; None if no script asks."""
     instruction = os.environ.get(COMPLETE_VARIABLE)
     return None if not instruction else shell_complete(tree, {}, _PROGRAM, COMPLETE_VARIABLE, instruction)
 
@@ -71,10 +71,10 @@ def complete_groups(context: click.Context, _parameter: click.Parameter, incompl
 
 
 def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
-    """Return what offers the settings of these groups.
+    """Return a completer for the settings of these groups.
 
     Args:
-        end: what follows the key.
+        end: text after the key.
     """
 
     def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -88,7 +88,7 @@ def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
 
 
 def config_flag(help_text: str, *groups: ConfigGroup) -> Callable[[_Function], _Function]:
-    """Return the flag ``-c KEY=VALUE`` of a command, which offers the settings of these groups."""
+    """Return the flag ``-c KEY=VALUE`` of a command, which completes the settings of these groups."""
     return click.option(
         "-c",
         "--config",
@@ -101,12 +101,12 @@ def config_flag(help_text: str, *groups: ConfigGroup) -> Callable[[_Function], _
 
 
 def _offer(context: click.Context, incomplete: str, find: Callable[[Settings], list[str]]) -> list[CompletionItem]:
-    """Ask the store for a few seconds at most; a store that cannot be read offers nothing."""
+    """Read the store for a few seconds at most; offer nothing if it cannot be read."""
     found: list[str] = []
     settings = current_settings(context)
 
     def ask() -> None:
-        with contextlib.suppress(Exception):  # a message would end up in the line that is being typed
+        with contextlib.suppress(Exception):  # a message would appear in the line that the user types
             found.extend(find(settings))
 
     asking = threading.Thread(target=ask, daemon=True)

@@ -34,7 +34,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def filter_flags(command: _Command) -> _Command:
-    """Give a command the flags of the filter."""
+    """Add the filter's flags to a command."""
     key = click.option("--key", "keys", multiple=True, metavar="KEY", help="Only records with this key. Repeatable.")
     grep = click.option("--grep", metavar="REGEX", help="Only records in whose value Python's regular expression is.")
     header = click.option(
@@ -45,7 +45,7 @@ def filter_flags(command: _Command) -> _Command:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """A record must have one of the keys, the pattern, and each of the headers; (name, None): any value."""
+    """A record must have one of the keys, match the pattern, and have each header; (name, None): any value."""
 
     keys: frozenset[bytes]
     pattern: re.Pattern[bytes] | None
@@ -53,10 +53,10 @@ class RecordFilter:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RecordFilter:
-        """Return the filter that the flags give.
+        """Return the filter of the flags.
 
         Raises:
-            click.UsageError: the regular expression is not one.
+            click.UsageError: the regular expression is invalid.
         """
         try:
             pattern = None if given["grep"] is None else re.compile(os.fsencode(given["grep"]))
@@ -67,7 +67,7 @@ class RecordFilter:
         return cls(frozenset(map(os.fsencode, given["keys"])), pattern, headers)
 
     def __call__(self, record: ConsumerRecord) -> bool:
-        """Return whether the record is wanted."""
+        """Return whether the record matches."""
         if self.keys and record.key not in self.keys:
             return False
         if self.pattern is not None and (record.value is None or self.pattern.search(record.value) is None):
@@ -165,7 +165,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
                 if wanted(record):
                     print_record(record)
                     count += 1
-                if given["group"] is not None:  # a record that was filtered out is read too
+                if given["group"] is not None:  # a record that was filtered out counts as read too
                     printed.add(record)
                 if is_ending.is_set() or count == given["max_messages"]:
                     break
@@ -224,7 +224,7 @@ def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
 
 
 class _Printed:
-    """The next offset per partition that was printed and is not committed yet.
+    """The next offset per partition, printed but not committed yet.
 
     Args:
         monotonic_ms: clock.
@@ -256,17 +256,17 @@ class _Printed:
             self._reader.commit(done)
 
     def release(self) -> None:
-        """Everything is printed now: commit it."""
+        """Commit: everything is printed now."""
         self._is_held = False
         self.commit()
 
     def forget(self, _keys: object) -> None:
-        """The partitions were lost: their new owner prints again what was not committed."""
+        """Drop all offsets, because the partitions were lost: their new owner prints uncommitted records again."""
         self._next = {}
 
 
 def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
-    """Return the partitions of topics, or those with these numbers."""
+    """Return the partitions of topics, or only those with these numbers."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
     from spark_replog.log.acl import AclOperation
@@ -283,7 +283,7 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
 
 
 def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
-    """Return the offsets that ``beginning``, ``end``, ``N``, ``-N``, ``@TIME`` name, between log start and end."""
+    """Return the offsets of ``beginning``, ``end``, ``N``, ``-N`` or ``@TIME``, limited to log start and end."""
     if where == "end":
         return ends
     if where.startswith("@"):
@@ -326,7 +326,7 @@ def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> No
 def records_of(
     reader: Consumer, stops: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
 ) -> Iterator[ConsumerRecord]:
-    """Yield records up to the stops, or without end; a member's partitions may change meanwhile.
+    """Yield records up to the stops, or without end; a member's partitions may change during this.
 
     The caller stops at ``--max-messages``.
     """
@@ -401,11 +401,11 @@ def bytes_text(data: bytes | None) -> Any:
 
 
 def time_text(timestamp_us: int) -> str:
-    """Return ISO 8601 in UTC with milliseconds, or microseconds where the time has them."""
+    """Return ISO 8601 in UTC with milliseconds, or microseconds if the time has them."""
     fraction, unit = (timestamp_us % 1_000_000, "us") if timestamp_us % 1000 else (timestamp_us // 1000 % 1000, "ms")
     try:
         found = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
-    except (ValueError, OverflowError):  # after the year 9999, where Python's type ends and the log's does not
+    except (ValueError, OverflowError):  # after the year 9999, the limit of Python's type but not of the log's
         import numpy as np
 
         return f"+{np.datetime64(timestamp_us, 'us').astype(f'datetime64[{unit}]')}Z"
@@ -526,7 +526,7 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
         stops = dict(ends) if given["until"] is None else offsets_at(reader, ends, "--to", given["until"])
 
         def begin_at(found: list[TopicPartition]) -> None:
-            """Seek what is there from the start; what is added later begins at its first row."""
+            """Seek the partitions that existed at the start; later ones begin at their first row."""
             first = {key: ends.pop(key) for key in found if key in ends}
             if first:
                 seek_to(reader, first, begin)
@@ -558,7 +558,7 @@ def _line_printer(settings: Settings, topics: tuple[str, ...], colour: str) -> C
     if colour == "never" or (colour == "auto" and not is_terminal):
         return lambda record: show(_tail_line(record, "", ""))
     codes = {name: f"\x1b[{_COLOURS[at % len(_COLOURS)]}m" for at, name in enumerate(dict.fromkeys(topics))}
-    # As bytes: Click would take colours out where stdout is not a terminal.
+    # As bytes: Click would remove colours if stdout is not a terminal.
     return lambda record: show(_tail_line(record, codes[record.topic], "\x1b[0m").encode())
 
 
@@ -570,5 +570,5 @@ def _tail_line(record: ConsumerRecord, before: str, after: str) -> str:
 
 
 def _shown(data: bytes | None) -> str:
-    """Return bytes as a person may see them: escaped where they are not UTF-8 or not printable."""
+    """Return bytes as text for people: escaped where they are not UTF-8 or not printable."""
     return "null" if data is None else quoted(data.decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""``replog copy``: rows of a topic into another one, across stores too."""
+"""``replog copy``: copy rows of a topic into another one, also across stores."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def copy(source: str, target: str, **given: Any) -> int:
 
 
 def _target(given: dict[str, Any]) -> Cluster:
-    """Open the target's store, always on its own: it is written while the source is read."""
+    """Open the target's store, always separately: it is written while the source is read."""
     from spark_replog.cluster.cluster import Cluster
 
     settings = current_settings()
     options = settings.storage_options
     if given["to_options"]:
         if any(not pair.startswith(STORAGE_PREFIX) or "=" not in pair for pair in given["to_options"]):
-            raise click.UsageError(f"--to-set needs {STORAGE_PREFIX}NAME=VALUE")  # it may be a secret: not shown
+            raise click.UsageError(f"--to-set needs {STORAGE_PREFIX}NAME=VALUE")  # the value is not shown: maybe secret
         options = storage_options(key_values("--to-set", given["to_options"]))
     return Cluster.open(given["to_store"] or settings.required_store(), options)
 

@@ -1,4 +1,4 @@
-"""``replog debug bundle``: what support needs to know of a store, in one file without rows and credentials."""
+"""``replog debug bundle``: the data about a store that support needs, in one file without rows and credentials."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> in
     def collect(name: str, make: Callable[[], Any]) -> Any:
         try:
             found = make()
-        except Exception as error:  # a bundle of a broken store is what it is for
+        except Exception as error:  # continue: bundles are made of broken stores
             failed.append(name)
             code = error.code.name if isinstance(error, ReplogError) else ErrorCode.UNKNOWN_SERVER_ERROR.name
             parts[name] = {"error": code, "message": f"{type(error).__name__}: {error}"}
@@ -156,7 +156,7 @@ def _readers(seen: Seen) -> list[dict[str, Any]]:
     for reader, judged in seen.readers:
         item = reader_item(reader, judged, reader.kind)
         for part in item["partitions"]:
-            part.pop("metadata")  # what a program wrote beside its offset may be anything
+            part.pop("metadata")  # a program may have written anything there
         members = [{"member": each.member_id, "client": each.client_id} for each in reader.members]
         items.append({**item, "generation": reader.generation, "protocol": reader.protocol, "members": members})
     return items
@@ -187,7 +187,7 @@ def _entries(cluster: Cluster, ledger: str, count: int) -> list[dict[str, Any]]:
 
 
 def _hider(settings: Settings, environ: Mapping[str, str]) -> Callable[[str], str]:
-    """Return what takes credentials out of a text: of URLs, values of storage options, of variables with such names."""
+    """Return a function that removes credentials from a text: in URLs, storage options, variables with such names."""
     values = {*settings.storage_options.values()}
     values |= {value for name, value in environ.items() if _SECRET_NAME.search(name)}
     ordered = sorted((value for value in values if len(value) >= 4), key=len, reverse=True)
@@ -201,7 +201,7 @@ def _hider(settings: Settings, environ: Mapping[str, str]) -> Callable[[str], st
 
 
 def _all_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return JSON values with each text in them changed, those of keys too."""
+    """Return JSON values with every text in them changed, keys included."""
 
     def changed(each: Any) -> Any:
         if isinstance(each, dict):
@@ -218,7 +218,7 @@ def _all_texts(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _write(path: Path, files: Mapping[str, str], now_ms: int) -> int:
-    """Write the file, which only its owner may read; return its bytes."""
+    """Write the file, readable only by its owner; return its size in bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, text in files.items():

@@ -33,8 +33,8 @@ PYTHON_VERSION_MIN = (3, 11)
 _MARKS = {"ok": "ok      ", "warn": "WARN    ", "critical": "CRITICAL"}
 _PACKAGES_MIN = {"pyarrow": 18, "numpy": 1, "fsspec": 2024, "crc32c": 2, "click": 8}
 
-# Runs in the worker's Python in another folder, as Spark's own lookup does (pyspark/sql/worker/
-# lookup_data_sources.py): modules that are only on the driver's path are not visible there.
+# Runs in the worker's Python in another folder, like Spark's own lookup (pyspark/sql/worker/
+# lookup_data_sources.py), which does not see modules that are only on the driver's path.
 _WORKER_PROBE = """
 import importlib, json, pkgutil, sys
 answer = {"version": list(sys.version_info[:3]), "program": sys.executable, "missing": {}, "broken": {}}
@@ -83,7 +83,7 @@ def doctor(probe: bool, is_env: bool) -> int:
         return emit("doctor", items, settings, text="\n".join(lines))
     from spark_replog.storage.io_pool import IO_POOL
 
-    # Beside each other: roots answer over a network while the workers' Python starts.
+    # In parallel: roots answer over a network while the workers' Python starts.
     of_store = store_checks(settings, is_probe=probe) if settings.store else ()
     stored = IO_POOL.submit_to("doctor", list, of_store)
     checks = [*machine_checks(os.environ), *stored.result()]
@@ -102,7 +102,7 @@ def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which Spark finds a Java and starts its workers with this Python.
 
     Raises:
-        ReplogError: REPLOG_ENVIRONMENT where there is no Java of 17 or newer.
+        ReplogError: REPLOG_ENVIRONMENT: there is no Java 17 or newer.
     """
     found = java_environment(environ)
     names = {"JAVA_HOME": found["JAVA_HOME"]} if "JAVA_HOME" in found else {}
@@ -110,7 +110,7 @@ def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
-    """Check this Python and its packages; where Spark is wanted also Java and the Python that its workers run."""
+    """Check this Python and its packages; with pyspark or SPARK_HOME, also Java and the workers' Python."""
     yield _python()
     for name, least in _PACKAGES_MIN.items():
         yield _package(name, least)
@@ -176,7 +176,7 @@ def _major(text: str) -> int:
 def _java(environ: Mapping[str, str]) -> Check:
     javas = machine_javas(environ)
     home = environ.get("JAVA_HOME")
-    # Spark starts JAVA_HOME's and looks at PATH only where that is not set.
+    # Spark starts the Java of JAVA_HOME, and searches PATH only if that is not set.
     first = javas[0] if javas else None
     if first is not None and first.is_enough and (first.source == "JAVA_HOME" or not home):
         return Check("java", "ok", f"{first.version} by {first.source}, {first.program}")
@@ -196,7 +196,7 @@ def _java(environ: Mapping[str, str]) -> Check:
 
 
 def _session(environ: Mapping[str, str]) -> Check:
-    """Say what a micro-batch loses by settings that every session here starts without. Programs may set them."""
+    """Report how much time micro-batches lose by settings that sessions here lack by default. Programs may set them."""
     from spark_replog.config import lost_ms
 
     folder = environ.get("SPARK_CONF_DIR") or f"{environ.get('SPARK_HOME') or ''}/conf"
@@ -211,7 +211,7 @@ def _session(environ: Mapping[str, str]) -> Check:
 
 
 def _properties(path: str) -> dict[str, str]:
-    """Return a file of Spark's settings, by name; empty where there is none."""
+    """Return the settings in one of Spark's files, by name; empty if there is no file."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line.strip() for line in file]
@@ -224,7 +224,7 @@ def _properties(path: str) -> dict[str, str]:
 def worker_programs(environ: Mapping[str, str]) -> dict[str, str]:
     """Return which Pythons Spark will start, by the variable that names them.
 
-    Lookup of data sources runs PYSPARK_DRIVER_PYTHON where it is set, tasks run PYSPARK_PYTHON.
+    The lookup of data sources runs PYSPARK_DRIVER_PYTHON if it is set; tasks run PYSPARK_PYTHON.
     """
     programs = {"PYSPARK_PYTHON": environ.get("PYSPARK_PYTHON") or "python3"}
     driver = environ.get("PYSPARK_DRIVER_PYTHON")
@@ -234,7 +234,7 @@ def worker_programs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_checks(variable: str, program: str, environ: Mapping[str, str]) -> Iterator[Check]:
-    """Start the worker's Python, and check what it can import and what Spark would find."""
+    """Start the worker's Python, and check its imports and whether Spark would find the data source."""
     name = f"worker python ({variable})"
     remedy = f"Run: export {variable}={shlex.quote(sys.executable)}"
     answer = _ask_worker(program, environ)
@@ -302,11 +302,11 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
 
 
 def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
-    """Check the store: its ledgers, partitions and roots; the roots at the same time.
+    """Check the store: its ledgers, partitions and roots; all roots in parallel.
 
     Args:
         settings: with a store.
-        is_probe: write to each root, to prove that it supports create-if-absent.
+        is_probe: whether to write to each root, to prove that it supports create-if-absent.
     """
     from spark_replog.health.findings import Fault, Level
     from spark_replog.monitor.store_monitor import StoreMonitor

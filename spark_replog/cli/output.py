@@ -50,7 +50,7 @@ _UNREACHABLE = frozenset(
 )
 
 _NAME_WIDTH = 20
-"""The first column of a table is not made narrower than this."""
+"""Minimum width of the first column of a table."""
 Item = Mapping[str, Any]
 NO_FORMATS: Mapping[str, Callable[[Any], str]] = MappingProxyType({})
 
@@ -60,13 +60,13 @@ class OutputError(ReplogError):
 
 
 def emit(command: str, items: Sequence[Item], settings: Settings, *, text: str, exit_code: int | None = None) -> int:
-    """Print a command's result in the format asked for and return the exit code.
+    """Print a command's result in the requested format and return the exit code.
 
     Args:
         command: words of the command, for scripts.
-        items: JSON values in a fixed order; one with ``"ok": false`` makes the exit code 1.
+        items: JSON values in a fixed order; any with ``"ok": false`` makes the exit code 1.
         text: printed for ``-f text``.
-        exit_code: a check's verdict, where the command is a check.
+        exit_code: verdict, if the command is a check.
     """
     ok = all(item.get("ok", True) for item in items)
     if settings.format == "json":
@@ -92,7 +92,7 @@ def show(text: str | bytes, *, newline: bool = True) -> None:
         BrokenPipeError: its reader is gone.
     """
     try:
-        if sys.stdout is None:  # closed before the command began; Click would print nothing, without an error
+        if sys.stdout is None:  # closed before the command began; Click would silently print nothing
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         click.echo(text, nl=newline)
     except BrokenPipeError:
@@ -108,7 +108,7 @@ def item_of(value: Any, *left_out: str, **keys: str) -> dict[str, Any]:
 
     Args:
         left_out: fields that are not shown.
-        keys: field -> its key, where that is another than its name.
+        keys: field -> its key, if it differs from the field's name.
     """
     item = {}
     for field in fields(value):
@@ -121,7 +121,7 @@ def item_of(value: Any, *left_out: str, **keys: str) -> dict[str, Any]:
 
 
 def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
-    """Return the item of a failed one; ``hint`` is the remedy, the message's last sentence."""
+    """Return the item of a failure; ``hint`` is the remedy, the message's last sentence."""
     message = str(error.args[0])
     sentences = re.split(r"(?<=[.?!])\s+(?=[A-Z'])", message.strip())
     item: dict[str, Any] = {**fields, "ok": False, "error": error.code.name, "message": message}
@@ -133,7 +133,7 @@ def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
 
 
 def act_on_each(noun: str, names: Iterable[str], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Act on each name; an error becomes the item of its name.
+    """Call ``act`` for each name; an error becomes the item of its name.
 
     Raises:
         RetriableError: the store does not answer, which ends the command.
@@ -170,8 +170,8 @@ def item_table(
 
     Args:
         columns: heading -> key.
-        texts: keys of numbers that are names: to the left, without separators.
-        shown: key -> how its values are shown to people.
+        texts: keys of numbers that are names: aligned left, without separators.
+        shown: key -> function that formats its values for people.
         is_whole: see `table`.
     """
     hows = [(key, str if key in texts else shown.get(key, lambda value: value)) for key in columns.values()]
@@ -182,8 +182,8 @@ def item_table(
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, is_whole: bool = False) -> str:
     """Return rows under headings, columns aligned; numbers to the right, with thousands separated.
 
-    Where stdout is a terminal, no line is wider than it: columns that have no room follow below each row, with their
-    headings; a long name is on a line of its own.
+    If stdout is a terminal, no line is wider than it: columns that do not fit follow below each row, with their
+    headings; a long name gets its own line.
 
     Args:
         is_whole: one line for each row, however wide.
@@ -211,7 +211,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, is_whole
 
 
 def _fitted(widths: list[int]) -> int:
-    """Return how many columns fit into the terminal's width, and narrow the first one to what they leave it."""
+    """Return how many columns fit into the terminal's width; narrow the first one to the remaining width."""
     count = len(widths)
     if not sys.stdout.isatty():
         return count
@@ -225,7 +225,7 @@ def _fitted(widths: list[int]) -> int:
 
 def _below(parts: Sequence[str]) -> list[str]:
     width, indent = shutil.get_terminal_size().columns, " " * 4
-    kept = [part.replace(" ", "\xa0") if len(indent + part) <= width else part for part in parts]  # in one piece
+    kept = [part.replace(" ", "\xa0") if len(indent + part) <= width else part for part in parts]  # do not break these
     wrapper = textwrap.TextWrapper(width, indent, indent, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\xa0", " ") for line in wrapper.wrap("  ".join(kept))]
 
@@ -268,7 +268,7 @@ _PLAIN_BARS = "_.:-=+*#"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a bar for each value, the highest of them full; in ASCII where stdout takes no other."""
+    """Return a bar for each value, a full one for the highest; in ASCII if stdout is not UTF."""
     bars = _BARS if "utf" in (getattr(sys.stdout, "encoding", None) or "").lower() else _PLAIN_BARS
     top = max(values, default=0)
     return "".join(bars[min(7, int(8 * each / top)) if each > 0 else 0] for each in values)
@@ -282,7 +282,7 @@ def human_time(time_ms: int | None) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return one line of JSON; text stays readable, what a terminal acts on is escaped."""
+    """Return one line of JSON; text stays readable, except that characters a terminal acts on are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -290,14 +290,14 @@ def json_text(value: object) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name as it may be shown in a line: quoted and escaped where a terminal would not print it as it is."""
+    """Return a name for a line of text: quoted and escaped if a terminal would not print it unchanged."""
     if name.isprintable():
         return name
     return "'" + escaped(name.replace("\\", "\\\\")).replace("\n", "\\n").replace("\t", "\\t") + "'"
 
 
 def escaped(text: str) -> str:
-    """Return text without what a terminal acts on: control characters, bidirectional marks, lone surrogates.
+    """Return text with characters escaped that a terminal acts on: control characters, bidirectional marks, surrogates.
 
     Line ends and tabs stay.
     """
@@ -328,7 +328,7 @@ def confirm(yes: bool, question: str) -> None:
 
 
 def warn_and_ask(yes: bool, warning: str, question: str) -> None:
-    """Warn on stderr; ask on a terminal only, so that scripts without ``-y`` continue.
+    """Warn on stderr; ask only on a terminal, so that scripts without ``-y`` continue.
 
     Raises:
         click.Abort: the answer was no.
@@ -361,7 +361,7 @@ class ProgressLine:
             return
         self._shown_ms = now_ms
         if self._is_terminal:
-            # A line that wraps cannot be rewritten: \r returns to its last row only.
+            # A line that wraps cannot be rewritten: \r only returns to its last row.
             text = text[: shutil.get_terminal_size().columns - 1]
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)
@@ -391,7 +391,7 @@ _ALIKE_SHOWN_MAX = 4
 
 
 def finding_subject(finding: Finding) -> str:
-    """Return what a finding is about: a partition, a broker, or the store."""
+    """Return the subject of a finding: a partition, a broker, or the store."""
     if finding.topic is not None:
         return f"{finding.topic}-{finding.partition}"
     return "store" if finding.broker_id is None else f"broker {finding.broker_id}"
@@ -403,7 +403,7 @@ def finding_remedy(finding: Finding, settings: Settings) -> str:
 
 
 def typed(remedy: str, settings: Settings) -> str:
-    """Return a remedy whose commands name the store, where the environment does not."""
+    """Return a remedy whose commands name the store, unless the environment does."""
     if settings.store is None or settings.is_store_from_environment:
         return remedy
     return remedy.replace("replog ", f"replog -s {shlex.quote(settings.store)} ")
@@ -428,7 +428,7 @@ def finding_items(findings: Sequence[Finding], settings: Settings) -> list[dict[
 def finding_text(findings: Sequence[Finding], settings: Settings) -> str:
     """Return a table of the findings and the commands that help, each once; empty without findings.
 
-    Those of one fault and remedy are one row: a fenced broker is one thing to do, not a thousand.
+    Findings with the same fault and remedy are one row, since a fenced broker needs only one action.
     """
     kinds: dict[tuple[int, str, str], list[Finding]] = {}
     for each in sorted(findings, key=lambda each: (-each.level, each.topic in INTERNAL_TOPICS)):
@@ -458,6 +458,6 @@ def _alike_words(others: Sequence[Finding]) -> str:
 
 
 def exit_code_of_findings(findings: Sequence[Finding]) -> int:
-    """Return 4 where one is critical, else 3, or 0 without findings."""
+    """Return 4 if one is critical, else 3, or 0 without findings."""
     worst = max((finding.level for finding in findings), default=0)
     return EXIT_CRITICAL if worst == EXIT_CRITICAL else EXIT_WARN if findings else EXIT_OK

@@ -1,4 +1,4 @@
-"""``replog produce``: lines, JSON lines, CSV, Parquet and Arrow into a topic."""
+"""``replog produce``: write lines, JSON lines, CSV, Parquet and Arrow to a topic."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
             written.settle(0)
     except ReplogError as error:
         failure = error
-    except KeyboardInterrupt:  # the producer was closed, so what it had taken is decided
+    except KeyboardInterrupt:  # the producer was closed, so the records sent to it are decided
         progress.close()
         return _stopped(written, settings)
     progress.close()
@@ -152,7 +152,7 @@ class _Written:
 
 
 def _stopped(written: _Written, settings: Settings) -> int:
-    """Report what Ctrl-C left in the log, so that the user can send the rest."""
+    """Report the records that were acknowledged before Ctrl-C, so that the user can send the rest."""
     written.settle_acknowledged()
     note(f"replog: stopped; {written.row_count:,} records were acknowledged before")
     return emit("produce", [{**written.item(), "ok": False}], settings, text="", exit_code=EXIT_INTERRUPTED)
@@ -238,7 +238,7 @@ _SUFFIXES = {
 }
 READ_BYTES = 1 << 20
 _RECORD_FIELDS = frozenset({"key", "value", "headers", "timestamp"})
-"""What each line of ``replog consume -f jsonl`` has, beside ``_POSITION_FIELDS``."""
+"""Fields in each line of ``replog consume -f jsonl``, besides ``_POSITION_FIELDS``."""
 _POSITION_FIELDS = frozenset({"topic", "partition", "offset"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -251,13 +251,13 @@ def format_of(path: str) -> str:
 def read_batches(
     stream: IO[bytes], name: str, kind: str, key: str | None, value: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches with a value column, and key, headers, partition, timestamp where the input has them.
+    """Yield batches with a value column, and key, headers, partition, timestamp if the input has them.
 
     Args:
         stream: of the file; only ``parquet`` and an Arrow file seek in it.
         kind: one of ``FORMATS``.
         key: separator of key and value in a line; else a field's name.
-        value: a field's name; None: the whole line or row, as it is or as JSON.
+        value: a field's name; None: the whole line, or the row as JSON.
 
     Raises:
         InvalidConfigError: REPLOG_INPUT: the file has another format, or lacks the field.
@@ -279,7 +279,7 @@ def read_batches(
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Yield lists of lines without line ends; a pipe is read without waiting for more."""
+    """Yield lists of lines without line ends; a pipe's lines are yielded without waiting for more."""
     read = getattr(stream, "read1", stream.read)
     rest: list[bytes] = []  # parts of an incomplete line, joined once
     while True:
@@ -316,7 +316,7 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
     first = 1
     for lines in _chunks(stream):
         if first == 1:
-            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # not JSON: a program that reads the value would fail
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # with it the line is not JSON, and readers would fail
         rows = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
         columns: dict[str, Any] = {}
         if key is None and value is None:
@@ -333,7 +333,7 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
 
 
 class _Record(NamedTuple):
-    """One record; a plain line has a value only."""
+    """One record; a plain line only has a value."""
 
     value: bytes | None
     key: bytes | None = None
@@ -343,10 +343,10 @@ class _Record(NamedTuple):
 
 
 def _record(line: bytes, name: str, number: int) -> _Record:
-    """Return the record in a line of ``replog consume -f jsonl``; any other line is a value as it is.
+    """Return the record in a line of ``replog consume -f jsonl``; any other line becomes the value unchanged.
 
     Raises:
-        InvalidConfigError: REPLOG_INPUT: it has the fields of such a line, and one is malformed.
+        InvalidConfigError: REPLOG_INPUT: the line has the fields of such a record, and one is malformed.
     """
     if not all(b'"%b"' % field.encode() in line for field in _RECORD_FIELDS):
         return _Record(line)
@@ -406,7 +406,7 @@ def _microseconds(text: object) -> int:
 
 
 def _record_columns(records: list[_Record]) -> dict[str, pa.Array]:
-    """Return the columns that some record fills; a null partition or time is chosen when it is sent."""
+    """Return the columns that any record has; a null partition or time is chosen at the send."""
     import pyarrow as pa
 
     header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -450,7 +450,7 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
     if kind == "csv":
         from pyarrow import csv
 
-        # Keys and values stay text (007 is not 7). Numbers of rows that become JSON stay numbers.
+        # Keys and values stay text (007 is not 7). In rows that become JSON, numbers stay numbers.
         texts = ["value" if value is None else value]
         if value is not None or key is None:
             texts.append(key or "key")
@@ -543,7 +543,7 @@ def _json(value: Any) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """Return a row with NaN and infinity as text, as Spark's to_json writes them."""
+    """Return a row with NaN and infinity as text, as in Spark's to_json."""
     if isinstance(value, dict):
         return {name: _without_nan(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -556,5 +556,5 @@ def _json_number(value: float) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """Return bytes as Base64, as Spark's to_json does, and other types as text."""
+    """Return bytes as Base64, as in Spark's to_json, and other types as text."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

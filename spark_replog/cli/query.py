@@ -19,7 +19,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def limit_flags(command: _Command) -> _Command:
-    """Give a check the flags of its limits."""
+    """Add the flags of the limits to a check."""
     after = click.option(
         "--after",
         default="5m",
@@ -32,7 +32,7 @@ def limit_flags(command: _Command) -> _Command:
 
 
 def read_limits(after: str, max_lag: str | None) -> Limits:
-    """Return the limits that the flags give."""
+    """Return the limits of the flags."""
     from spark_replog.health.readers import Limits
 
     still_ms = parse_duration_ms(after)

@@ -1,4 +1,4 @@
-"""The global flags, before or after the sub-command; the later one wins. Values as they are typed."""
+"""The global flags, before or after the sub-command; the later one wins. Also parses values as users type them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Settings:
         """Return the store's path.
 
         Raises:
-            InvalidConfigError: REPLOG_MISSING_OPTION without flag and environment variable.
+            InvalidConfigError: REPLOG_MISSING_OPTION: neither the flag nor the environment variable is set.
         """
         if not self.store:
             raise InvalidConfigError(ErrorCode.REPLOG_MISSING_OPTION, "no store. Add '-s PATH' or set REPLOG_STORE.")
@@ -99,7 +99,7 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     if any("=" not in pair for pair in pairs):
-        raise click.UsageError("-X needs KEY=VALUE, and one has no '='")  # it may be a secret: not shown
+        raise click.UsageError("-X needs KEY=VALUE, and one has no '='")  # the value is not shown: it may be a secret
     options = key_values("-X", pairs)
     for name in options:
         if not name.startswith(STORAGE_PREFIX):
@@ -108,7 +108,7 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def key_values(flag: str, pairs: Iterable[str], shape: str = "KEY=VALUE") -> dict[str, str]:
-    """Return the values of a repeatable flag by name; a later one wins."""
+    """Return the values of a repeatable flag by name; the last one wins."""
     return dict(named_values(flag, pairs, shape))
 
 
@@ -174,7 +174,7 @@ class ReplogCommand(click.Command):
 
 
 class ReplogGroup(click.Group):
-    """A noun with the global flags; so have its commands and groups."""
+    """A noun with the global flags, which its commands and groups have too."""
 
     command_class = ReplogCommand
     group_class = type

@@ -1,4 +1,4 @@
-"""``replog status``: one page for who is on call."""
+"""``replog status``: one page for the person on call."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _unwell_text(items: Sequence[dict[str, Any]]) -> str:
 
 
 def totals(health: StoreHealth, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return what the store holds, takes and owes as JSON values."""
+    """Return the store's totals, rates and lags as JSON values."""
     faults = [each.fault.value for each in findings]
     rates = {f"{minutes}m": health.rates(minutes) for minutes in (1, 5, 15)}
     worst = health.worst_group

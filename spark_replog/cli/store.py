@@ -1,4 +1,4 @@
-"""``replog init`` and ``replog store``: make, show, verify and repair a store, collect its garbage."""
+"""``replog init`` and ``replog store``: create, show, verify and repair a store, collect its garbage."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def _show_plan(cluster: Cluster, plan: list[RootRepair]) -> int:
 
 
 def _action(cluster: Cluster, root: RootRepair) -> str:
-    """Return what a repair does about one root."""
+    """Return the repair's action for one root."""
     url = cluster.brokers.url(root.broker_id)
     if root.condition.value == "lost":
         return f"make a new root for broker {root.broker_id} at {url}: {root.note}"

@@ -1,4 +1,4 @@
-"""``replog top``: brokers, topics and readers on a terminal, looked at again every few seconds."""
+"""``replog top``: brokers, topics and readers on a terminal, refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ _MINUTES = 15
 _PLAIN_WIDTH, _PLAIN_HEIGHT = 160, 200
 _COLOURS = {EXIT_WARN: "33", EXIT_CRITICAL: "31"}
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""The other screen, no cursor, and no wrapping; and back."""
+"""Switch to the alternate screen, without cursor and wrapping; and back."""
 
 
 class Line(NamedTuple):
-    """One line of the page; level: 0, or the exit code of what it says."""
+    """One line of the page; level: 0, or the exit code of the problem that it shows."""
 
     text: str
     level: int = 0
@@ -90,10 +90,10 @@ def top(checkpoints: tuple[str, ...], delay: float, count: int | None) -> int:
 
 
 def _run_live(watch: StoreWatch, settings: Settings, delay: float) -> int:
-    """Draw until ``q``. A store that does not answer meanwhile is asked again: the page says so."""
+    """Draw until ``q``. If the store stops answering, the page shows that, and the next look tries again."""
     from spark_replog.errors import ReplogError
 
-    seen, trouble = watch.look(), ""  # the first look's error is the command's
+    seen, trouble = watch.look(), ""  # an error of the first look fails the command
     with _screen() as wait:
         while True:
             size = shutil.get_terminal_size()
@@ -121,7 +121,7 @@ def _draw(lines: Sequence[Line]) -> None:
 
 @contextmanager
 def _screen() -> Iterator[Callable[[float], str]]:
-    """Take the screen; yield a wait that returns ``q`` for the key, ``resized``, or '' after the time."""
+    """Switch to the other screen; yield a function that waits and returns ``q`` (key), ``resized``, or '' (timeout)."""
     try:
         import termios
         import tty
@@ -138,7 +138,7 @@ def _screen() -> Iterator[Callable[[float], str]]:
     def stop(number: int, *_: object) -> None:
         """Stop now, and at the next wait: Python drops an exception that is raised while it frees an object."""
         asked_to_stop.append(number)
-        raise KeyboardInterrupt  # SIGTERM leaves the terminal as it was, too
+        raise KeyboardInterrupt  # so that SIGTERM also restores the terminal
 
     def wait(seconds: float) -> str:
         if asked_to_stop:
@@ -153,7 +153,7 @@ def _screen() -> Iterator[Callable[[float], str]]:
     olds = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     if hasattr(signal, "SIGWINCH"):
         olds[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
-    # The signal itself writes to the pipe: its handler runs only after `select`, which it may just have missed.
+    # The signal itself writes to the pipe, since its handler only runs after `select`, which it may just have missed.
     old_wakeup = signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
     try:
         if has_keys:
@@ -200,7 +200,7 @@ def page(seen: Seen, settings: Settings, width: int, height: int) -> list[Line]:
 
 
 def _faults(findings: Sequence[Finding], settings: Settings) -> list[Line]:
-    """Return each kind of fault with whom it meets, then the commands that help, each once."""
+    """Return each kind of fault with its subjects, then the commands that help, each once."""
     kinds: dict[tuple[int, str], list[str]] = {}
     for each in findings:
         kinds.setdefault((each.level, each.fault.value), []).append(finding_subject(each))
@@ -272,7 +272,7 @@ def _lines(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Li
 
 
 def _short(name: str, size: int) -> str:
-    """Return a name, shortened in the middle to fit: its end tells more than its middle."""
+    """Return a name, shortened in the middle to fit, since its end says more."""
     shown = quoted(name)
     return shown if len(shown) <= size else f"{shown[: size // 2 - 1]}..{shown[-(size - size // 2 - 1) :]}"
 

@@ -421,7 +421,7 @@ def _show_config(found: TopicDescription, settings: Settings) -> int:
         value = found.config.get(key.name)
         default = None if key.default is None else str(key.default)
         if key.unit == "bool":
-            default = str(default).lower()  # as it is typed
+            default = str(default).lower()  # as a user types it
         items.append(
             {
                 "key": key.name,

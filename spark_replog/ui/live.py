@@ -59,7 +59,7 @@ class LiveStore:
         return None if self._seen is None else self._seen[1]
 
     def shown(self) -> Seen:
-        """Return the newest look if it is less than 3 `age_ms` old, since the feed's poller renews it; else look now."""
+        """Return the newest look if less than 3 `age_ms` old, since the feed's poller renews it; else look now."""
         found = self._seen
         if found is not None and self._clock.monotonic_ms() - found[0] < 3 * self.age_ms:
             return found[1]
