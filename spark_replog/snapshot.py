@@ -14,7 +14,7 @@ from spark_replog.errors import RetriableError
 SNAPSHOT_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{32}")
 """Name of a snapshot's head: ledger index, 20 digits, and the hash of its bytes."""
 PAGE_NAME = re.compile(r"[0-9]{12}-[0-9a-f]{32}")
-"""Name of a page: number of the snapshot that its writer's state derived from, and a nonce."""
+"""Name of a page: number of the snapshot from which its writer's state derives, and a nonce."""
 _CRC_BYTES = 4
 
 

@@ -1,1 +1,1 @@
-"""Topics, partitions, brokers, ACLs and quotas by command, and the coordinator loop."""
+"""Administration of topics, partitions, brokers, ACLs and quotas, and the coordinator loop."""

@@ -34,7 +34,7 @@ _OVERTAKEN = frozenset({Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC,
 
 
 class Admin:
-    """Thread safe.
+    """Base of the admin classes. Thread-safe.
 
     Args:
         principal: the caller; None: see ``default_principal``.
@@ -129,7 +129,7 @@ class BrokerListing:
 
 
 class BrokerAdmin(Admin):
-    """Thread safe. Arguments: see ``Admin``."""
+    """Thread-safe. Arguments: see ``Admin``."""
 
     def list_brokers(self) -> list[BrokerListing]:
         """Return the registered brokers, by id. Raises CLUSTER_AUTHORIZATION_FAILED, REPLOG_NO_QUORUM."""
@@ -248,7 +248,7 @@ _Decide = Callable[[TopicLedgerState, int], PartitionChange]
 
 
 class PartitionAdmin(Admin):
-    """Thread safe. Arguments: see ``Admin``."""
+    """Thread-safe. Arguments: see ``Admin``."""
 
     def elect_leaders(
         self, name: str, partitions: Iterable[int] | None = None, *, is_unclean: bool = False

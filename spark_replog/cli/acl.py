@@ -1,4 +1,4 @@
-"""``replog acl`` and ``replog quota``: who may do what, and how fast. Flags as in ``kafka-acls``."""
+"""``replog acl`` and ``replog quota``: rights and rates of principals. Flags as in ``kafka-acls``."""
 
 from __future__ import annotations
 

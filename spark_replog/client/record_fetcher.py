@@ -312,7 +312,7 @@ class RecordFetcher:
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
         """Yield the rows of slices by partition; an empty batch if a partition's last offsets have no rows.
 
-        If objects were compacted and deleted meanwhile, the remaining offsets are planned again from the newest fold.
+        If objects were compacted and deleted since, the remaining offsets are planned again from the newest fold.
         """
         stats = self._fetcher.stats
         before, hedged = stats.read_bytes, stats.hedges

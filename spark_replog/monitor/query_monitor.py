@@ -166,7 +166,7 @@ def parse_batch(batch_id: int, data: bytes) -> Batch:
 
 def _read_batch(store: ObjectStore, number: int) -> Batch | None:
     data = _get(store, f"offsets/{number}")
-    return None if data is None else parse_batch(number, data)  # Spark may delete an old one meanwhile
+    return None if data is None else parse_batch(number, data)  # Spark may have deleted an old one
 
 
 def _numbers(store: ObjectStore, prefix: str) -> set[int]:

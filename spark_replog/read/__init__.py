@@ -1,1 +1,1 @@
-"""The read path in an executor: byte ranges in, Arrow batches out. Never reads a ledger."""
+"""The read path: plans byte ranges from a fold, and reads them as Arrow batches. Never reads a ledger's files."""

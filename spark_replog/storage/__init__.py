@@ -1,1 +1,1 @@
-"""Storage: four verbs on passive roots, one create-if-absent per backend, and which root is which."""
+"""Storage: operations on passive roots, one create-if-absent per backend, and the identity of roots."""

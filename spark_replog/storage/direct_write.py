@@ -73,7 +73,7 @@ def write_direct(fd: int, pieces: Sequence[Buffer]) -> bool:
             rest = np.frombuffer(piece, dtype=np.uint8) if memoryview(piece).nbytes else room[:0]
             while len(rest):
                 count = min(len(rest), CHUNK_SIZE_BYTES - filled_bytes)
-                room[filled_bytes : filled_bytes + count] = rest[:count]  # numpy lets other threads run meanwhile
+                room[filled_bytes : filled_bytes + count] = rest[:count]  # numpy releases the GIL while it copies
                 rest = rest[count:]
                 filled_bytes += count
                 if filled_bytes == CHUNK_SIZE_BYTES:

@@ -116,7 +116,7 @@ class Feed:
                 await asyncio.to_thread(self._live.seen)
             except ReplogError as error:  # pages that are loaded now get the same error
                 _LOG.warning("the store does not answer: %s", error)
-            except Exception:  # else no viewer would be told of anything any more
+            except Exception:  # otherwise no viewer would get any further look
                 _LOG.exception("a look at the store ended with an error that is not the store's")
             self._number += 1
             async with self._changed:

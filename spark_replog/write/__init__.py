@@ -1,1 +1,1 @@
-"""The write path in an executor: Arrow batches in, data objects on every in-sync root out. Never reads a ledger."""
+"""The write path of tasks and producers: turns rows into data objects on every in-sync root. Never reads a ledger."""

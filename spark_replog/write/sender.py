@@ -224,7 +224,7 @@ class Sender:
     def _targets(self, request: DataRequest, now_ms: int) -> list[BrokerId]:
         """Return the roots to put on: all in-sync ones except those known to be away or slow.
 
-        Slow roots are included if there would be too few copies without them; with acks=1, so is a slow leader.
+        With acks=1, a slow leader is included. Otherwise all slow roots are, if there would be too few copies without.
         """
         able = self._health.able(request.destination.brokers, now_ms)
         quick = self._health.quick(able, now_ms)
