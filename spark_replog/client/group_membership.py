@@ -52,7 +52,7 @@ RANK_LOOKS = 4
 FIRST_PATIENCE_MS = 500
 WAIT_MS_MAX = 1_000
 WAIT_SHARE = 8
-"""A member that waits for others reads the group again after this part of the time since the group last changed."""
+"""A member that waits for others reads the group again after the time since its last change, divided by this."""
 LOOK_STEP_MS = 10
 """Or, if longer, after this much per member: up to 100 members together read the group about 100 times a second."""
 _EXPECTED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)

@@ -1,1 +1,1 @@
-"""Spark's side: the data source ``replog``. The only package that imports pyspark."""
+"""Spark's side: the data source ``replog``. Besides the demo's job, only this package imports pyspark."""

@@ -312,7 +312,7 @@ def _kafka_client(side: Side) -> Literal["producer", "consumer"]:
 
 
 def _is_unused(name: str, side: Side, client_of: Side) -> bool:
-    """Return whether a side has no use for an option of its Kafka client, or of the connector."""
+    """Return whether ``side`` ignores an option that the Kafka client of ``client_of``, or the connector, knows."""
     if name == _CLIENT_ID or (side == client_of and name in _CONNECTOR_ONLY[side]):
         return True
     plain = name.removeprefix(KEY_PREFIX)
