@@ -91,11 +91,14 @@ def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]
 
 
 def _lag_lines(samples: Sequence[LagSample]) -> list[Item]:
-    """Return the lag over time of the readers that are furthest behind now; 0 where there is none."""
+    """Return the lag over time of the readers that are furthest behind now, or were; 0 if there was none."""
     if not samples:
         return []
     worst = sorted(samples[-1].lags.items(), key=lambda each: -each[1][1])[:LINES_MAX]
-    peaks = {key: ms for each in samples for key, (_, ms) in each.lags.items()} if len(worst) < LINES_MAX else {}
+    peaks: dict[tuple[str, str], int] = {}
+    for each in samples if len(worst) < LINES_MAX else ():
+        for key, (_, lag_ms) in each.lags.items():
+            peaks[key] = max(peaks.get(key, 0), lag_ms)
     others = sorted(peaks.keys() - {key for key, _ in worst}, key=lambda key: -peaks[key])
     keys = [*(key for key, _ in worst), *others][:LINES_MAX]
     return [

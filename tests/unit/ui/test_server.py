@@ -12,6 +12,7 @@ import pytest
 from spark_replog import Consumer
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
+from spark_replog.cli.settings import Settings
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.record import (
     HASH_SIZE_BYTES,
@@ -22,10 +23,12 @@ from spark_replog.ledger.record import (
     encode_record,
 )
 from spark_replog.monitor.file_words import _vouched, decided_entries
+from spark_replog.monitor.store_monitor import StoreWatch
 from spark_replog.ui import live
 from spark_replog.ui.access import SECURITY_HEADERS
-from spark_replog.ui.live import SAMPLE_MS, Feed
+from spark_replog.ui.live import SAMPLE_MS, Feed, LagSample
 from spark_replog.ui.server import Console
+from spark_replog.ui.views import overview
 from tests.unit.client.consumer_setup import P0, Store, rows, with_a_group
 from tests.unit.monitor.test_queries import Query
 from tests.unit.ui.console_client import ConsoleClient
@@ -121,6 +124,15 @@ def test_lags_are_sampled_over_time_and_a_reader_that_has_caught_up_is_at_zero(c
         reader.commit({P0: 10})
     (line,) = console.get("overview")["lags"]
     assert [rows for _, rows, _ in line["points"]] == [6, 0]
+
+
+def test_of_readers_that_have_caught_up_those_once_furthest_behind_are_drawn_first(store):
+    def sample(time_ms, **lags_ms):
+        return LagSample(time_ms, {("group", name): (1, lag_ms) for name, lag_ms in lags_ms.items()})
+
+    samples = [sample(0, slow=9_000, other=5_000), sample(1, slow=100, other=4_000), sample(2, behind=1)]
+    found = overview(StoreWatch(store.cluster).look(), samples, Settings(store=store.path))
+    assert [each["name"] for each in found["lags"]] == ["behind", "slow", "other"]
 
 
 def test_partitions_are_placed_with_leader_and_isr(console, store):
