@@ -28,10 +28,12 @@ hypothesis.settings.load_profile("untimed")
 
 
 WHOLE_SYSTEM = "tests/simulation/test_whole_system.py::"
+BESIDE_SPARK = ("tests/test_tidy.py", "tests/property/", "tests/simulation/")
+"""Need a processor most of the time: they run while the other process waits for Spark."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.nodeid.startswith(WHOLE_SYSTEM))
+    items.sort(key=lambda item: (item.nodeid.startswith(BESIDE_SPARK), item.nodeid.startswith(WHOLE_SYSTEM)))
     for item in items if os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1" else ():
         reason = snapshot_stress.SKIPPED.get(getattr(item, "originalname", item.name))
         if reason is not None:
@@ -51,8 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 class _FilesThenSpark(LoadScopeScheduling):
     """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one of them.
 
-    Spark's session, environment and wheel are made once there. Beside it the other process simulates the whole system,
-    schedules test by test: that needs no disk and no clock, so neither of them can make the other one fail.
+    Spark's session, environment and wheel are made once there. Beside it the other process runs `BESIDE_SPARK`, and in
+    the end simulates the whole system, schedules test by test: that needs no disk and no clock.
     """
 
     def _split_scope(self, nodeid: str) -> str:
