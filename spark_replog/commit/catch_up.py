@@ -79,7 +79,7 @@ class BackgroundRuns:
             IO_POOL.submit_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait until no run is left; return False on time-out."""
+        """Wait until no run is left; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._runs, timeout_ms / 1000.0)
 

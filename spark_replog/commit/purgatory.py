@@ -1,4 +1,4 @@
-"""Operations that wait for a condition or a time-out, the purgatory that holds them, and its timing wheel.
+"""Operations that wait for a condition or a timeout, the purgatory that holds them, and its timing wheel.
 
 An operation completes exactly once, by whichever event comes first. The purgatory has no thread: a thread that waits
 for an operation advances the timer. A timer costs O(1) to add and to cancel; a task runs at or after its expiry, at
@@ -173,7 +173,7 @@ class Timer:
 
 
 class DelayedOperation(TimerTask):
-    """Something that completes once: by its condition, by force, or by its time-out.
+    """Something that completes once: by its condition, by force, or by its timeout.
 
     Subclasses override ``try_complete`` (the condition), ``on_complete`` and ``on_expiration``.
 
@@ -206,7 +206,7 @@ class DelayedOperation(TimerTask):
         """Run once, in the thread that completed the operation."""
 
     def on_expiration(self) -> None:
-        """Run after ``on_complete`` when the time-out completed it."""
+        """Run after ``on_complete`` when the timeout completed it."""
 
     def force_complete(self) -> bool:
         """Complete now; False when it already was."""
@@ -245,12 +245,12 @@ class DelayedOperation(TimerTask):
         return self._is_finished or finished.wait(timeout_ms / 1000.0)
 
     def run(self) -> None:
-        """Complete by time-out."""
+        """Complete by timeout."""
         if self.force_complete():
             self.on_expiration()
 
     def start_timer(self, timer: Timer, expiry_ms: int) -> None:
-        """Start the time-out; a completion that came meanwhile stops it again."""
+        """Start the timeout; a completion that came meanwhile stops it again."""
         self._timer = timer
         timer.start(self, expiry_ms)
         if self._claim.locked():
@@ -268,7 +268,7 @@ class DelayedOperationPurgatory:
     Call ``check_and_complete`` without holding a lock that some operation's condition needs.
 
     Attributes:
-        timer: of the time-outs that are running.
+        timer: of the timeouts that are running.
         watchers: the operations listed under each key, completed ones not yet purged included.
     """
 
@@ -313,7 +313,7 @@ class DelayedOperationPurgatory:
         return completed_here
 
     def advance(self) -> int:
-        """Run the time-outs that are due, and purge when enough operations may have completed."""
+        """Run the timeouts that are due, and purge when enough operations may have completed."""
         expired_count = self.timer.advance(self._clock.monotonic_ms())
         if self._registered_count - self._registered_at_purge - self.timer.size > self._purge_interval:
             self.purge()

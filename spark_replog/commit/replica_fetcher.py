@@ -126,7 +126,7 @@ class ReplicaFetcher:
         self._lock = threading.Lock()
 
     def distrust(self, broker_id: BrokerId) -> None:
-        """Read from other holders first for a while: this root fails or hangs, and each try would cost a time-out."""
+        """Read from other holders first for a while: this root fails or hangs, and each try would cost a timeout."""
         self._distrusted_until_ms[broker_id] = self._clock.monotonic_ms() + DISTRUST_MS
 
     def submit(

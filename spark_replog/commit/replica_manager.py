@@ -315,7 +315,7 @@ class ReplicaManager:
     """Thread safe; one per cluster and process is enough.
 
     Args:
-        config: time-outs; None: the cluster's.
+        config: timeouts; None: the cluster's.
         after_append: called with the ledger after each successful append; returns at once, and raises nothing.
     """
 

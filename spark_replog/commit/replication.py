@@ -149,7 +149,7 @@ class Partition:
         """Return whether an append up to ``required_offset`` need not wait any longer, and its error.
 
         NOT_ENOUGH_REPLICAS if the high watermark has not reached the offset and cannot, because it is
-        frozen: Kafka lets that append wait for its time-out.
+        frozen: Kafka lets that append wait for its timeout.
         """
         is_enough = len(self.in_sync) >= self.min_insync
         if self.high_watermark() >= required_offset:
@@ -176,7 +176,7 @@ class ProducePartitionStatus:
     """Exclusive end (last offset + 1) that every in-sync replica must reach."""
     acks_pending: bool = True
     error: ErrorCode | None = ErrorCode.REQUEST_TIMED_OUT
-    """The answer if nothing else happens before the time-out; None once satisfied."""
+    """The answer if nothing else happens before the timeout; None once satisfied."""
 
 
 class DelayedProduce(DelayedOperation):

@@ -91,8 +91,8 @@ def retired_of(
 def appended_rule(state: TopicLedgerState, topic_id: TopicId, settings: Mapping[str, str]) -> AppendedMs | None:
     """Return the times of appends if a topic's rows age from their append; None: from their own times.
 
-    If ``retention.ms`` is not set, the default counts from the append: a user who loads old events must not lose them
-    at once to a setting that nobody made (ADR 24; Kafka's default deletes them).
+    If ``retention.ms`` is not set, the default counts from the append: users who load old events must not lose them
+    at once to a setting that they did not make (ADR 24; Kafka's default deletes them).
     """
     return None if "retention.ms" in settings else partial(_appended_ms, state, topic_id)
 

@@ -272,7 +272,7 @@ def leaving_replicas(
     """Return which of the late replicas may leave the ISR now.
 
     They may, as long as ``min.insync.replicas`` others stay. Without the last ones nothing could be acknowledged, so
-    an append waits for them until its own time-out: a slow root makes writes slow, never impossible. A broker leaves
+    an append waits for them until its own timeout: a slow root makes writes slow, never impossible. A broker leaves
     every ISR of a ledger at once. The late replicas of a partition leave together or not at all: it is not known yet
     which of them is faster. Source: Kafka's ``Partition.maybeShrinkIsr``, which shrinks below ``min.insync.replicas``
     too, because a broker that lags there is likely to be dead.

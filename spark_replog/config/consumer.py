@@ -143,7 +143,7 @@ class ConsumerConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check texts and time-outs (source: ``ConsumerConfig``, ``AbstractCoordinator``)."""
+        """Check texts and timeouts (source: ``ConsumerConfig``, ``AbstractCoordinator``)."""
         if self.auto_offset_reset not in _RESETS and self.reset_duration_ms is None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,

@@ -88,7 +88,7 @@ class ProducerConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check the time-outs against each other (source: ``KafkaProducer.configureDeliveryTimeout``)."""
+        """Check the timeouts against each other (source: ``KafkaProducer.configureDeliveryTimeout``)."""
         least_ms = (self.linger_ms or 0) + self.request_timeout_ms
         if self.delivery_timeout_ms < least_ms:
             raise InvalidConfigError(

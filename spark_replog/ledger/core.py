@@ -668,7 +668,7 @@ class LedgerCore:
         """Return whether one of these roots (bit mask) may still follow the majority within the grace time.
 
         Args:
-            start_ms: of a read: the others get as long as the majority took, up to a tenth of the time-out. Without
+            start_ms: of a read: the others get as long as the majority took, up to a tenth of the timeout. Without
                 them ``replog.json`` is read again: one more round of gets, when everything is slow.
         """
         if self._majority_at_ms is None:

@@ -684,7 +684,7 @@ class Ledger(Generic[S]):
     def _check_journals(self) -> None:
         """Log each journal that is found damaged; raise if too few others are left.
 
-        A write that was sent waits for its time-out, because its entry may be decided.
+        A write that was sent waits for its timeout, because its entry may be decided.
         """
         core = self._core
         damaged = set(core.damaged_roots(2))

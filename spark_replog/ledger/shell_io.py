@@ -106,7 +106,7 @@ class RootIo:
             pool.submit_to(self._roots[operation.root].store.url, self._run, operation)
 
     def take(self, timeout_ms: float) -> list[Completion]:
-        """Return the answers that came in; waits for one, up to the time-out."""
+        """Return the answers that came in; waits for one, up to the timeout."""
         found: list[Completion] = []
         with suppress(Empty):
             found.append(self._answers.get(timeout=timeout_ms / 1000.0))

@@ -47,7 +47,7 @@ PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
 _LISTING_PATIENCE = 10
-"""Multiple of the time-out: a journal that grew long is listed before its first file is deleted."""
+"""Multiple of the timeout: a journal that grew long is listed before its first file is deleted."""
 
 
 class SnapshotIo:
@@ -173,7 +173,7 @@ class SnapshotIo:
         """Call it on several roots at once; return the answers when there are enough, or all have answered.
 
         Args:
-            is_long: the time-out begins again while the calls make progress.
+            is_long: the timeout begins again while the calls make progress.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
@@ -335,7 +335,7 @@ class SnapshotIo:
         """Run a call on a root's own lane and wait for it while it makes progress.
 
         Raises:
-            RetriableError: REPLOG_STORE_UNAVAILABLE: one file or listing took `_LISTING_PATIENCE` times the time-out.
+            RetriableError: REPLOG_STORE_UNAVAILABLE: one file or listing took `_LISTING_PATIENCE` times the timeout.
         """
         url, moved_count = self._roots[number].store.url, -1
         future = IO_POOL.submit_to(f"{url}#snapshot", call)

@@ -291,7 +291,7 @@ class GarbageCollector:
             self.report.temp_files[broker_id] = sweep_temp_files(url, TEMP_FILE_AGE_MS, is_dry_run=self._is_dry_run)
 
     def _guarded(self, broker_id: BrokerId, call: Callable[..., None], *arguments: object) -> None:
-        """Call, unless the root failed earlier in this run: a root that hangs costs one time-out a run."""
+        """Call, unless the root failed earlier in this run: a root that hangs costs one timeout a run."""
         if all(failed != broker_id for failed, _ in self.report.failures):
             try:
                 call(*arguments)

@@ -31,7 +31,7 @@ from spark_replog.storage.object_store import Buffer
 Frame = tuple[tuple[int, int, int], ...]
 """The bytes of a copy outside its sections: (start byte, size, CRC32C) of each run."""
 AGAIN_MS = 60_000
-"""A hung root costs one time-out of 10 to 20 seconds per this time, however many copies it holds."""
+"""A hung root costs one timeout of 10 to 20 seconds per this time, however many copies it holds."""
 _AWAY = frozenset({ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR})
 
 

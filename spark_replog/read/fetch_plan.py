@@ -55,8 +55,8 @@ def plan_fetch(
 
     Raises (both give the offsets as `missing_start` and `missing_end` in their context):
         DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out.
-        ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This proves no loss:
-            a process that reads fewer roots may have folded fewer entries.
+        ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This does not prove
+            a loss: a process that reads fewer roots may have folded fewer entries.
     """
     if start_offset >= end_offset:
         return ()

@@ -93,7 +93,7 @@ def normalise_url(url: str) -> str:
         ) from None
     if "://" not in text:
         text = text.removeprefix("file:")
-        if _SINGLE_SLASH_SCHEME.match(text):  # dbfs:/x, s3:/x: nobody means a local folder of that name
+        if _SINGLE_SLASH_SCHEME.match(text):  # dbfs:/x, s3:/x: never meant as a local folder
             raise _unsupported(text.partition(":")[0], text)
         return f"file://{os.path.abspath(os.path.expanduser(text))}"
     scheme, _, rest = text.partition("://")

@@ -202,7 +202,7 @@ class Faults:
 
 @pytest.fixture
 def faults() -> Any:
-    """Open a store so that every root is faulty, with short time-outs."""
+    """Open a store so that every root is faulty, with short timeouts."""
 
     @contextmanager
     def break_roots(store: LocalStore, config: CoordinatorConfig | None = None) -> Iterator[Faults]:

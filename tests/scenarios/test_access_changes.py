@@ -109,7 +109,7 @@ def test_a_plan_names_a_denial_before_a_ledger_that_does_not_answer(running, mon
     pass_second(running)
     with pytest.raises(RetriableError):
         make_write_plan(running.cluster, ["t"], WRITER)
-    assert len(asked) == 1  # a second time-out would double the wait
+    assert len(asked) == 1  # a second timeout would double the wait
     AclAdmin(running.other, ADMIN).add([DENY_WRITER])
     pass_second(running)
     with pytest.raises(AuthorizationError):

@@ -181,7 +181,7 @@ STOPS = [each for each in KILLS if each not in ("snapshot.pages:1", "snapshot.st
 
 @pytest.mark.parametrize("step", STOPS if IS_LONG else ["gc.delete:1"])
 def test_a_keeper_that_sleeps_over_collections_and_truncations_does_no_harm(life: Life, step: str) -> None:
-    """SIGSTOP, longer than every time-out as others go on, SIGCONT: what it deletes or decides late is harmless."""
+    """SIGSTOP, longer than every timeout as others go on, SIGCONT: what it deletes or decides late is harmless."""
     assert life.hear(life.start("writer", COUNT)) is not None
     sleeper = life.start("keeper", 2, f"{step}:stop")
     try:

@@ -83,7 +83,7 @@ class Hdfs(Server):
             self._run([*self.command(data), "-format", "-nonInteractive"]).wait()
         self.start_data_node()
         super().start()
-        # The first write loads classes for seconds: no test with a short time-out is to wait for them.
+        # The first write loads classes for seconds: no test with a short timeout is to wait for them.
         open_store(f"webhdfs://127.0.0.1:{self.port}/", self.options()).create(f"warm-{uuid.uuid4().hex}", b"x")
 
     def _run(self, command: Sequence[str]) -> subprocess.Popen[bytes]:

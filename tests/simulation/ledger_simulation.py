@@ -239,7 +239,7 @@ class Simulation:
                 return
             break
         if self._now_ms >= process.deadline_ms:
-            self._end(process)  # a caller's time-out: outcome unknown, asked again by its identity
+            self._end(process)  # a caller's timeout: outcome unknown, asked again by its identity
             return
         wake_ms = core.wake_at_ms
         wake_ms = process.deadline_ms if wake_ms is None else min(wake_ms, process.deadline_ms)

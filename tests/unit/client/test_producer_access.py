@@ -54,7 +54,7 @@ def test_the_wait_for_a_quota_shows_in_the_metrics(shop):
     producer = shop.producer(**{"client.id": "fast", "request.timeout.ms": 300, "replica.lag.time.max.ms": 100})
     assert producer.send("orders", bytes(1000)).result(10).offset == 0
     metrics = producer.metrics()
-    assert metrics["produce-throttle-time-max"] == 150  # half the request time-out
+    assert metrics["produce-throttle-time-max"] == 150  # half the request timeout
     other = shop.producer()
     assert other.send("orders", bytes(1000)).result(10).offset == 1
     assert other.metrics()["produce-throttle-time-max"] == 0

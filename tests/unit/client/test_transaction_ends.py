@@ -198,7 +198,7 @@ def test_an_abort_does_not_wait_for_batches_that_wait_to_be_put_again(shop):
         assert not handle.done()
         threading.Event().wait(0.001)
     assert in_time(producer.abort_transaction) is None
-    assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED  # and no time-out
+    assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED  # and no timeout
 
 
 def test_a_close_does_not_wait_for_a_commit_without_answer(shop, monkeypatch):

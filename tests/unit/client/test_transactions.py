@@ -191,7 +191,7 @@ def test_a_transaction_that_is_open_too_long_is_not_committed(shop):
     producer.begin_transaction()
     producer.send("orders", b"v")
     producer.flush()
-    SYSTEM_CLOCK.sleep_ms(5)  # the flush alone may take less than the time-out
+    SYSTEM_CLOCK.sleep_ms(5)  # the flush alone may take less than the timeout
     with pytest.raises(InvalidConfigError, match=r"transaction\.timeout\.ms"):
         producer.commit_transaction()
     producer.abort_transaction()

@@ -60,7 +60,7 @@ def test_case_a_the_lookup_of_the_partition_fails() -> None:
 
 @pytest.mark.case("kafka-111")
 def test_case_b_another_leads_the_partition() -> None:
-    # testClearPurgatoryOnBecomingFollower: answered at once, not at the time-out.
+    # testClearPurgatoryOnBecomingFollower: answered at once, not at the timeout.
     operation, _, leaders = one_waiting(ObjectCopies({1}))
     purgatory = DelayedOperationPurgatory(clock=ManualClock())
     assert not purgatory.try_complete_else_watch(operation, [KEY])

@@ -62,7 +62,7 @@ class Process:
 
     def append(self, command: bytes, timeout_ms: int = 60_000) -> Any:
         # Long: where one root is out, each of the other two is needed, and a busy machine may keep one call for
-        # seconds. The caller's time-out then rightly answers COMMIT_OUTCOME_UNKNOWN.
+        # seconds. The caller's timeout then rightly answers COMMIT_OUTCOME_UNKNOWN.
         return self.ledger.append(lambda state: None if command in state.commands else command, timeout_ms=timeout_ms)
 
     def commands(self) -> list[bytes]:

@@ -145,7 +145,7 @@ def test_one_read_that_takes_longer_than_the_time_out_is_no_silence(make_store):
         counting.store = crowd
     assert len(reader.commands()) == 400
     assert [store.counts["list_keys"] for store in reader.counting] == [1, 1, 1]
-    assert all(350 * 400 / crowd.most > 2_000 for crowd in crowds), "the read as a whole outlasted the time-out"
+    assert all(350 * 400 / crowd.most > 2_000 for crowd in crowds), "the read as a whole outlasted the timeout"
 
 
 LISTINGS = {

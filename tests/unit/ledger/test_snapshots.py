@@ -406,14 +406,14 @@ def slowly(stores: Sequence[Any], verb: str, step: Callable[[], object]) -> None
 
 
 def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(make_store):
-    """The time-out is that of one file: else a large snapshot, or truncation, would never end on slow storage."""
+    """The timeout is that of one file: else a large snapshot, or truncation, would never end on slow storage."""
     store = make_store(3)
-    writer = paged(store)
+    writer = paged(store, replace(BY_HAND, quorum_timeout_ms=1_000))
     wanted = fill(writer, 0, 60)
-    slowly(writer.counting, "delete", lambda: time.sleep(0.01))
+    slowly(writer.counting, "delete", lambda: time.sleep(0.02))
     report = shoot(writer)
-    assert report.deleted >= 55 * 3, "600 ms each, and the time-out is 400"
-    slowly(writer.counting, "create", lambda: time.sleep(0.01))
+    assert report.deleted >= 55 * 3, "1,100 ms a root, and the timeout is 1,000"
+    slowly(writer.counting, "create", lambda: time.sleep(0.02))
     io = keeper_of(writer)._io
     pages = {f"{7:012d}-{number:032x}": sealed([str(number)]) for number in range(60)}
     assert len(io.store(pages, f"{70:020d}-{0:032x}", b"head")) >= 2
@@ -429,9 +429,9 @@ def test_a_snapshot_that_is_asked_for_waits_for_slow_roots_as_long_as_its_caller
     store = make_store(3)
     writer = paged(store)
     wanted = fill(writer, 0, 9)
-    other = paged(store)
+    other = paged(store, replace(BY_HAND, quorum_timeout_ms=400))
     for each in other.counting:
-        waits = iter([0.6])  # once; the time-out of a read is 0.4 s
+        waits = iter([0.6])  # once, and longer than the timeout of a read
         slowly([each], "get", lambda waits=waits: time.sleep(next(waits, 0)))
     assert shoot(other).decided == 1
     assert other.commands() == wanted
@@ -444,10 +444,10 @@ def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, mon
     wanted = fill(store.process(), 0, record_count)
     clock = ManualClock()
     cold = store.process(replace(FAST, quorum_timeout_ms=400), clock=clock)
-    # Less than the time-out even if the 64 gets that each root is asked at once add up.
+    # Less than the timeout even if the 64 gets that each root is asked at once add up.
     slowly(cold.counting, "get", lambda: clock.sleep_ms(2))
     assert cold.commands() == wanted
-    assert (clock.time_ms >= 2_000) is is_long, "five times the time-out"
+    assert (clock.time_ms >= 2_000) is is_long, "five times the timeout"
     said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert all("is being read" in each for each in said), said
     assert len(said) == is_long
