@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +24,12 @@ from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
 from spark_replog.log.acl import normal_principal
+from spark_replog.log.codec.commands import decode_commands
 from spark_replog.log.entry_words import state_changes
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
-from spark_replog.log.model import Append, CommandResult
+from spark_replog.log.model import Append, CommandResult, TopicPublish
 from spark_replog.log.quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
@@ -88,9 +89,12 @@ class Cluster:
         self.storage_options = dict(storage_options)
         self.config = config
         self.clock = clock
-        self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(brokers.cluster_id, ClusterLedgerState())
+        self.cluster_ledger: Ledger[ClusterLedgerState] = self._make_ledger(
+            brokers.cluster_id, ClusterLedgerState(), on_found=self._look_ahead
+        )
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
         self._refreshed_ms: int | None = None
+        self._wanted: tuple[str, ...] = ()  # topics that a caller of the first fold will ask for
         self._ahead: tuple[int, Future[None]] | None = None  # process id, last refresh that `refresh_ahead` started
         self._deposed = Once()
 
@@ -194,6 +198,7 @@ class Cluster:
         is_recent = is_folded or not self._is_older_than(self.config.metadata_max_age_ms)
         handle = self._known(name) if is_recent else None
         if handle is None and not is_folded:
+            self._wanted = self._wanted or (name,)
             self.refresh()
             handle = self._known(name)
         if handle is None:
@@ -256,7 +261,7 @@ class Cluster:
             self.brokers.root_ids = root_ids
             for broker_id in root_ids.keys() - {each for each in known if known[each] == root_ids.get(each)}:
                 self.cluster_ledger.check_again(broker_id)
-                for ledger in self._topic_ledgers.values():
+                for ledger in list(self._topic_ledgers.values()):  # `_look_ahead` may add one
                     ledger.check_again(broker_id)
 
     def _check_not_lost(self) -> None:
@@ -328,6 +333,7 @@ class Cluster:
         Raises:
             ReplogError: as ``refresh``: the ACLs and quotas cannot be read.
         """
+        self._wanted = names = tuple(names)
         self.refresh_ahead()
         known, problem = set(), None
         for name in names:
@@ -380,6 +386,19 @@ class Cluster:
             raise unknown_topic(handle.name, self.path)
         return ledger, topic
 
+    def _look_ahead(self, payloads: Sequence[bytes]) -> None:
+        """Start the first looks at wanted topics' ledgers while the markers of the cluster ledger are looked for.
+
+        The ledger of a topic that turns out not to be published is not read; then these looks are for nothing.
+        """
+        found = {name: self.cluster_ledger.state.topics.get(name) for name in self._wanted}  # of a snapshot
+        ledger_ids = {name: each[1] for name, each in found.items() if each is not None}
+        for command in (each for payload in payloads for each in decode_commands(payload)):
+            if isinstance(command, TopicPublish) and command.name in self._wanted:
+                ledger_ids[command.name] = command.ledger_id
+        for ledger_id in set(ledger_ids.values()):
+            self.topic_ledger(ledger_id).look_ahead()
+
     def _known(self, name: str) -> TopicHandle | None:
         with self.cluster_ledger.lock:
             found = self.cluster_ledger.state.topics.get(name)
@@ -389,7 +408,9 @@ class Cluster:
         refreshed = self._refreshed_ms
         return refreshed is None or self.clock.monotonic_ms() - refreshed > age_ms
 
-    def _make_ledger(self, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
+    def _make_ledger(
+        self, ledger_id: LedgerId, state: _State, on_found: Callable[[Sequence[bytes]], None] | None = None
+    ) -> Ledger[_State]:
         brokers = self.brokers
         checks = {each: partial(brokers.check_root, each) for each in brokers.metadata_broker_ids}
         roots = [
@@ -398,7 +419,9 @@ class Cluster:
         ]
         settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
         decided = partial(self._log_changes, ledger_id)
-        return Ledger(ledger_id, roots, state, settings=settings, clock=self.clock, on_decided=decided)
+        return Ledger(
+            ledger_id, roots, state, settings=settings, clock=self.clock, on_decided=decided, on_found=on_found
+        )
 
     def _log_changes(
         self,

@@ -90,6 +90,7 @@ class Ledger(Generic[S]):
         ledger_id: 32 hex digits.
         roots: the metadata roots in the store's order; 1, 3 or 5 of them (2 also work, but need both).
         state: the state that decided entries fold into.
+        on_found: see ``RootIo``.
 
     Attributes:
         lock: held while `state` is folded; hold it to read several fields consistently.
@@ -106,8 +107,9 @@ class Ledger(Generic[S]):
         settings: LedgerSettings = DEFAULT_SETTINGS,
         clock: Clock = SYSTEM_CLOCK,
         on_decided: Callable[[int, bytes, Sequence[Any], tuple[bytes, bytes]], None] | None = None,
+        on_found: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
-        self.ledger_id, self._on_decided = ledger_id, on_decided
+        self.ledger_id, self._on_decided, self._on_found = ledger_id, on_decided, on_found
         self.state = state
         self.stats = LedgerStats()
         self._roots = tuple(roots)
@@ -147,7 +149,7 @@ class Ledger(Generic[S]):
         return self._core
 
     def _make_core(self) -> None:
-        self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock)
+        self._io = RootIo(self.ledger_id, self._roots, self.stats, self._clock, self._on_found)
         self._core = LedgerCore(
             self._names,
             genesis_hash(self.ledger_id),
@@ -201,6 +203,16 @@ class Ledger(Generic[S]):
                 return self.state
             self._clock.sleep_ms(20)
 
+    def look_ahead(self) -> None:
+        """Start what the first read needs before it asks for records, if it has not begun; returns at once."""
+        with self._turn:
+            if self._snapshots is not None and not self._is_driven and not self._has_started:
+                self._begin_looks(self._snapshots)
+
+    def _begin_looks(self, keeper: SnapshotKeeper) -> None:
+        if self._io.look_ahead():
+            keeper.look_ahead()
+
     def check_again(self, broker_id: int) -> None:
         """Read ``replog.json`` of a root again before anything there counts: the root may have been replaced."""
         self._to_check.update(number for number, root in enumerate(self._roots) if root.broker_id == broker_id)
@@ -209,6 +221,7 @@ class Ledger(Generic[S]):
         """Take the roots of `check_again` out of use, each once its operation in flight has ended."""
         for number in [each for each in tuple(self._to_check) if self._core.roots[each].busy is None]:
             self._to_check.discard(number)
+            self._io.check_again(number)
             state = self._core.roots[number]
             if state.standing not in WENT_BACK:
                 state.enter(Standing.UNVERIFIED)
@@ -246,7 +259,7 @@ class Ledger(Generic[S]):
             raise self._core.fatal
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
-                self._io.look_ahead()
+                self._begin_looks(self._snapshots)
                 self._snapshots.start(core)
             self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()

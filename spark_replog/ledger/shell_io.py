@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ledger.record import RECORD_GET_BYTES, genesis_hash
+from spark_replog.ledger.record import RECORD_GET_BYTES, TAG_SIZE_BYTES, RecordKind, decode_record, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
@@ -32,6 +32,8 @@ LISTING_MS_MAX = 30_000
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 """A read ends with the record that reaches this size, so that large entries are folded before more are fetched;
 concurrent gets together request about this size."""
+AHEAD_AGE_MS = 1_000
+"""Looks that `look_ahead` began longer ago are made again."""
 
 
 class Listed:
@@ -62,16 +64,26 @@ class RootIo:
 
     Args:
         roots: the metadata roots, in the store's order.
-
+        on_found: called once, on a lane, with the payloads that the first read found on a root, before the look at its
+            marker: they may be undecided, or not count. It must not wait for this ledger.
     """
 
-    def __init__(self, ledger_id: str, roots: Sequence[JournalRoot], stats: LedgerStats, clock: Clock) -> None:
+    def __init__(
+        self,
+        ledger_id: str,
+        roots: Sequence[JournalRoot],
+        stats: LedgerStats,
+        clock: Clock,
+        on_found: Callable[[Sequence[bytes]], None] | None = None,
+    ) -> None:
+        self._on_found = [] if on_found is None else [on_found]
         self._clock = clock
         self._learned_ms = 0.0
         self._listings: dict[str, float] = {}  # root's URL -> when the listing that is under way began
         self._listed: set[str] = set()  # URLs of the roots that were listed and had nothing new since
         self._begun: dict[tuple[str, int], Future[Listed | None]] = {}  # (root's URL, where its first read goes on)
         self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
+        self._ahead_ms = 0.0  # when the looks in `_ahead` began
         self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._ledger_id = ledger_id
@@ -90,14 +102,26 @@ class RootIo:
         is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
         return now_ms if is_listing else self._learned_ms
 
-    def look_ahead(self) -> None:
+    def look_ahead(self) -> bool:
         """Start each root's first check, and over a network its listing, while the snapshot is read.
 
-        The later `Check` reports their errors.
+        The later `Check` reports their errors. Nothing counts that was read before them.
+
+        Returns:
+            False if they have just been started.
         """
+        now_ms = self._clock.monotonic_ms()
+        if self._ahead and now_ms - self._ahead_ms < AHEAD_AGE_MS:
+            return False
+        self._ahead_ms = now_ms
         for number, root in enumerate(self._roots):
             check = IO_POOL.submit_to(root.store.url, self._check, root, root.first_check or root.check)
             self._ahead[number] = check, self._begin_list(root, 0) if _is_far(root) else None
+        return True
+
+    def check_again(self, number: int) -> None:
+        """Let no check count that began earlier."""
+        self._ahead.pop(number, None)
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
@@ -278,6 +302,8 @@ class RootIo:
     ) -> Completion:
         """Answer a read that found an empty position: the journal was truncated there, or ends there."""
         marker = after_gap = None
+        if records:
+            self._show(root, operation.position, records)
         if records or operation.checks_marker:
             marker = self._newest_marker(root, operation.marker_no)
         if marker is None and listing is not None:
@@ -285,6 +311,12 @@ class RootIo:
             if after_gap is not None:  # truncated between the two looks
                 marker = self._newest_marker(root, operation.marker_no)
         return Completion(operation, Status.DONE, records, ended=True, marker=marker, after_gap=after_gap)
+
+    def _show(self, root: JournalRoot, position: int, records: Sequence[bytes]) -> None:
+        with suppress(IndexError, ReplogError):  # another root was first; who learns the records reports damage
+            on_found = self._on_found.pop()
+            decoded = [decode_record(data, root=root.store.url, position=position) for data in records]
+            on_found([each.payload[TAG_SIZE_BYTES:] for each in decoded if each.kind is RecordKind.ENTRY])
 
     def _record_after_gap(self, root: JournalRoot, end: int, listed: Listed | None) -> int | None:
         """Return the first position above an empty one that has a file, None if no listing shows one.

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encod
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
+from spark_replog.storage.io_pool import IO_POOL
 
 REST_MAX_MS = 600_000
 HURRY_ENTRY_COUNT = 8_192
@@ -138,6 +140,7 @@ class SnapshotKeeper:
         self._newest = state.snapshot
         self.seen = state.snapshot
         """The decided snapshot at the last `folded`."""
+        self._names: Future[set[str]] | None = None
         self._stored: Stored | None = None
         self._heads: dict[str, SnapshotHead] = {}
         self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
@@ -151,8 +154,12 @@ class SnapshotKeeper:
 
     # -- restoring --------------------------------------------------------------------------------
 
+    def look_ahead(self) -> None:
+        """Begin to list the heads, for `start`."""
+        self._names = IO_POOL.submit_to("heads", self._io.head_names)
+
     def start(self, core: LedgerCore) -> None:
-        """Begin with the newest decided snapshot that a listing leads to, if any. It only saves time.
+        """Begin with the newest decided snapshot that the listing of `look_ahead` leads to, if any. It only saves time.
 
         The newest head itself may be undecided: then it may not replace the entries before it on a root that lacks
         them, and this process could not backfill them either.
@@ -161,7 +168,8 @@ class SnapshotKeeper:
             UnsupportedFormatError: UNSUPPORTED_VERSION.
         """
         try:
-            names = self._io.head_names()
+            assert self._names is not None
+            names = self._names.result()
             newest = self._io.newest_head(names)
             if newest is None or newest[1].decided.no == 0:
                 return

@@ -135,10 +135,13 @@ def far(path, rounds, metadata_max_age_ms=600_000):
 
 
 @pytest.mark.parametrize(
-    ("send_count", "writer_count", "record_count", "depth_max"), [(3, 1, 4, 7), (33, 1, 33, 7), (99, 2, 200, 10)]
+    ("send_count", "writer_count", "record_count", "depth_max"), [(3, 1, 4, 6), (33, 1, 33, 6), (99, 2, 200, 9)]
 )
 def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, writer_count, record_count, depth_max):
-    """Root files; then for the cluster's ledger and the topic's: snapshots and checks, records, marker."""
+    """Root files; then for the cluster's ledger and the topic's: snapshots and checks, records, marker.
+
+    The topic's snapshots and checks go beside the marker of the cluster's ledger.
+    """
     path, found = store_with(send_count, writer_count), []
     assert records_of(path) >= record_count
     for _ in range(ATTEMPTS):

@@ -18,6 +18,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.root import Standing
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, IdentityKind, IsrChange, ProducerIdentity
 from spark_replog.maintenance.journal_scrub import scrub_journals
@@ -432,6 +433,9 @@ def test_a_root_that_comes_back_over_its_replacement_is_refused(store, was_repla
     before = sorted(journal.iterdir())
     fill(running, 3, 2, holders={0, 2})
     assert sorted(journal.iterdir()) == before, "nothing is written to the root that was replaced"
+    cold = Cluster.open(store.path)  # checks the topic's roots while it reads which root the cluster has
+    ledger, _ = cold.topic_state(cold.lookup("orders"))
+    assert [each.standing is Standing.UNVERIFIED for each in ledger.core.roots] == [False, True, False]
     report = repair(store)
     assert report.roots[1].condition is RootCondition.FOREIGN and "--rebuild 1" in report.roots[1].detail
     assert any("replaced" in each.detail for each in scrub_journals(store.cluster).findings)
