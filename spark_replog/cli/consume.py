@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import EXIT_OK, emit, json_text, note, quoted, show
+from spark_replog.cli.output import EXIT_OK, emit, is_terminal, json_text, note, quoted, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
 
 if TYPE_CHECKING:
@@ -554,8 +554,8 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
 def _line_printer(settings: Settings, topics: tuple[str, ...], colour: str) -> Callable[[ConsumerRecord], None]:
     if settings.format == "jsonl":
         return lambda record: show(json_text(record_item(record)))
-    is_terminal = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    if colour == "never" or (colour == "auto" and not is_terminal):
+    has_colors = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
+    if colour == "never" or (colour == "auto" and not has_colors):
         return lambda record: show(_tail_line(record, "", ""))
     codes = {name: f"\x1b[{_COLOURS[at % len(_COLOURS)]}m" for at, name in enumerate(dict.fromkeys(topics))}
     # As bytes: Click would remove colours if stdout is not a terminal.

@@ -213,7 +213,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, is_whole
 def _fitted(widths: list[int]) -> int:
     """Return how many columns fit into the terminal's width; narrow the first one to the remaining width."""
     count = len(widths)
-    if not sys.stdout.isatty():
+    if not is_terminal(sys.stdout):
         return count
     width = shutil.get_terminal_size().columns
     name_width = min(widths[0], _NAME_WIDTH)
@@ -313,6 +313,11 @@ def note(text: str) -> None:
     print(escaped(text), file=sys.stderr, flush=True)
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a person is at the other end; None is a stream that was closed before the command began."""
+    return stream is not None and stream.isatty()
+
+
 def confirm(yes: bool, question: str) -> None:
     """Ask on stderr unless ``-y`` was given.
 
@@ -322,7 +327,7 @@ def confirm(yes: bool, question: str) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not is_terminal(sys.stdin):
         raise click.UsageError("this cannot be undone: add -y to confirm")
     click.confirm(question, abort=True, err=True)
 
@@ -334,7 +339,7 @@ def warn_and_ask(yes: bool, warning: str, question: str) -> None:
         click.Abort: the answer was no.
     """
     note(f"warning: {warning}")
-    if not yes and sys.stdin.isatty():
+    if not yes and is_terminal(sys.stdin):
         click.confirm(question, abort=True, err=True)
 
 
@@ -346,10 +351,10 @@ class ProgressLine:
     """One live line on stderr, rewritten in place on a terminal; elsewhere a line every few seconds."""
 
     def __init__(self, *, quiet: bool, stream: TextIO | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._quiet = quiet
         self._stream = stream if stream is not None else sys.stderr
+        self._quiet = quiet or self._stream is None
         self._clock = clock
-        self._is_terminal = self._stream.isatty()
+        self._is_terminal = is_terminal(self._stream)
         self._shown_ms: int | None = None
         self._width = 0
 

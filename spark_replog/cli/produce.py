@@ -52,8 +52,8 @@ HANDLES_OPEN_MAX = 64
 def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     """Append lines or rows of FILES, or of standard input, to TOPIC.
 
-    A line of 'replog consume -f jsonl' is appended as the record that it describes: key, value, headers,
-    timestamp and partition. Any other line is a value.
+    With -i jsonl, a line of 'replog consume -f jsonl' is appended as the record that it describes: key, value,
+    headers, timestamp and partition. Any other line is a value.
 
     A table with a column 'value' gives its columns key, value, headers, partition and timestamp as they
     are (a time without a zone is UTC); of any other table a row becomes a JSON object.

@@ -23,6 +23,7 @@ from spark_replog.cli.output import (
     finding_items,
     finding_text,
     human_bytes,
+    is_terminal,
     item_of,
     item_table,
     note,
@@ -329,7 +330,7 @@ def _ask_before_new_roots(cluster: Cluster, plan: list[RootRepair]) -> None:
     new = [root for root in plan if root.condition.value == "lost"]
     for root in new:
         note(quoted(_action(cluster, root)))
-    if new and not sys.stdin.isatty():
+    if new and not is_terminal(sys.stdin):
         raise click.UsageError(
             f"a new root would be made for broker {', '.join(str(root.broker_id) for root in new)}. Bring the old one "
             "back (mount the disk, undo the rename), or add -y."

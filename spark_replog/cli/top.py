@@ -25,6 +25,7 @@ from spark_replog.cli.output import (
     finding_subject,
     human_bytes,
     human_time,
+    is_terminal,
     quoted,
     show,
     sparkline,
@@ -68,7 +69,7 @@ def top(checkpoints: tuple[str, ...], delay: float, count: int | None) -> int:
     last 15 minutes. If stdout is not a terminal it prints once; -f jsonl prints one object for each look.
     """
     settings = current_settings()
-    is_live = sys.stdout is not None and sys.stdout.isatty() and settings.format == "text" and count is None
+    is_live = is_terminal(sys.stdout) and settings.format == "text" and count is None
     if settings.format == "json" and (count or 1) > 1:
         raise click.UsageError("-f json prints one object: use -f jsonl for several looks")
     cluster = settings.open_cluster()
@@ -129,7 +130,7 @@ def _screen() -> Iterator[Callable[[float], str]]:
         termios = None  # type: ignore[assignment]
     signalled, signals = os.pipe()
     os.set_blocking(signals, False)
-    has_keys = termios is not None and sys.stdin is not None and sys.stdin.isatty()
+    has_keys = termios is not None and is_terminal(sys.stdin)
     keys = sys.stdin.fileno() if has_keys else -1
     before = termios.tcgetattr(keys) if has_keys else []
 

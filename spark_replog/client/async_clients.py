@@ -14,7 +14,7 @@ from spark_replog.client.consumer import Consumer
 from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.errors import FencedError
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
@@ -54,17 +54,26 @@ class _OnOneThread(Generic[C]):
 
     @property
     def _client(self) -> C:
-        assert self._made is not None, "use 'async with'"
+        if self._made is None:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, "this client is not open. Use it in 'async with'.")
         return self._made
 
     async def _call(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return await asyncio.wrap_future(self._start(call))
+
+    def _start(self, call: Callable[[], T]) -> Future[T]:
+        """Start a call on the client's thread. A closed client has none, and refuses the call at once."""
+        if not self._is_closed:
+            return self._thread.submit(call)
+        refused: Future[T] = Future()
+        refused.set_result(call())
+        return refused
 
     async def _close(self, close: Callable[[], None]) -> None:
         if self._made is not None and not self._is_closed:
             self._is_closed = True
             try:
-                await self._call(close)
+                await asyncio.wrap_future(self._thread.submit(close))
             finally:
                 self._thread.shutdown(wait=False)
 
@@ -209,7 +218,7 @@ class AsyncConsumer(_OnOneThread[Consumer]):
             ReplogError: as ``Consumer.poll``.
         """
         consumer = self._client
-        job = self._thread.submit(consumer.poll, timeout_ms, max_records)
+        job = self._start(lambda: consumer.poll(timeout_ms, max_records))
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:

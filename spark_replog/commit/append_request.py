@@ -150,7 +150,8 @@ _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
     Outcome.FENCED: (
         FencedError,
         ErrorCode.PRODUCER_FENCED,
-        "{}. The same query runs somewhere else: stop this one, or give each its own checkpoint.",
+        "{}. A newer run of the same query or program took over: stop this one, or give each its own checkpoint or "
+        "transactional.id.",
     ),
     Outcome.BELOW_FLOOR: (
         ReplogError,

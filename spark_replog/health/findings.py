@@ -94,7 +94,7 @@ def _partition_finding(topic: str, found: PartitionDescription) -> Finding | Non
         return None  # of a thousand nearly all
     where, out = f"{topic}-{found.partition}", found.out_of_sync
     resting = " ".join(str(each) for each in out if each in found.fenced)
-    remedy = "bring the roots back, then: replog coordinator run --once"
+    remedy = "bring the roots back; replica.rejoin.wait.ms (30 s) after they left: replog coordinator run --once"
     if resting:
         remedy = f"replog broker unfence {resting}"
     level, fault = Level.CRITICAL, Fault.NO_LEADER

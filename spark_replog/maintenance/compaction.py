@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config.registry import stored_topic_config
 from spark_replog.config.store import TopicConfig
-from spark_replog.errors import ReplogError
+from spark_replog.errors import ReplogError, unknown_partition
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
@@ -332,6 +332,7 @@ class Compactor:
             on_progress: called after each run.
 
         Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: one of `partitions`; nothing is changed.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: the last run may have been replaced. Nothing is lost
                 either way; compact again.
             ReplogError: the ledger does not answer.
@@ -370,10 +371,17 @@ class Compactor:
         yield from ahead
 
     def _cleanable(self, handle: TopicHandle, partitions: Sequence[int] | None) -> Sequence[int]:
-        """Return the partitions to compact by key."""
+        """Return the partitions to compact by key.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: one of `partitions`.
+        """
         ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
             topic = ledger.state.topics[handle.topic_id]
+            for each in partitions or ():
+                if not 0 <= each < len(topic.partitions):
+                    raise unknown_partition(handle.name, each, len(topic.partitions))
             is_compacted = "compact" in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy
             numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
         return [number for number in numbers if partitions is None or number in partitions]

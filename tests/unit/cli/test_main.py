@@ -136,6 +136,24 @@ def test_closed_pipe_ends_quietly(tmp_path, arguments):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("closed", "arguments", "exit_code", "reason"),
+    [
+        ("stdout", ["topic", "list"], 1, "REPLOG_ENVIRONMENT"),
+        ("stdin", ["topic", "delete", "orders"], 2, "add -y to confirm"),
+        ("stderr", ["store", "verify"], 0, ""),
+    ],
+)
+def test_a_stream_closed_before_the_start_is_not_a_terminal(
+    replog, tmp_path, monkeypatch, closed, arguments, exit_code, reason
+):
+    for setup in (["init"], ["topic", "create", "orders"]):
+        assert replog("-s", tmp_path / "store", *setup).exit_code == 0
+    monkeypatch.setattr(sys, closed, None)  # what Python makes of it
+    answer = replog("-s", tmp_path / "store", *arguments)
+    assert (answer.exit_code, reason in answer.err) == (exit_code, True)
+
+
 @pytest.mark.parametrize("format_name", ["text", "json", "jsonl"])
 @pytest.mark.parametrize("command", [("store", "info"), ("topic", "describe", "missing")])
 def test_full_stdout_is_said_once_on_stderr(replog, tmp_path, monkeypatch, format_name, command):

@@ -96,6 +96,19 @@ def test_compact(store, replog):
     assert replog("-s", store, "topic", "compact", "nothing", "-f", "json").exit_code == 1
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+@pytest.mark.parametrize("number", [2, -1])
+def test_compact_refuses_partitions_that_the_topic_does_not_have(store, replog, policy, number):
+    replog("-s", store, "topic", "create", "orders", "-p", 2, "-c", f"cleanup.policy={policy}")
+    with spark_replog.open(str(store)).producer() as producer:
+        for _ in range(3):
+            producer.send("orders", b"v", key=b"k", partition=1)
+            producer.flush()
+    answer = replog("-s", store, "topic", "compact", "orders", "--all", f"--partitions=0,{number}", "-f", "json")
+    assert (answer.exit_code, answer.items[0]["error"]) == (1, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert f"partitions 0 to 1, not {number}" in answer.items[0]["message"]
+
+
 def test_create_list_describe_delete(store, replog):
     made = replog(
         "-s",

@@ -169,3 +169,26 @@ def test_a_store_gives_both(tmp_path):
 
     with pytest.raises(InvalidConfigError):  # assigned and subscribed
         asyncio.run(main())
+
+
+def test_a_client_that_is_closed_or_was_not_opened_refuses_calls_with_a_code(orders):
+    async def code_of(call):
+        with pytest.raises(ReplogError) as refused:
+            await call
+        return refused.value.code
+
+    async def main():
+        producer = AsyncProducer(orders)
+        assert await code_of(producer.send("orders", b"v")) is ErrorCode.INVALID_REQUEST
+        consumer = AsyncConsumer(orders, "orders")
+        assert await code_of(consumer.poll()) is ErrorCode.INVALID_REQUEST
+        async with producer, consumer:
+            pass
+        assert await code_of(producer.send("orders", b"v")) is ErrorCode.REPLOG_PRODUCER_CLOSED
+        assert await code_of(producer.partitions_for("orders")) is ErrorCode.REPLOG_PRODUCER_CLOSED
+        assert await code_of(consumer.poll()) is ErrorCode.INVALID_REQUEST
+        assert await code_of(consumer.commit()) is ErrorCode.INVALID_REQUEST
+        await producer.close()
+        await consumer.close()
+
+    asyncio.run(main())
