@@ -118,7 +118,7 @@ class CallCounter:
     """Counts for one open store in one process. Thread-safe; a forked child starts from zero."""
 
     def __init__(self) -> None:
-        self._counts: dict[CallKey, list[int]] = {}
+        self._counts: dict[tuple[str, str, str], list[int]] = {}
         self._taken: CallTable = {}
         self._pid = os.getpid()
 
@@ -134,7 +134,7 @@ class CallCounter:
         is_retry: bool = False,
     ) -> None:
         """Count a request, answered or failed; `name` is the object's or folder's key, `body` the bytes written."""
-        key = CallKey(root, kind, purpose_of(kind, name, body))
+        key = root, kind, purpose_of(kind, name, body)
         with _lock:
             if self._pid != os.getpid():
                 self._counts, self._taken, self._pid = {}, {}, os.getpid()
@@ -146,7 +146,7 @@ class CallCounter:
     def read(self) -> dict[CallKey, Calls]:
         """Return all counts so far."""
         with _lock:
-            return {key: Calls(*counts) for key, counts in self._counts.items() if self._pid == os.getpid()}
+            return {CallKey(*key): Calls(*counts) for key, counts in self._counts.items() if self._pid == os.getpid()}
 
     def take(self) -> dict[CallKey, Calls]:
         """Return the counts since the last ``take``, for a task to report. One caller only."""

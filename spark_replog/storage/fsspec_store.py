@@ -25,7 +25,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import KEY
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key, size_bytes_of
 from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, client_of, is_inherited, settings_of
 
 CLIENTS = ("auto", "fsspec", "obstore")
@@ -166,7 +166,7 @@ class FsspecStore:
 
         EXISTS may mean this call's own bytes: clients repeat a request whose answer was lost.
         """
-        size_bytes = sum(memoryview(piece).nbytes for piece in pieces_of(data))
+        size_bytes = size_bytes_of(data)
         if size_bytes > self.size_bytes_max:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,

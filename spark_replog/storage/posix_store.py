@@ -15,7 +15,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key, size_bytes_of
 
 MAP_SIZE_BYTES_MIN = 65536
 """Ranges from this size on are mapped; for smaller ones, page faults cost more than the copy."""
@@ -77,8 +77,8 @@ class PosixStore:
         self._root = os.path.abspath(url.removeprefix("file://"))
         self._fsync = fsync
         self._is_local: bool | None = None
-        self._reached_folders: dict[str, tuple[int, int] | None] = {}
-        self._durable_folders: dict[str, tuple[int, int] | None] = {}
+        self._reached_folders: dict[str, tuple[int, int]] = {}
+        self._durable_folders: dict[str, tuple[int, int]] = {}
         """Device and inode of folders: those reached without a link, and those durable in their parents."""
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -127,8 +127,8 @@ class PosixStore:
         temp_name = f"{TEMP_PREFIX}{_temp_token}-{next(_temp_numbers)}"
         folder_fd = -1
         try:
-            folder_fd = self._open_folder(folder, make_last=make_parent, is_to_flush=self._fsync)
-            self._write_temp(folder_fd, temp_name, pieces_of(data))
+            folder_fd, above = self._open_folder(folder, make_last=make_parent, is_to_flush=self._fsync)
+            self._write_temp(folder_fd, above, temp_name, data)
             return self._publish(folder_fd, temp_name, name)
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS:
@@ -136,9 +136,12 @@ class PosixStore:
             raise self._unknown(error, key) from error
         finally:
             if folder_fd >= 0:
-                with suppress(OSError):
+                try:
                     os.unlink(temp_name, dir_fd=folder_fd)
-                os.close(folder_fd)
+                except OSError:
+                    pass  # never made, or swept
+                finally:
+                    os.close(folder_fd)
 
     def make_folder(self, key_prefix: str) -> None:
         """Make a folder and those above it below the root; an empty prefix makes the root itself.
@@ -155,7 +158,7 @@ class PosixStore:
                 return
             if KEY.fullmatch(inner) is None:
                 raise refused_key(inner, self.url)
-            os.close(self._open_folder(inner, make_all=True))
+            os.close(self._open_folder(inner, make_all=True)[0])
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
                 raise self._refused(error, key_prefix) from error
@@ -177,7 +180,7 @@ class PosixStore:
             raise refused_key(key.removesuffix("/"), self.url)
         folder, _, name = key.removesuffix("/").rpartition("/")
         try:
-            folder_fd = self._open_folder(folder)
+            folder_fd, _ = self._open_folder(folder)
             try:
                 if key.endswith("/"):
                     with suppress(OSError):  # not empty: a writer has created something in it
@@ -192,7 +195,7 @@ class PosixStore:
             raise self._read_failed(error, key) from error
 
     def _open_file(self, key: str) -> int | None:
-        """Return a descriptor of the file; None if its folder is known and has no such file.
+        """Return a descriptor of the file; None if it is absent from a known folder, or its folder from a known one.
 
         Usually costs one open of the file and one stat of the folder, which must be the same as when it was reached.
         """
@@ -207,16 +210,32 @@ class PosixStore:
                 return fd
             if fd is not None:
                 os.close(fd)
-        folder_fd = self._open_folder(folder)
+        elif self._is_absent(folder):
+            return None
+        folder_fd, _ = self._open_folder(folder)
         try:
             return os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
         finally:
             os.close(folder_fd)
 
+    def _is_absent(self, folder: str) -> bool:
+        """Return whether a folder is known to be absent: by one look for it, and one at the known folder above it."""
+        above = folder.rpartition("/")[0]
+        known = self._reached_folders.get(above)
+        if known is None:
+            return False
+        try:
+            os.lstat(f"{self._root}/{folder}")
+        except FileNotFoundError:
+            return _identity(f"{self._root}/{above}") == known
+        except OSError:  # opening it part by part gives the reason
+            return False
+        return False
+
     def _open_folder(
         self, folder: str, *, make_last: bool = False, make_all: bool = False, is_to_flush: bool = False
-    ) -> int:
-        """Return a descriptor of the folder, reached without a symbolic link on the way from the root.
+    ) -> tuple[int, os.stat_result]:
+        """Return a descriptor and the status of the folder, reached without a symbolic link on the way from the root.
 
         A folder that was once reached part by part is opened by its path and must be the same one: a link on the way
         could only lead to that same folder. With ``make_last`` or ``make_all``, the folders are durable in their
@@ -227,20 +246,23 @@ class PosixStore:
         """
         known = (self._durable_folders if make_last else self._reached_folders).get(folder)
         if known is not None and not make_all:
+            fd = -1
             try:
                 flags = _FLUSH_FLAGS if is_to_flush else _FOLDER_FLAGS
                 fd = os.open(f"{self._root}/{folder}", flags | os.O_NOFOLLOW)
+                found = os.fstat(fd)
+                if (found.st_dev, found.st_ino) == known:
+                    return fd, found
             except OSError:  # opening it part by part gives the reason
-                fd = -1
-            if fd >= 0 and _identity(fd) == known:
-                return fd
+                pass
             if fd >= 0:
                 os.close(fd)
         fd = os.open(self._root, _FOLDER_FLAGS)
-        parts = folder.split("/") if folder else []
         try:
-            for number, part in enumerate(parts):
-                if make_all or (make_last and number + 1 == len(parts)):
+            found = os.fstat(fd)
+            parts = folder.split("/") if folder else []
+            for count, part in enumerate(parts, 1):
+                if make_all or (make_last and count == len(parts)):
                     self._make_level(fd, part)
                 try:
                     inner_fd = os.open(part, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=fd)
@@ -250,35 +272,36 @@ class PosixStore:
                     raise
                 os.close(fd)
                 fd = inner_fd
-            found = _identity(fd)
+                found = os.fstat(fd)
+                self._reached_folders["/".join(parts[:count])] = found.st_dev, found.st_ino
         except BaseException:
             os.close(fd)
             raise
-        if folder:
-            self._reached_folders[folder] = found
-            if make_last:
-                self._durable_folders[folder] = found
-        return fd
+        if make_last:
+            self._durable_folders[folder] = found.st_dev, found.st_ino
+        return fd, found
 
-    def _write_temp(self, folder_fd: int, temp_name: str, pieces: Sequence[Buffer]) -> None:
-        is_large = sum(memoryview(piece).nbytes for piece in pieces) >= DIRECT_SIZE_BYTES_MIN
-        if is_large and self._is_local_disk():
+    def _write_temp(
+        self, folder_fd: int, above: os.stat_result, temp_name: str, data: Buffer | Sequence[Buffer]
+    ) -> None:
+        pieces = pieces_of(data)
+        if size_bytes_of(data) >= DIRECT_SIZE_BYTES_MIN and self._is_local_disk():
             fd = open_direct(temp_name, folder_fd)
-            if fd is not None and self._fill_temp(fd, folder_fd, pieces, write_direct):
+            if fd is not None and self._fill_temp(fd, above, pieces, write_direct):
                 return
             if fd is not None:
                 os.unlink(temp_name, dir_fd=folder_fd)
         fd = os.open(temp_name, _NEW_FILE_FLAGS, 0o644, dir_fd=folder_fd)
-        self._fill_temp(fd, folder_fd, pieces, _write_all)
+        self._fill_temp(fd, above, pieces, _write_all)
 
     def _fill_temp(
-        self, fd: int, folder_fd: int, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]
+        self, fd: int, above: os.stat_result, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]
     ) -> bool:
         """Write, flush and close the file; return False if this way of writing is refused."""
         try:
             if not write(fd, pieces):
                 return False
-            _take_mode(fd, os.fstat(folder_fd), _FILE_BITS)
+            _take_mode(fd, above, _FILE_BITS)
             if self._fsync:
                 # Also after direct writes: the disk's own cache and the file's length must be made durable.
                 os.fsync(fd)
@@ -352,7 +375,7 @@ class PosixStore:
 
         A folder sorts by its name with the slash, since 'a.b' is before 'a/x'.
         """
-        path_fd = self._open_folder(folder)
+        path_fd, _ = self._open_folder(folder)
         try:
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
         finally:
@@ -497,10 +520,10 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
     return (ours.st_ino, ours.st_dev) == (found.st_ino, found.st_dev)
 
 
-def _identity(place: int | str) -> tuple[int, int] | None:
-    """Return device and inode of a descriptor or a path; None if they cannot be read."""
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return device and inode of what a path names; None if they cannot be read."""
     try:
-        found = os.fstat(place) if isinstance(place, int) else os.lstat(place)
+        found = os.lstat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -553,7 +576,7 @@ def _fsync_folder(path_fd: int) -> None:
 
 
 def _write_all(fd: int, pieces: Sequence[Buffer]) -> bool:
-    rest = [view for view in (memoryview(piece).cast("B") for piece in pieces) if view.nbytes]
+    rest = [memoryview(piece).cast("B") for piece in pieces]
     first = 0
     while first < len(rest):
         written = os.writev(fd, rest[first : first + _WRITEV_PIECES_MAX])

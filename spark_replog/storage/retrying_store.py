@@ -8,7 +8,7 @@ from typing import TypeVar
 from spark_replog.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, ExponentialBackoff
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of, size_bytes_of
 
 T = TypeVar("T")
 
@@ -19,16 +19,9 @@ _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSE
 """Errors after which the same read would fail again: it is not repeated."""
 
 
-def _size_bytes(data: Buffer | Sequence[Buffer]) -> int:
-    """Return the bytes of a body, or of its pieces."""
-    if isinstance(data, (bytes, bytearray)):
-        return len(data)
-    return data.nbytes if isinstance(data, memoryview) else sum(memoryview(piece).nbytes for piece in data)
-
-
 def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
     view = memoryview(found).cast("B")
-    if view.nbytes != _size_bytes(pieces):
+    if view.nbytes != size_bytes_of(pieces):
         return False
     start = 0
     for piece in pieces:
@@ -87,7 +80,7 @@ class RetryingStore:
         unknown: ReplogError | None = None
         while True:
             try:
-                size_bytes = _size_bytes(data)
+                size_bytes = size_bytes_of(data)
                 self.calls.count(self.url, "create", key, size_bytes, body=data, is_retry=failed_count > 0)
                 if self.store.create(key, data, make_parent=make_parent) is CreateOutcome.CREATED:
                     return CreateOutcome.CREATED
@@ -147,7 +140,7 @@ class RetryingStore:
         try:
             found = self.store.get(key, start=start, size_bytes=size_bytes)
         finally:
-            self.calls.count(self.url, "get", key, 0 if found is None else _size_bytes(found), is_retry=is_retry)
+            self.calls.count(self.url, "get", key, 0 if found is None else size_bytes_of(found), is_retry=is_retry)
         return found
 
     def _look(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
@@ -156,7 +149,7 @@ class RetryingStore:
         Only for a large body: it may not need sending again, and a server may cut the connection in the middle of
         it if the name is taken, so that a repeated create would never get an answer.
         """
-        if _size_bytes(data) < LOOK_SIZE_BYTES_MIN:
+        if size_bytes_of(data) < LOOK_SIZE_BYTES_MIN:
             return None
         try:
             return self._judge_existing(key, data)
@@ -166,7 +159,7 @@ class RetryingStore:
     def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
         """Return whose bytes have the name; None if it is free after all (a delete, a misread 409)."""
         pieces = pieces_of(data)
-        found = self._get(key, 0, _size_bytes(pieces) + 1)
+        found = self._get(key, 0, size_bytes_of(pieces) + 1)
         if found is None:
             return None
         return CreateOutcome.CREATED if _is_same(found, pieces) else CreateOutcome.EXISTS
