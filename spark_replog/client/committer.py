@@ -282,7 +282,7 @@ class Committer:
         self._wake_up()
 
     def _start(self, ledger_id: LedgerId) -> None:
-        IO_POOL.submit_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
+        IO_POOL.post_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
 
     def _work(self, ledger_id: LedgerId) -> None:
         """Write entries until no object waits."""

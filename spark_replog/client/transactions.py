@@ -209,7 +209,7 @@ class TransactionCoordinator:
             self._move_to(TransactionState.ENDING)
         if self._append is None:
             self._append = self._make_append(self._parked, self._ledger_id)
-        IO_POOL.submit_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
+        IO_POOL.post_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
         return done
 
     def abort(self, error: ReplogError) -> None:

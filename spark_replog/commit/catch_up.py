@@ -76,7 +76,7 @@ class BackgroundRuns:
             before = self._runs.get(ledger.ledger_id, _Run.IDLE)
             self._runs[ledger.ledger_id] = _Run.RUNNING if before is _Run.IDLE else _Run.AGAIN
         if before is _Run.IDLE:
-            IO_POOL.submit_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
+            IO_POOL.post_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait until no run is left; return False on timeout."""

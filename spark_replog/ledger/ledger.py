@@ -362,7 +362,7 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(None)
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
-            IO_POOL.submit_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
+            IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
         return request
 
     def _drive_write(self, request: Request) -> None:

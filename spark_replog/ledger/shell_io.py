@@ -125,9 +125,8 @@ class RootIo:
 
     def start(self, operations: Sequence[Operation]) -> None:
         """Run operations, one lane per root; returns at once."""
-        pool = IO_POOL
         for operation in operations:
-            pool.submit_to(self._roots[operation.root].store.url, self._run, operation)
+            IO_POOL.post_to(self._roots[operation.root].store.url, self._run, operation)
 
     def take(self, timeout_ms: float) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the timeout."""

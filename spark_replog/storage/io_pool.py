@@ -8,6 +8,7 @@ its own pool. When the process ends, no further call begins: submitting one, or 
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -20,10 +21,13 @@ from spark_replog.daemon_thread import PROCESS_ENDING, DaemonThread
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 LANE_THREADS_MAX = 8
 THREAD_IDLE_SECONDS_MAX = 60.0
 
-_Job = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+_Job = tuple["Future[Any] | None", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""Without a future nobody waits for the call."""
 
 
 class _Lane:
@@ -44,8 +48,8 @@ class _Lane:
             if self._is_ended or PROCESS_ENDING.is_set():
                 raise SystemExit
             self._open_count += 1
-            self._jobs.put(job)
             if self._thread_count >= min(self._open_count, self._threads_max):
+                self._jobs.put(job)
                 return
             self._thread_count += 1
         thread = DaemonThread(self._serve, name=f"replog-io {self._name}", stop=self.end)
@@ -54,8 +58,13 @@ class _Lane:
         except RuntimeError:
             with self._lock:
                 self._thread_count -= 1
-                if self._thread_count == 0 and job[0].cancel():  # the next thread skips the cancelled job
+                if self._thread_count == 0:
+                    self._open_count -= 1
                     raise
+        with self._lock:
+            if self._is_ended:
+                raise SystemExit
+            self._jobs.put(job)
 
     def end(self) -> None:
         """Begin no further job, because the process ends."""
@@ -65,7 +74,7 @@ class _Lane:
             for _ in range(self._thread_count):
                 self._jobs.put(None)
         for job in left:
-            if job is not None and job[0].set_running_or_notify_cancel():
+            if job is not None and job[0] is not None and job[0].set_running_or_notify_cancel():
                 job[0].set_exception(SystemExit())
 
     def _serve(self) -> None:
@@ -82,7 +91,7 @@ class _Lane:
                 return
             future, function, args, kwargs = job
             result, error = None, None
-            is_wanted = future.set_running_or_notify_cancel()
+            is_wanted = future is None or future.set_running_or_notify_cancel()
             try:
                 if is_wanted:
                     result = function(*args, **kwargs)
@@ -90,7 +99,10 @@ class _Lane:
                 error = raised
             with self._lock:  # before the answer: whoever gets it may submit the next job
                 self._open_count -= 1
-            if error is not None:
+            if future is None:
+                if error is not None:
+                    _log.error("A call that nobody waits for ended with an error. Report it.", exc_info=error)
+            elif error is not None:
                 future.set_exception(error)
             elif is_wanted:
                 future.set_result(result)
@@ -126,12 +138,19 @@ class IoPool:
             A future; it can be cancelled while the call waits for a thread.
         """
         future: Future[T] = Future()
+        self._put(lane, (future, function, args, kwargs))
+        return future
+
+    def post_to(self, lane: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run the call on a lane; nobody waits for it. An error that it raises is logged."""
+        self._put(lane, (None, function, args, kwargs))
+
+    def _put(self, lane: str, job: _Job) -> None:
         found = self._lanes.get(lane)
         if found is None:
             with self._lock:
                 found = self._lanes.setdefault(lane, _Lane(lane, self._lane_threads_max))
-        found.put((future, function, args, kwargs))
-        return future
+        found.put(job)
 
 
 IO_POOL = IoPool()

@@ -313,14 +313,15 @@ def test_commits_write_snapshots_within_their_time(make_store):
 def test_of_threads_that_saw_a_snapshot_due_one_freezes_the_state(make_store, monkeypatch):
     """A second frozen state would take the first one's place, which then has to be restored from its pages."""
     writer, jobs, frozen = paged(make_store(3), ALWAYS), [], []
-    freeze, submit_to = writer.ledger.state.freeze, IO_POOL.submit_to
+    freeze, post_to = writer.ledger.state.freeze, IO_POOL.post_to
 
-    def submit(lane, function, *args, **kwargs):
+    def post(lane, function, *args, **kwargs):
         if lane.startswith("snapshots of"):
-            return jobs.append(function)
-        return submit_to(lane, function, *args, **kwargs)
+            jobs.append(function)
+        else:
+            post_to(lane, function, *args, **kwargs)
 
-    monkeypatch.setattr(IO_POOL, "submit_to", submit)
+    monkeypatch.setattr(IO_POOL, "post_to", post)
     monkeypatch.setattr(writer.ledger.state, "freeze", lambda: frozen.append(freeze()) or frozen[-1])
     fill(writer, 0, 10)
     assert len(jobs) > 2

@@ -186,12 +186,41 @@ def test_a_lane_that_has_ended_begins_nothing():
         begun.set()
         return release.wait(5)
 
+    posted = []
     held, waiting = pool.submit_to("a", hold), pool.submit_to("a", int)
+    pool.post_to("a", posted.append, 1)
     assert begun.wait(5)
     pool._lanes["a"].end()
     with pytest.raises(SystemExit):
         waiting.result(5)
     with pytest.raises(SystemExit):
         pool.submit_to("a", int)
+    with pytest.raises(SystemExit):
+        pool.post_to("a", posted.append, 2)
     release.set()
-    assert held.result(5) is True
+    assert held.result(5) is True and not posted
+
+
+def test_a_posted_call_runs_and_its_error_is_logged(caplog):
+    pool = IoPool(lane_threads_max=1)
+    pool.post_to("a", divmod, 1, 0)
+    seen = []
+    pool.post_to("a", seen.append, 7)
+    assert pool.submit_to("a", list, seen).result(5) == [7]
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
+
+
+def test_a_lane_that_ends_while_a_thread_starts_begins_nothing(monkeypatch):
+    pool, start, seen = IoPool(), threading.Thread.start, []
+
+    def start_and_end(thread):
+        start(thread)
+        thread.stop()
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_end)
+    with pytest.raises(SystemExit):
+        pool.post_to("a", seen.append, 7)
+    for thread in threading.enumerate():
+        if thread.name == "replog-io a":
+            thread.join(5)
+    assert not seen

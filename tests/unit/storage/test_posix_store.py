@@ -495,6 +495,14 @@ class TestSymbolicLinks:
             with pytest.raises(ReplogError, match="symbolic link"):
                 store.get(key)
 
+    def test_an_absent_folder_is_not_looked_for_through_a_link(self, store, root, outside):
+        (root / "j" / "inner").mkdir()
+        assert store.get("j/inner/absent/a") is None
+        os.rename(root / "j" / "inner", root / "j" / "inner.away")
+        (root / "j" / "inner").symlink_to(outside)
+        with pytest.raises(ReplogError, match="symbolic link"):
+            store.get("j/inner/absent/a")
+
     def test_another_folder_in_the_place_of_a_known_one_is_read(self, store, root):
         store.create("j/000001/a", b"x", make_parent=True)
         assert store.get("j/000001/a") == b"x"
@@ -503,17 +511,18 @@ class TestSymbolicLinks:
         (root / "j" / "000001" / "a").write_bytes(b"y")
         assert store.get("j/000001/a") == b"y" and store.get("j/000001/b") is None
 
-    def test_an_absent_file_of_a_known_folder_costs_two_looks(self, store, monkeypatch):
+    @pytest.mark.parametrize("key, cost", [("j/b", ["open", "lstat"]), ("j/absent/b", ["lstat", "lstat"])])
+    def test_an_absent_file_or_folder_in_a_known_folder_costs_two_looks(self, store, monkeypatch, key, cost):
         store.create("j/a", b"x")
-        assert store.get("j/b") is None
+        assert store.get(key) is None
         looks = []
         for name in ("open", "stat", "lstat", "fstat", "close"):
             real = getattr(os, name)
             monkeypatch.setattr(
                 os, name, lambda *a, _real=real, _name=name, **k: (looks.append(_name), _real(*a, **k))[1]
             )
-        assert store.get("j/b") is None
-        assert looks == ["open", "lstat"]
+        assert store.get(key) is None
+        assert looks == cost
 
     def test_the_root_itself_may_be_a_link(self, root, tmp_path):
         (tmp_path / "name").symlink_to(root)
