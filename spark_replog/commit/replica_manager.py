@@ -353,9 +353,10 @@ class ReplicaManager:
         for thread in threads:
             thread.join()
         throttle_ms = self._throttle(requests, responses)
-        if throttle_ms:
-            self._cluster.clock.sleep_ms(throttle_ms)
-        return {each: replace(responses[each], throttle_time_ms=throttle_ms) for each in requests}
+        if not throttle_ms:
+            return responses
+        self._cluster.clock.sleep_ms(throttle_ms)
+        return {each: replace(response, throttle_time_ms=throttle_ms) for each, response in responses.items()}
 
     def prepare(self) -> None:
         """Begin to read the ACLs and quotas of an append whose objects are being put now; returns at once."""

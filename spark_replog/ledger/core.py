@@ -93,6 +93,8 @@ class Phase(Enum):
     """The value is decided; the remaining roots get `grace_ms`."""
     DONE = "done"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
 
 TRANSITIONS: dict[Phase, set[Phase]] = {
     Phase.IDLE: {Phase.SYNC, Phase.READY, Phase.LEAD},

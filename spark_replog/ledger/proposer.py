@@ -164,4 +164,4 @@ class Proposer:
     def _known(self) -> tuple[LastKnown, ...]:
         if self.is_single:
             return ()
-        return tuple(view.last for view in self.prefix.views)
+        return tuple([view.last for view in self.prefix.views])

@@ -361,7 +361,7 @@ class DecidedPrefix:
         # A journal whose hash chain has not begun may be another ledger's.
         heard = [number for number, view in enumerate(self.views) if view.matched > NO_INDEX or view.entries]
         for other in range(len(known)):
-            named = sorted(self._named_by[other][witness] for witness in heard if witness != other)
+            named = sorted([self._named_by[other][witness] for witness in heard if witness != other])
             if named:
                 self.named[other] = named[-2:][0]
 
@@ -442,7 +442,7 @@ class DecidedPrefix:
                 Values above it are kept too while there is room. Without room, values up to it are dropped, and roots
                 that lack them get a marker.
         """
-        limit = held = min(folded_length, self.length - 1, min(view.matched for view in self.views) + 1)
+        limit = held = min(folded_length, self.length - 1, min([view.matched for view in self.views]) + 1)
         if snapshot_index is not None:
             is_full = len(self.payloads) > PAYLOADS_KEPT_MAX or self.payload_bytes > PAYLOADS_KEPT_BYTES_MAX
             after = min(snapshot_index + 1, folded_length, self.length - 1)

@@ -123,6 +123,8 @@ class Standing(Enum):
     RETIRED = "retired"
     """It holds `out`; this process never uses it again."""
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
 
 _AFTER_READ = {Standing.OUTDATED, Standing.KNOWN, Standing.FRESH, Standing.UNVERIFIED, Standing.FORGOT}
 TRANSITIONS: dict[Standing, set[Standing]] = {

@@ -137,13 +137,17 @@ class SequencedAppend(Append):
     batches: tuple[BatchSequence, ...]
     """In the order of each partition's rows; ignored if the partition has no section."""
 
-    def batches_by_place(self) -> dict[tuple[str, int], list[BatchSequence]]:
-        """Return the batches of each (topic id, partition) that has rows."""
-        found: dict[tuple[str, int], list[BatchSequence]] = {place: [] for place in self.row_counts}
+    batches_by_place: Mapping[PartitionKey, list[BatchSequence]] = field(init=False, repr=False, compare=False)
+    """The batches of each partition that has rows; computed once."""
+
+    def __post_init__(self) -> None:
+        Append.__post_init__(self)
+        found: dict[PartitionKey, list[BatchSequence]] = {place: [] for place in self.row_counts}
         for batch in self.batches:
-            if (batch.topic_id, batch.partition) in found:
-                found[batch.topic_id, batch.partition].append(batch)
-        return found
+            place = (batch.topic_id, batch.partition)
+            if place in found:
+                found[place].append(batch)
+        object.__setattr__(self, "batches_by_place", found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,23 +67,25 @@ class OwnPuts:
     """This process's newest puts of data objects. Thread-safe without a lock, since a fork could inherit it held."""
 
     def __init__(self) -> None:
-        self._puts: dict[tuple[BrokerId, str], Future[None]] = {}
+        self._puts: dict[tuple[BrokerId, str], Future[bool]] = {}
         self._order: deque[tuple[BrokerId, str]] = deque()
 
-    def begin(self, broker_id: BrokerId, key: str, put: Future[None]) -> None:
-        """Remember a put until it fails; a repeated put replaces the earlier attempt."""
+    def begin(self, broker_id: BrokerId, key: str, put: Future[bool]) -> None:
+        """Remember a put; a repeated put replaces the earlier attempt.
+
+        Args:
+            put: whether it succeeded. Without an error, which would keep the object's bytes alive.
+        """
         name = broker_id, key
         self._puts[name] = put
         self._order.append(name)
         if len(self._order) > OWN_PUTS_MAX:
             self._puts.pop(self._order.popleft(), None)
-        # An error keeps its frames alive, and with them the object's bytes.
-        put.add_done_callback(lambda done: self._puts.pop(name, None) if done.exception() else None)
 
     def wait(self, broker_id: BrokerId, key: str) -> bool:
         """Wait for this process's put of an object, if any; return whether it succeeded."""
         put = self._puts.get((broker_id, key))
-        return put is not None and put.exception() is None
+        return put is not None and put.exception() is None and put.result()
 
 
 class BrokerSet:

@@ -88,6 +88,8 @@ class RequestState(Enum):
     DROPPED = "dropped"
     """Nothing: no root holds it, and acks=0 does not retry."""
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
 
 TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = {
     RequestState.PUTTING: frozenset({RequestState.COPIED, RequestState.FAILED, RequestState.DROPPED}),

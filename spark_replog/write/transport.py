@@ -90,8 +90,8 @@ class PutTransport:
         sequence: int,
         attempt: int,
         check_root: bool,
-    ) -> None:
-        """Put the object and answer; the call's own outcome is for ``OwnPuts``."""
+    ) -> bool:
+        """Put the object and answer; return for ``OwnPuts`` whether the root holds it."""
         error: ReplogError | None = None
         try:
             if check_root or broker_id in self._brokers.root_ids:  # a root that was replaced may be back
@@ -106,15 +106,14 @@ class PutTransport:
                 )
         except ReplogError as raised:
             error = raised if raised.code is ErrorCode.REPLOG_ROOT_STALE else self._staleness(broker_id) or raised
-            raise error from raised.__cause__
         except BaseException as raised:
             error = ReplogError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
                 f"the put on broker {broker_id} ended with {type(raised).__name__}: {raised}. Please report it.",
             )
-            raise error from raised
-        finally:
-            self._answers.put(PutResult(sequence, broker_id, attempt, check_root, error))
+            error.__cause__ = raised
+        self._answers.put(PutResult(sequence, broker_id, attempt, check_root, error))
+        return error is None
 
     def _staleness(self, broker_id: BrokerId) -> ReplogError | None:
         """Return REPLOG_ROOT_STALE if the root is away or replaced: such a root gets no retry."""

@@ -132,8 +132,8 @@ def encode_append(writer: Writer, append: Append) -> None:
         _encode_sections(writer, item.sections, topic_numbers, base_ms)
 
 
-def decode_append(reader: Reader) -> Append:
-    """Read an append's body."""
+def decode_append(reader: Reader, batches: tuple[BatchSequence, ...] | None = None) -> Append:
+    """Read an append's body; with batches it is a sequenced append's."""
     flags = reader.byte()
     kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
     producer_id = reader.text()
@@ -145,7 +145,9 @@ def decode_append(reader: Reader) -> Append:
     if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
         raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
     objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
-    return Append(identity, principal, client_id, append_time_ms, objects)
+    if batches is None:
+        return Append(identity, principal, client_id, append_time_ms, objects)
+    return SequencedAppend(identity, principal, client_id, append_time_ms, objects, batches)
 
 
 def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
@@ -159,7 +161,7 @@ def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
     encode_append(writer, append)
 
 
-def decode_sequenced_append(reader: Reader) -> SequencedAppend:
+def decode_sequenced_append(reader: Reader) -> Append:
     """Read a sequenced append's body."""
     topics = _TOPIC_IDS.read(reader)
     count = reader.row_count()
@@ -169,10 +171,7 @@ def decode_sequenced_append(reader: Reader) -> SequencedAppend:
     if count and (max(max(column) for column in columns) >= SEQUENCE_COUNT or min(columns[4]) < 1):
         raise corrupt("a batch has no rows, or a number above 2**31 - 1")
     batches = tuple(BatchSequence(topics[number], *fields) for number, *fields in zip(*columns, strict=True))
-    plain = decode_append(reader)
-    return SequencedAppend(
-        plain.identity, plain.principal, plain.client_id, plain.append_time_ms, plain.objects, batches
-    )
+    return decode_append(reader, batches)
 
 
 def encode_replace(writer: Writer, command: Replace) -> None:

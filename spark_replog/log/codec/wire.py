@@ -94,7 +94,11 @@ class Writer:
         """Append several columns of equal length."""
         assert len({len(each) for each in columns}) <= 1, [len(each) for each in columns]
         for values in columns:
-            self.column(values)
+            if len(values) == 1:
+                self.byte(0)
+                self.uint(values[0])
+            else:
+                self.column(values)
 
     def column(self, values: Sequence[int]) -> None:
         """Append integers >= 0 as: byte width, smallest value, each value minus it in that width.
@@ -102,10 +106,6 @@ class Writer:
         A constant column takes width 0. The row count is not written.
         """
         if not values:
-            return
-        if len(values) == 1:
-            self.byte(0)
-            self.uint(values[0])
             return
         base = min(values)
         width = ((max(values) - base).bit_length() + 7) // 8
@@ -236,6 +236,10 @@ class Reader:
         """Take row_count integers written by `Writer.column`."""
         if not row_count:
             return []
+        data, at = self._data, self._position
+        if at + 1 < len(data) and not data[at] and data[at + 1] < 0x80:  # most columns of small appends
+            self._position = at + 2
+            return [data[at + 1]] * row_count
         width = self.byte()
         if width > COLUMN_WIDTH_BYTES_MAX:
             raise corrupt(f"a column is {width} bytes wide")

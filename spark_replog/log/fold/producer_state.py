@@ -143,7 +143,7 @@ class SequenceTable:
             return None
         ranges: dict[Place, tuple[int, int]] = {}
         new_count = found_count = 0
-        for place, batches in append.batches_by_place().items():
+        for place, batches in append.batches_by_place.items():
             sequences = known.partitions.get(place)
             for batch in batches:
                 found = None if sequences is None else sequences.find(batch)
@@ -174,7 +174,7 @@ class SequenceTable:
         """Return why an append that is not a duplicate is refused, or None."""
         known = self._producers.get(append.identity.producer_id)
         counts = append.row_counts
-        for place, batches in append.batches_by_place().items():
+        for place, batches in append.batches_by_place.items():
             if sum(batch.row_count for batch in batches) != counts[place]:
                 return Outcome.INVALID, f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
             refused = _judge_partition(known, batches)
@@ -189,8 +189,8 @@ class SequenceTable:
         if known is None:
             known = self._producers[identity.producer_id] = SequencedProducer()
             known.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
-        before = {place: known.partitions.get(place) for place in append.batches_by_place()}
-        for place, batches in append.batches_by_place().items():
+        before = {place: known.partitions.get(place) for place in append.batches_by_place}
+        for place, batches in append.batches_by_place.items():
             # An append is repeated as a whole, so all of the newest one must be found again.
             kept_count = max(BATCHES_KEPT, len(batches))
             offset = ranges[place][0]

@@ -230,7 +230,7 @@ def test_only_replicas_that_are_out_of_sync_are_throttled(roots: Roots) -> None:
 
 def test_a_put_of_this_process_is_waited_for_and_not_repeated(roots: Roots) -> None:
     job = job_of(roots, b"rows", (0,))
-    put: Future[None] = Future()
+    put: Future[bool] = Future()
     roots.own_puts.begin(1, job.storage_key, put)
     done: list[str] = []
     copying = threading.Thread(target=lambda: (fetcher_of(roots).copy(job, 1), done.append("copied")), daemon=True)
@@ -238,20 +238,20 @@ def test_a_put_of_this_process_is_waited_for_and_not_repeated(roots: Roots) -> N
     copying.join(0.05)
     assert done == [] and roots.stores[1].get(job.storage_key) is None
     first = roots.stores[1].create(job.storage_key, b"ROWS", make_parent=True)  # what the put wrote is left as it is
-    put.set_result(None)
+    put.set_result(True)
     copying.join(10)
     assert done == ["copied"] and first.name == "CREATED"
     assert bytes(roots.stores[1].get(job.storage_key)) == b"ROWS"
 
 
-@pytest.mark.parametrize("error", [None, RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "lost.")])
-def test_a_put_of_this_process_that_is_not_on_the_root_is_copied(roots: Roots, error: ReplogError | None) -> None:
+@pytest.mark.parametrize("outcome", [True, False, SystemExit()])
+def test_a_put_of_this_process_that_is_not_on_the_root_is_copied(roots: Roots, outcome: bool | SystemExit) -> None:
     job = job_of(roots, b"rows", (0,))
-    put: Future[None] = Future()
+    put: Future[bool] = Future()
     roots.own_puts.begin(1, job.storage_key, put)
-    if error is None:
-        put.set_result(None)  # on a folder that was in the root's place
+    if isinstance(outcome, bool):
+        put.set_result(outcome)  # True: on a folder that was in the root's place
     else:
-        put.set_exception(error)
+        put.set_exception(outcome)
     fetcher_of(roots).copy(job, 1)
     assert bytes(roots.stores[1].get(job.storage_key)) == b"rows"
