@@ -4,15 +4,16 @@
         [--records FILE] [--sweep-mb 30] [--minutes 12]
 
 --minutes: rounds and points of the plots that do not fit in are left out; the table has at least one round.
---sweep-mb: payload of each point of the plots by partitions and by the size of a value, 0 for none; their peers are
-replog and Kafka with three roots or brokers, and parquet.
+--sweep-mb: payload of each point of the plots by partitions, by the size of a value and by tasks that write side by
+side, 0 for none; their peers are replog and Kafka with three roots or brokers, and parquet.
 
 Kafka 4.1 in KRaft mode, its Spark connector and Delta come from Maven Central by ``mvn``, once per cache folder
 (``REPLOG_PEERS_CACHE``). Brokers listen on loopback, and are stopped (SIGSTOP) while others have their turn. A peer
-that cannot be had or does not start is left out, and a line says why. The first round warms up. Seconds are of a whole
-write or read; processor seconds and peak memory of Spark's JVM with its heap, its Python workers and the peer's own
-brokers; bytes are what lies on disk, by payload byte and replica. Kafka runs as it flushes by default, and once with a
-flush after every message batch (``fsync``), as replog does.
+that cannot be had or does not start is left out, and a line says why. The first round warms up. Each turn begins with
+a write that is not counted: brokers that were stopped are slow at first, and Spark may have ended its idle Python
+workers. Seconds are of a whole write or read; processor seconds and peak memory of Spark's JVM with its heap, its
+Python workers and the peer's own brokers; bytes are what lies on disk, by payload byte and replica. Kafka runs as it
+flushes by default, and once with a flush after every message batch (``fsync``), as replog does.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ SWEEP_ROUNDS = 2
 BASE_SHARE = 0.6
 """Of the time that a run may take, for the table."""
 SETTLE_SECONDS = 0.5
+WARM_SHARE = 4
+"""A turn begins with a quarter of its rows into a topic of their own."""
 COLORS = {"replog, 3 roots": "#c87838", "Kafka, 3 brokers": "#4878a8", "parquet": "#489858"}
 _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 JARS: dict[str, list[tuple[str, str, str]]] = {
@@ -231,16 +234,27 @@ def awake(pids: Sequence[int]) -> Iterator[None]:
 
 
 class Shape(NamedTuple):
-    """What is written: partitions of the topic, bytes of a value, rows."""
+    """What is written: partitions of the topic, bytes of a value, rows, and the tasks that write side by side."""
 
     partitions: int
     value_bytes: int
     rows: int
+    writers: int = TASKS
 
     @property
     def topic(self) -> str:
         """Return the name of its topic."""
-        return f"p{self.partitions}-v{self.value_bytes}"
+        return f"p{self.partitions}-v{self.value_bytes}-w{self.writers}"
+
+    def frame(self, spark: SparkSession, rows: int) -> DataFrame:
+        """Return some of its rows, computed once."""
+        text = "concat('order ', id, ' of customer ', id % 1000, ' is on its way to the warehouse')"
+        found = spark.range(0, rows, 1, self.writers).selectExpr(
+            "cast(id % 10000 as string) key", f"rpad({text}, {self.value_bytes}, '.') value"
+        )
+        found = found.cache()
+        found.count()
+        return found
 
 
 def replog_peer(folder: Path, replicas: int, compression: str = "none") -> Peer:
@@ -312,12 +326,7 @@ def run_shape(
         ends: moment of the monotonic clock from which on no round but the first two begins.
         missing: gets the peers that failed, with the reason; the others go on.
     """
-    text = "concat('order ', id, ' of customer ', id % 1000, ' is on its way to the warehouse')"
-    frame = spark.range(0, shape.rows, 1, TASKS).selectExpr(
-        "cast(id % 10000 as string) key", f"rpad({text}, {shape.value_bytes}, '.') value"
-    )
-    frame = frame.cache()
-    frame.count()
+    frame, few = shape.frame(spark, shape.rows), shape.frame(spark, shape.rows // WARM_SHARE)
     found: list[dict[str, Any]] = []
     here = dict(peers)
     for number in range(rounds + 1):
@@ -329,6 +338,9 @@ def run_shape(
                 with awake(peer.pids):
                     if not number:
                         peer.make(shape.topic, shape.partitions)
+                        peer.make(f"{shape.topic}-warm", shape.partitions)
+                    peer.write(few, f"{shape.topic}-warm")
+                    bytes_before = bytes_in(peer.folder)
                     write = partial(peer.write, frame, shape.topic)
                     wrote = run_case(f"{name}, {shape.topic}, write", write, others)
                     sink = peer.read(spark, shape.topic).write.format("noop").mode("overwrite")
@@ -340,13 +352,14 @@ def run_shape(
                 continue
             for key in ("seconds", "cpu_seconds"):  # a read takes all that was written so far
                 took[key] /= number + 1
-            ratio = bytes_in(peer.folder) / peer.replicas / (shape.rows * shape.value_bytes) / (number + 1)
+            ratio = (bytes_in(peer.folder) - bytes_before) / peer.replicas / (shape.rows * shape.value_bytes)
             if number:
                 found += [
                     {"peer": name, "case": case, **shape._asdict(), **each, "bytes_ratio": ratio}
                     for case, each in (("write", wrote), ("read", took))
                 ]
     frame.unpersist()
+    few.unpersist()
     return found
 
 
@@ -365,7 +378,7 @@ def plot(title: str, bars: dict[str, float], unit: str) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">\n{body}\n</svg>\n'
 
 
-def line_plot(title: str, unit: str, points: dict[str, dict[int, float]]) -> str:
+def line_plot(title: str, points: dict[str, dict[int, float]]) -> str:
     """Return lines as SVG, the horizontal axis by its logarithm: peer -> {x: y}."""
     xs = sorted({x for line in points.values() for x in line})
     top = max((y for line in points.values() for y in line.values()), default=1) or 1
@@ -380,7 +393,6 @@ def line_plot(title: str, unit: str, points: dict[str, dict[int, float]]) -> str
         y = 30 + height * (1 - part / 4)
         lines.append(f'<line x1="{left}" y1="{y:.1f}" x2="{left + width}" y2="{y:.1f}" stroke="#ddd"/>')
         lines.append(f'<text x="{left - 4}" y="{y + 4:.1f}" text-anchor="end">{top * part / 4:,.2f}</text>')
-    lines.append(f'<text x="4" y="28">{escape(unit)}</text>')
     for number, (name, line) in enumerate(points.items()):
         corners = " ".join(f"{at_x[x]:.1f},{30 + height * (1 - y / top):.1f}" for x, y in sorted(line.items()))
         color, y = COLORS.get(name, "#888"), 44 + 18 * number
@@ -433,7 +445,7 @@ def draw(plots: Path, base: list[dict[str, Any]], sweeps: dict[str, list[dict[st
             if points:
                 title = f"{case}: MB of values a second by {by.replace('_', ' ')}"
                 name = f"peers-{case}-{by.replace('_', '-')}.svg"
-                (plots / name).write_text(line_plot(title, "MB/s", points), encoding="utf-8")
+                (plots / name).write_text(line_plot(title, points), encoding="utf-8")
 
 
 def found_jars(without: list[str], missing: dict[str, str]) -> dict[str, Path]:
@@ -501,6 +513,7 @@ def main() -> None:
         shapes = {
             "value_bytes": [Shape(TASKS, each, size // each) for each in (20, 500, 5_000, 50_000)],
             "partitions": [Shape(each, VALUE_BYTES, size // VALUE_BYTES) for each in (1, 8, 32, 128)],
+            "writers": [Shape(16, VALUE_BYTES, size // VALUE_BYTES, each) for each in (1, 2, 4, 8)],
         }
         sweeps: dict[str, list[dict[str, Any]]] = {}
         for by, shape in ((by, shape) for by, all_ in (shapes if size else {}).items() for shape in all_):

@@ -26,6 +26,10 @@ PROGRAMS = {
     "latest_offset": ["--calls", "300", "--appends", "100"],
     "read_tasks": [],
     "log_fold": [],
+    "consumer_plan": [],
+    "producer_murmur2": [],
+    "producer_memory": ["--gib", "0.5"],
+    "ledger_entry_size": [],
     "micro_batch": ["--batches", "50", "--rounds", "1"],
     "spark_throughput": ["--rows", "2000000", "--rounds", "3"],
 }
