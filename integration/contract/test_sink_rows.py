@@ -181,7 +181,7 @@ def test_a_frame_read_from_the_log_goes_back_to_its_topic_unless_told_otherwise(
             "[INVALID_RECORD] 1 headers have a null key",
         ),
         ("select 'a' value, -1 partition", "[INVALID_PARTITIONS]"),
-        ("select 'a' value, 9 partition", "names partition 9, but topic 'strict' has 2"),
+        ("select 'a' value, 9 partition", "names partition 9, but topic 'strict' has partitions 0 to 1"),
     ],
 )
 def test_refused_rows(spark, store, query, text):

@@ -365,7 +365,7 @@ def _action(cluster: Cluster, root: RootRepair) -> str:
 
 
 @store.command("gc", examples=["-s ./store store gc --dry-run", "-s ./store store gc --now"])
-@click.option("--dry-run", is_flag=True, help="Show each file that would be deleted, and why; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show each file that is garbage, and why; apply no retention.")
 @click.option(
     "--now",
     is_flag=True,
@@ -393,7 +393,7 @@ def gc(dry_run: bool, now: bool) -> int:
     collector = GarbageCollector(
         cluster,
         on_file=found.append if dry_run else lambda _: None,
-        on_progress=lambda report: line.update(f"deleted {report.files.total()} files"),
+        on_progress=lambda report: line.update(f"{'found' if dry_run else 'deleted'} {report.files.total()} files"),
         is_dry_run=dry_run,
         is_floor_raised=now,
     )

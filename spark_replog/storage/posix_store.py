@@ -11,6 +11,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
@@ -472,7 +473,7 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
     Args:
         url: of the root, as in ``PosixStore``.
         min_age_ms: since the file's last change, by the file system's own clock.
-        is_dry_run: only count.
+        is_dry_run: only count, by this machine's clock; writes nothing, so a read-only root will do.
 
     Raises:
         ReplogError: REPLOG_STORE_REFUSED: the root is read-only or another user's; some files may be removed.
@@ -480,8 +481,9 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
     root = os.path.abspath(url.removeprefix("file://"))
     swept_count = 0
     try:
-        os.utime(root)  # the server's time on NFS
-        now = os.stat(root).st_mtime
+        if not is_dry_run:
+            os.utime(root)  # the server's time on NFS
+        now = SYSTEM_CLOCK.now_ms() / 1000 if is_dry_run else os.stat(root).st_mtime
         for _, _, names, folder_fd in os.fwalk(root):
             for name in names:
                 if name.startswith(TEMP_PREFIX):

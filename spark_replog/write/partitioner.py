@@ -445,8 +445,8 @@ class TopicPartitioner:
         if highest >= self._partition_count:
             raise InvalidConfigError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{chooser} names partition {highest}, but topic '{self._topic}' has {self._partition_count}. "
-                "Correct or drop the column, or add partitions.",
+                f"{chooser} names partition {highest}, but topic '{self._topic}' has partitions 0 to "
+                f"{self._partition_count - 1}. Correct the number, drop the column, or add partitions.",
                 topic=self._topic,
                 partition=highest,
                 count=self._partition_count,

@@ -258,6 +258,17 @@ class TestSweep:
         store.delete("j/0")
         assert not old.exists()
 
+    def test_a_dry_run_counts_them_on_a_read_only_root(self, store, temp_files, monkeypatch):
+        old, _ = temp_files(old=100, young=50)
+
+        def read_only(*args, **kwargs):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        for name in ("utime", "unlink"):
+            monkeypatch.setattr(os, name, read_only)
+        assert posix_store.sweep_temp_files(store.url, 75_000, is_dry_run=True) == 1
+        assert old.exists()
+
     def test_a_file_from_the_future_makes_no_other_one_old(self, store, root, temp_files):
         (root / "j" / "0").write_bytes(b"x")
         os.utime(root / "j" / "0", (2**32, 2**32))
