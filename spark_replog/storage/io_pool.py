@@ -100,7 +100,7 @@ class _Lane:
             with self._lock:  # before the answer: whoever gets it may submit the next job
                 self._open_count -= 1
             if future is None:
-                if error is not None:
+                if error is not None and not isinstance(error, SystemExit):  # as a call that the process's end stops
                     _log.error("A call that nobody waits for ended with an error. Report it.", exc_info=error)
             elif error is not None:
                 future.set_exception(error)

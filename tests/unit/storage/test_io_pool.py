@@ -204,6 +204,7 @@ def test_a_lane_that_has_ended_begins_nothing():
 def test_a_posted_call_runs_and_its_error_is_logged(caplog):
     pool = IoPool(lane_threads_max=1)
     pool.post_to("a", divmod, 1, 0)
+    pool.post_to("a", sys.exit)
     seen = []
     pool.post_to("a", seen.append, 7)
     assert pool.submit_to("a", list, seen).result(5) == [7]
