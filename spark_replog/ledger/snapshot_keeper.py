@@ -170,13 +170,16 @@ class SnapshotKeeper:
         try:
             assert self._names is not None
             names = self._names.result()
+            # The decided one is usually the second newest.
+            ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in sorted(names)[-2:-1]}
             newest = self._io.newest_head(names)
             if newest is None or newest[1].decided.no == 0:
                 return
             name, head = newest
             if (decided := head.decided.name) in names:  # if not, it was deleted, so a newer one is decided
                 with suppress(PageMissingError):
-                    name, head = decided, self._io.load_head(decided)
+                    found = ahead.get(decided)
+                    name, head = decided, self._io.load_head(decided) if found is None else found.result()
             if head.base.index > self._state.applied_index:
                 self._restore(name, head)
         except UnsupportedFormatError:
@@ -388,17 +391,19 @@ class SnapshotKeeper:
             self._busy.release()
 
     def _work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
-        start_ms = self._clock.monotonic_ms()
+        start_ms, factor = self._clock.monotonic_ms(), self._settings.snapshot_rest_factor
         try:
             if draft is not None:
                 self.write(draft)
+                # The second one comes at once: a cold process needs a later head to find which one is decided.
+                factor = factor if draft.frozen.snapshot_no else 0
             self.tidy(cuts, heads)
         except ReplogError as error:
             _LOG.warning("ledger %s: no snapshot now: %s", self._ledger_id, error)
         finally:
             end_ms = self._clock.monotonic_ms()
             self.stats.spent_ms += end_ms - start_ms
-            self._rest_ms = min(REST_MAX_MS, self._settings.snapshot_rest_factor * (end_ms - start_ms))
+            self._rest_ms = min(REST_MAX_MS, factor * (end_ms - start_ms))
             self._rested_ms = end_ms
 
     # -- truncation -------------------------------------------------------------------------------

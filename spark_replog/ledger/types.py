@@ -125,7 +125,7 @@ class LedgerSettings:
     command_size_bytes_max: int = 32 * 1024 * 1024
     marker_check_ms: int = 5_000
     snapshot_entry_count_min: int = 2
-    snapshot_first_entry_count_min: int = 128
+    snapshot_first_entry_count_min: int = 16
     snapshot_rest_factor: int = 33
     truncate_record_count_min: int = 1024
     kept_record_count: int = 512

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
@@ -70,7 +71,10 @@ class _Lane:
         """Begin no further job, because the process ends."""
         with self._lock:
             self._is_ended = True
-            left = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+            left: list[_Job | None] = []
+            with suppress(Empty):  # the lane's threads take jobs meanwhile
+                while True:
+                    left.append(self._jobs.get_nowait())
             for _ in range(self._thread_count):
                 self._jobs.put(None)
         for job in left:

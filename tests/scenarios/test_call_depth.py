@@ -27,6 +27,7 @@ from spark_replog.spark.options import Subscription
 from spark_replog.spark.source.topics import view_topics
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.open_store import open_store
+from spark_replog.storage.paths import snapshot_folder
 from spark_replog.storage.retrying_store import RetryingStore
 
 QUIET_SECONDS = 0.1
@@ -135,12 +136,13 @@ def far(path, rounds, metadata_max_age_ms=600_000):
 
 
 @pytest.mark.parametrize(
-    ("send_count", "writer_count", "record_count", "depth_max"), [(3, 1, 4, 6), (33, 1, 33, 6), (99, 2, 200, 9)]
+    ("send_count", "writer_count", "record_count", "depth_max"), [(3, 1, 4, 6), (33, 1, 33, 7), (99, 2, 200, 10)]
 )
 def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, writer_count, record_count, depth_max):
     """Root files; then for the cluster's ledger and the topic's: snapshots and checks, records, marker.
 
-    The topic's snapshots and checks go beside the marker of the cluster's ledger.
+    The topic's snapshots and checks go beside the marker of the cluster's ledger. From 16 entries on, heads
+    of snapshots come before the records.
     """
     path, found = store_with(send_count, writer_count), []
     assert records_of(path) >= record_count
@@ -151,6 +153,25 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
         if min(found) <= depth_max:
             break
     assert min(found) <= depth_max, found
+
+
+def test_a_cold_open_gets_the_heads_of_the_newest_snapshots_at_once(rounds):
+    path, found = store_with(3), []
+    writer, root = Cluster.open(path), open_store(BrokerSet.open(path).url(0))
+    heads = snapshot_folder(writer.lookup("orders").ledger_id)
+    with Producer(writer) as producer:
+        for number in range(1000):
+            producer.send("orders", b"%d" % number).result(60)
+            if len(list(root.list_keys(heads))) == 2:  # the second names the first as decided
+                break
+    assert number < 999
+    for _ in range(ATTEMPTS):
+        before, cluster = rounds.count, far(path, rounds)
+        cluster.topic_state(cluster.lookup("orders"))
+        found.append(1 + rounds.count - before)
+        if min(found) <= 7:
+            break
+    assert min(found) <= 7, found
 
 
 def look(cluster):
