@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_replog.admin.controller import Controller
+from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
@@ -23,12 +25,19 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.ids import ObjectId, new_id
+from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
 
 ROW_SIZE_BYTES = 10
+
+
+@pytest.fixture
+def without_snapshots(monkeypatch):
+    """Ledgers keep every entry as a record, however many."""
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, snapshot_first_entry_count_min=1 << 30))
 
 
 class LocalStore:

@@ -255,7 +255,7 @@ def test_a_compactor_that_stood_still_past_the_floor_changes_nothing(topic):
     assert topic.rows() == before
 
 
-def test_sections_in_pages_are_replaced_too(topic, monkeypatch):
+def test_sections_in_pages_are_replaced_too(without_snapshots, topic, monkeypatch):
     """Sections that left memory behind a snapshot."""
     monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
     monkeypatch.setattr(paged_table, "FLUSH_ROWS", 3)

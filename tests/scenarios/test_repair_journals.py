@@ -172,6 +172,7 @@ def test_the_journal_of_a_named_ledger_is_rebuilt_though_it_has_no_topic_now(sto
 
 
 @pytest.mark.parametrize("failing", [{0}, {3}, {8, 9, 12}, {13}, {20, 22}])
+@pytest.mark.usefixtures("without_snapshots")
 def test_a_repair_that_died_between_creates_leaves_no_gap_and_no_falling_epoch(store, failing: set[int]) -> None:
     class Died(Exception):
         """The process ends, and creates that ran beside this one arrive."""
