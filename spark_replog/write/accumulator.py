@@ -320,6 +320,7 @@ class RecordAccumulator:
                 taken.append(queue.pop_head())
                 self.waiting_count -= 1
                 batch.is_closed = True
+                batch.result.on_awaited = None
                 batch.drained_ms = now_ms
                 if self._sequences is not None:
                     self._sequences.assign(batch)
@@ -358,6 +359,8 @@ class RecordAccumulator:
                 batch.last_attempt_ms = now_ms
                 self._queues[batch.topic_partition].insert(batch)
                 self.waiting_count += 1
+                if self._sends_awaited:
+                    batch.result.on_awaited = self._wake_up
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose ``delivery.timeout.ms`` is over, including those of muted partitions."""

@@ -147,6 +147,8 @@ class DataRequest:
     delivery_count: int = 0
     redeliver_ms: int = 0
     """In IN_DOUBT: when it is delivered again."""
+    quiet_answers: Iterator[object] = field(default_factory=lambda: iter(()))
+    """One item for each copy that changes no state, since acks=all needs more: the sender need not run for it."""
     unanswered_count: int = 0
     """Puts that may still read its bytes."""
     error: ReplogError | None = None

@@ -59,7 +59,7 @@ class BatchResult:
         self.is_awaited = False
         """Whether a caller waits for it, so that lingering for more records only delays."""
         self.on_awaited: Callable[[], None] | None = None
-        """Called when a caller begins to wait."""
+        """Called when a caller begins to wait; None from the drain on: then nothing can be sent."""
         self._lock = threading.Lock()
         self._decided = threading.Event()
         self._settled = threading.Event()
@@ -109,9 +109,11 @@ class BatchResult:
 
     def await_now(self) -> None:
         """Note that a caller begins to wait for the outcome."""
-        if self.on_awaited is not None and not self.is_awaited and not self._decided.is_set():
+        if not self.is_awaited and not self._decided.is_set():
             self.is_awaited = True
-            self.on_awaited()
+            on_awaited = self.on_awaited  # the sender's thread may set None
+            if on_awaited is not None:
+                on_awaited()
 
     def park(self) -> None:
         """Let ``flush`` return: only the end of the transaction is missing."""

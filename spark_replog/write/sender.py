@@ -212,6 +212,8 @@ class Sender:
         else:
             self.requests.append(request)
         self._next_sequence += 1
+        if self._config.acks == -1:
+            request.quiet_answers = iter(range(request.required_count - 1))
         request.puts = {broker_id: Put(broker_id) for broker_id in self._targets(request, now_ms)}
         self._in_flight[request.sequence] = request
         if self._keeps_order:
@@ -308,6 +310,7 @@ class Sender:
                     sequence=request.sequence,
                     attempt=put.attempt,
                     check_root=self._health.on_sent(put.broker_id),
+                    quiet=request.quiet_answers,
                 )
 
     def _on_silence(self, put: Put, now_ms: int) -> None:

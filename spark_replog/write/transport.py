@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,10 +35,9 @@ class PutTransport:
 
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers
-        self._answers: SimpleQueue[PutResult | None] = SimpleQueue()
-        """None ends a ``wait``."""
-        self._seen: list[PutResult] = []
-        """Answers that ended a ``wait`` and are not polled yet."""
+        self._answers: deque[PutResult] = deque()
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+        """Each item ends a ``wait``. An answer is added before its item."""
 
     def put(
         self,
@@ -48,15 +48,17 @@ class PutTransport:
         sequence: int,
         attempt: int,
         check_root: bool,
+        quiet: Iterator[object],
     ) -> None:
         """Start creating the object on one root.
 
         Args:
             key: of the object; every attempt writes the same bytes to it.
             check_root: read ``replog.json`` first, since this root gave an error before.
+            quiet: a success that can take an item from it ends no ``wait``. Shared by an object's puts.
         """
         future = IO_POOL.submit_to(
-            self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root
+            self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root, quiet
         )
         self._brokers.own_puts.begin(broker_id, key, future)
 
@@ -66,21 +68,21 @@ class PutTransport:
 
     def poll(self) -> list[PutResult]:
         """Return the answers since the last call, without waiting."""
-        answers, self._seen = self._seen, []
-        while not self._answers.empty():
-            if (answer := self._answers.get_nowait()) is not None:
-                answers.append(answer)
+        while not self._wakes.empty():
+            self._wakes.get_nowait()
+        answers = []
+        while self._answers:
+            answers.append(self._answers.popleft())
         return answers
 
     def wake(self) -> None:
         """End a ``wait``; called by any thread."""
-        self._answers.put(None)
+        self._wakes.put(None)
 
     def wait(self, timeout_ms: float) -> None:
-        """Wait for an answer that is not polled yet."""
+        """Wait for an answer that is not polled yet and not quiet."""
         with suppress(Empty):
-            if not self._seen and (answer := self._answers.get(timeout=max(0.0, timeout_ms / 1000))) is not None:
-                self._seen.append(answer)
+            self._wakes.get(timeout=max(0.0, timeout_ms / 1000))
 
     def _put(
         self,
@@ -90,6 +92,7 @@ class PutTransport:
         sequence: int,
         attempt: int,
         check_root: bool,
+        quiet: Iterator[object],
     ) -> bool:
         """Put the object and answer; return for ``OwnPuts`` whether the root holds it."""
         error: ReplogError | None = None
@@ -112,7 +115,9 @@ class PutTransport:
                 f"the put on broker {broker_id} ended with {type(raised).__name__}: {raised}. Please report it.",
             )
             error.__cause__ = raised
-        self._answers.put(PutResult(sequence, broker_id, attempt, check_root, error))
+        self._answers.append(PutResult(sequence, broker_id, attempt, check_root, error))
+        if error is not None or next(quiet, None) is None:
+            self.wake()
         return error is None
 
     def _staleness(self, broker_id: BrokerId) -> ReplogError | None:

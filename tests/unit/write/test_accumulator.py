@@ -283,6 +283,22 @@ def test_a_batch_that_a_caller_waits_for_goes_once_nothing_is_in_flight(clock):
     assert setup.ready() == {accumulator_setup.NODE_1}, "the other node's batch waits for linger.ms"
 
 
+def test_a_caller_that_waits_for_a_drained_batch_does_not_wake_the_sender(clock):
+    woken = []
+    setup = accumulator_setup.Setup(clock, sends_awaited=True, wake_up=lambda: woken.append(1))
+    first, second = setup.add(0), setup.add(1)
+    taken = setup.it.drain(accumulator_setup.NODE_1, 0)
+    woken.clear()
+    with pytest.raises(TimeoutError):
+        first.result(0)
+    assert woken == []
+    for batch in taken:
+        setup.it.reenqueue(batch, 0)
+    with pytest.raises(TimeoutError):
+        second.result(0)
+    assert len(woken) == 1, "a batch that waits for another attempt may be sent earlier"
+
+
 def test_a_linger_that_was_asked_for_is_waited_for(clock):
     setup = accumulator_setup.Setup(clock)
     with pytest.raises(TimeoutError):

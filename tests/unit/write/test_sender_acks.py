@@ -28,6 +28,13 @@ class TestSpares:
         setup.run(5_000)
         assert asked(setup) == [1, 2] and setup.first.holders == {1, 2}
 
+    def test_copies_before_the_last_one_needed_need_no_run(self, make_task_sender: Callable[..., TaskSetup]) -> None:
+        setup = make_task_sender()
+        setup.add(brokers=(0, 1, 2))
+        setup.run(0)
+        one, *others = [put["quiet"] for put in setup.transport.sent]
+        assert all(each is one for each in others) and len(list(one)) == setup.first.required_count - 1 == 1
+
     def test_a_spare_takes_the_place_of_one_that_fails(self, make_task_sender: Callable[..., TaskSetup]) -> None:
         setup = make_task_sender()
         setup.add(brokers=(1, 2), spares=(0,))
@@ -95,6 +102,7 @@ class TestAcks1:
         setup.add(brokers=(1, 0, 2))
         setup.run(0)
         assert [put["broker_id"] for put in setup.transport.sent] == [0, 1, 2]
+        assert list(setup.transport.sent[0]["quiet"]) == [], "the first answer may be the leader's"
         setup.transport.answer(0)
         setup.run(1)
         assert setup.sender.has_open_requests
