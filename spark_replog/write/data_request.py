@@ -17,6 +17,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition, new_id
 from spark_replog.log.codec.data_object import (
     BATCH_SIZE_BYTES_TARGET,
+    SMALL_SIZE_BYTES_MAX,
     EncodedObject,
     decode_section,
     encode_data_object,
@@ -270,11 +271,12 @@ class ObjectBuilder:
         The name is new and random: no other attempt of the task can use it.
         """
         assert batches, "an object has records"
-        sections = self._sections(batches)
+        is_small = sum(batch.size_bytes for batch in batches) <= SMALL_SIZE_BYTES_MAX
+        sections = self._sections(batches, is_small)
         has_headers = any(item.records.num_columns == 4 for items in sections.values() for item in items)
         topics = {name.topic: self.plan.topic(name.topic) for name in sections}
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-        encoded = self._encode(sections, topic_ids, destination.compression, has_headers)
+        encoded = self._encode(sections, topic_ids, destination.compression, has_headers, is_small)
         memory: list[Releasable] = [item for items in sections.values() for item in items]
         name = object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
         request = DataRequest(
@@ -294,7 +296,7 @@ class ObjectBuilder:
             topic_ids=topic_ids,
             after_index=self._folded(destination.ledger_id),
         )
-        if destination.compression != "none":
+        if destination.compression != "none" or is_small:
             self._exchange_memory(request)
         return request
 
@@ -348,12 +350,12 @@ class ObjectBuilder:
         own.release()
         return Slice(pa.RecordBatch.from_arrays(columns, rows.schema.names), size_bytes, own)
 
-    def _sections(self, batches: Sequence[ProducerBatch]) -> dict[TopicPartition, list[Slice]]:
-        """Return each partition's slices, joined into few large ones, in order of partition."""
+    def _sections(self, batches: Sequence[ProducerBatch], is_small: bool) -> dict[TopicPartition, list[Slice]]:
+        """Return each partition's slices, in order of partition; joined into few large ones unless they are copied."""
         found: dict[TopicPartition, list[Slice]] = {}
         for batch in batches:
             found.setdefault(batch.topic_partition, []).extend(batch.take_slices())
-        return {name: list(self._joined(found[name])) for name in sorted(found)}
+        return {name: found[name] if is_small else list(self._joined(found[name])) for name in sorted(found)}
 
     def _joined(self, slices: Sequence[Slice]) -> Iterator[Slice]:
         """Join adjacent slices up to the format's batch size; a lone slice is copied only if it wastes memory."""
@@ -375,16 +377,17 @@ class ObjectBuilder:
         topic_ids: Mapping[str, TopicId],
         compression: str,
         has_headers: bool,
+        is_small: bool,
     ) -> EncodedObject:
         producer = f"{self._query_id}/{self._batch_id}/{self._task_id}"
         inputs = []
         for name, items in sections.items():
             records = [with_headers(item.records) if has_headers else item.records for item in items]
             inputs.append((name.topic, topic_ids[name.topic], name.partition, records, producer))
-        return encode_data_object(inputs, compression=compression, has_headers=has_headers)
+        return encode_data_object(inputs, compression=compression, has_headers=has_headers, is_small=is_small)
 
     def _exchange_memory(self, request: DataRequest) -> None:
-        """Count the compressed bytes in place of the records, and release those."""
+        """Count the object's own bytes in place of the records, and release those."""
         self._pool.charge(request.size_bytes)
         records, request.memory = request.memory, [PinnedBytes(self._pool, request.size_bytes)]
         for item in records:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicPartition
-from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, data_schema
 from spark_replog.write.buffer_pool import ROW_MEMORY, BufferPool, PinnedBytes
 from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.write.record_handle import BatchResult
@@ -52,6 +52,7 @@ class RecordColumns:
         "_buffer",
         "_empty_keys",
         "_empty_values",
+        "_has_null_values",
         "_headers",
         "_key_start",
         "_key_starts",
@@ -79,6 +80,7 @@ class RecordColumns:
         self._timestamps = result.timestamps
         # Rows with an empty value or key, which are rare. A value or key without bytes that is not listed here is null.
         self._empty_values: list[int] = []
+        self._has_null_values = False
         self._empty_keys: list[int] = []
         self._headers: dict[int, Headers] = {}
 
@@ -105,6 +107,8 @@ class RecordColumns:
             self._buffer[self._value_end : value_end] = value
         elif value is not None:
             self._empty_values.append(row)
+        else:
+            self._has_null_values = True
         # If a line above raised, nothing was appended.
         if not key and key is not None:
             self._empty_keys.append(row)
@@ -131,12 +135,10 @@ class RecordColumns:
         Values share the buffer, which must live as long; keys are copied into row order.
         """
         columns = [self._keys(), self._values(), self._times()]
-        names = ["key", "value", "timestamp"]
         if self._headers:
             rows = [_pairs(self._headers.get(row)) for row in range(self.row_count)]
             columns.append(pa.array(rows, HEADERS_TYPE))
-            names.append("headers")
-        return pa.RecordBatch.from_arrays(columns, names)
+        return pa.RecordBatch.from_arrays(columns, schema=data_schema(bool(self._headers)))
 
     def _keys(self) -> pa.Array:
         if self._key_start == len(self._buffer) and not self._empty_keys:
@@ -148,8 +150,10 @@ class RecordColumns:
         return backwards.take(pa.array(np.arange(last, -1, -1)))
 
     def _values(self) -> pa.Array:
-        offsets = np.frombuffer(self._value_ends, np.int32)
-        return _column(offsets, self._empty_values, pa.py_buffer(self._buffer).slice(0, self._value_end))
+        data = pa.py_buffer(self._buffer).slice(0, self._value_end)
+        if not self._has_null_values:
+            return pa.Array.from_buffers(pa.binary(), self.row_count, [None, pa.py_buffer(self._value_ends), data])
+        return _column(np.frombuffer(self._value_ends, np.int32), self._empty_values, data)
 
     def _times(self) -> pa.Array:
         micros = np.frombuffer(self._timestamps, np.int64) * 1000

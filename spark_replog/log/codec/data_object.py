@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import crc32c as crc32c_module
 import numpy as np
@@ -30,6 +31,8 @@ COMPRESSION_TYPES = ("none", "lz4", "zstd")
 ZSTD_LEVEL = 1
 """Level 1 beats level 3 in speed and size on JSON-like rows."""
 
+SMALL_SIZE_BYTES_MAX = 16 * 1024
+"""Rows of at most this size are copied into their object."""
 _PIECE_COPY_BYTES_MAX = 4096
 """Smaller pieces are copied together: fewer system calls than pieces."""
 _CRC_PLACEHOLDERS = ("!CRC32C!", "?CRC32C?")
@@ -55,8 +58,11 @@ _SCHEMAS = {
     for has_offsets in (False, True)
 }
 _FILE_METADATA = {b"replog.format": str(DATA_OBJECT_FORMAT_VERSION).encode()}
+_FILE_SCHEMAS = {columns: schema.with_metadata(_FILE_METADATA) for columns, schema in _SCHEMAS.items()}
 
 Buffer = bytes | bytearray | memoryview
+_Written = tuple[str, int, int, tuple[int, int], list[str]]
+"""Of a section: topic id, partition, rows, times in ms, and the place for the checksum of each of its messages."""
 SectionInput = tuple[str, str, int, "pa.RecordBatch | Iterable[pa.RecordBatch]", str]
 """(topic name, topic id, partition, rows, producer); rows are consumed while they are written."""
 
@@ -76,13 +82,20 @@ class EncodedObject:
 
 
 class _Gather:
-    """A file for Arrow's writer that keeps pieces instead of copying them; small ones are joined."""
+    """A file for Arrow's writer that keeps pieces instead of copying them; small ones are joined.
+
+    Attributes:
+        starts: byte at which each part begins.
+        size_bytes: of what was written.
+    """
 
     closed = False
 
     def __init__(self) -> None:
-        self.pieces: list[Buffer] = []
+        self.starts: list[int] = []
         self.size_bytes = 0
+        self._pieces: list[Buffer] = []
+        self._cuts: list[int] = []
         self._open: bytearray | None = None
 
     def write(self, data: pa.Buffer | bytes) -> int:
@@ -92,33 +105,23 @@ class _Gather:
         if size <= _PIECE_COPY_BYTES_MAX:
             if self._open is None:
                 self._open = bytearray()
-                self.pieces.append(self._open)
+                self._pieces.append(self._open)
             self._open += view
         else:
-            self.pieces.append(view)
+            self._pieces.append(view)
             self._open = None
         return size
 
-    def cut(self) -> int:
-        """Start a new piece; return its number."""
+    def cut(self) -> None:
+        """Begin a part with what is written next; the first part begins with the file."""
         self._open = None
-        return len(self.pieces)
+        self.starts.append(self.size_bytes)
+        self._cuts.append(len(self._pieces))
 
-    def split_prelude(self) -> int:
-        """Move the magic and the schema message, written with the first batch, to their own piece.
-
-        Returns:
-            Their size: where the first batch starts.
-        """
-        head = self.pieces[0]
-        assert isinstance(head, bytearray)  # all of it is small, so it was joined
-        schema_at = len(_MAGIC) + _MESSAGE_PREFIX_BYTES
-        end = schema_at + int.from_bytes(head[schema_at - 4 : schema_at], "little")
-        first_batch = head[end:]
-        del head[end:]
-        self.pieces.insert(1, first_batch)
-        self._open = None
-        return end
+    def parts(self) -> list[list[Buffer]]:
+        """Return the pieces of each part, once the file is written."""
+        cuts = [0, *self._cuts[1:], len(self._pieces)]
+        return [self._pieces[start:end] for start, end in pairwise(cuts)]
 
     def tell(self) -> int:
         return self.size_bytes
@@ -139,6 +142,25 @@ class _Gather:
         return False
 
 
+class _Copy:
+    """A file of few bytes for Arrow's writer, as ``_Gather``: a copy costs less than a Python call for each piece."""
+
+    def __init__(self) -> None:
+        self.file = pa.BufferOutputStream()
+        self.starts: list[int] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.file.getvalue().size)
+
+    def cut(self) -> None:
+        self.starts.append(self.file.tell())
+
+    def parts(self) -> list[list[Buffer]]:
+        body = memoryview(self.file.getvalue())
+        return [[bytearray(body[start:end])] for start, end in pairwise([0, *self.starts[1:], body.nbytes])]
+
+
 def encode_data_object(
     sections: Iterable[SectionInput],
     *,
@@ -146,6 +168,7 @@ def encode_data_object(
     has_headers: bool,
     has_offsets: bool = False,
     is_sized: bool = False,
+    is_small: bool = False,
 ) -> EncodedObject:
     """Return one Arrow IPC file with the rows of each input, in order, as zero or more sections each.
 
@@ -155,6 +178,7 @@ def encode_data_object(
         has_headers: whether the object has a headers column.
         has_offsets: whether it has an offset column: compaction left gaps.
         is_sized: whether batches are written as they come, which copies nothing; else they are cut and joined first.
+        is_small: whether all rows together have at most `SMALL_SIZE_BYTES_MAX` bytes. Then the object is a copy.
 
     Raises:
         InvalidConfigError: UNSUPPORTED_COMPRESSION_TYPE; INVALID_TIMESTAMP.
@@ -165,22 +189,26 @@ def encode_data_object(
             f"compression.type '{compression}' is not supported. Use one of: {', '.join(COMPRESSION_TYPES)}.",
         )
     schema = data_schema(has_headers, has_offsets)
-    sink = _Gather()
+    sink: _Gather | _Copy = _Copy() if is_small else _Gather()
     codec = pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else None if compression == "none" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=pa.ipc.MetadataVersion.V5)
-    written: list[Section] = []
-    with pa.ipc.new_file(
-        pa.PythonFile(sink, mode="w"), schema.with_metadata(_FILE_METADATA), options=options
-    ) as writer:
+    written: list[_Written] = []
+    file = sink.file if isinstance(sink, _Copy) else pa.PythonFile(sink, mode="w")
+    with pa.ipc.new_file(file, _FILE_SCHEMAS[has_headers, has_offsets], options=options) as writer:
         for topic, topic_id, partition, rows, producer in sections:
             batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
             conformed = (_conform(batch, schema) for batch in batches)
-            for group in _group_sections(conformed if is_sized else resize_batches(conformed)):
-                start, crc, micros = sink.size_bytes, 0, list[int]()
+            if is_small:
+                groups: Iterable[list[pa.RecordBatch]] = [[join_batches(list(conformed))]]
+            else:
+                groups = _group_sections(conformed if is_sized else resize_batches(conformed))
+            for group in groups:
+                micros, holes = list[int](), list[str]()
                 for batch in group:
-                    at, piece, (low_us, high_us) = sink.size_bytes, sink.cut(), _time_range_us(batch)
+                    sink.cut()
+                    low_us, high_us = _time_range_us(batch)
                     micros += low_us, high_us
-                    hole = _CRC_PLACEHOLDERS[producer == _CRC_PLACEHOLDERS[0]]
+                    holes.append(_CRC_PLACEHOLDERS[producer == _CRC_PLACEHOLDERS[0]])
                     metadata = {
                         "replog.topic": topic,
                         "replog.topic_id": topic_id,
@@ -189,16 +217,42 @@ def encode_data_object(
                         "replog.min_timestamp_us": str(low_us),
                         "replog.max_timestamp_us": str(high_us),
                         "replog.producer": producer,
-                        "replog.body_crc32c": hole,
+                        "replog.body_crc32c": holes[-1],
                     }
                     writer.write_batch(batch, metadata)
-                    if at == 0:
-                        start, piece = sink.split_prelude(), 1
-                    crc = _seal(sink.pieces, piece, hole, crc)
                 rows, times_ms = sum(batch.num_rows for batch in group), (min(micros) // 1000, -(-max(micros) // 1000))
-                written.append(Section(topic_id, partition, rows, start, sink.size_bytes - start, crc, *times_ms))
+                written.append((topic_id, partition, rows, times_ms, holes))
         sink.cut()
-    return EncodedObject(sink.pieces, sink.size_bytes, tuple(written))
+    return _sealed(sink, written)
+
+
+def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject:
+    """Return the object of a written file: one part for each message, and one for the end."""
+    parts, starts = sink.parts(), sink.starts
+    buffers: list[Buffer] = []
+    if written:
+        buffers.append(_split_prelude(parts[0]))
+        starts[0] = len(buffers[0])
+    number, sections = 0, list[Section]()
+    for topic_id, partition, row_count, times_ms, holes in written:
+        start, crc = starts[number], 0
+        for hole in holes:
+            crc = _seal(parts[number], hole, crc)
+            number += 1
+        sections.append(Section(topic_id, partition, row_count, start, starts[number] - start, crc, *times_ms))
+    for part in parts:
+        buffers += part
+    return EncodedObject(buffers, sink.size_bytes, tuple(sections))
+
+
+def _split_prelude(first: list[Buffer]) -> bytearray:
+    """Take the magic and the schema message, which Arrow writes with the first batch, off the first part."""
+    head = first[0]
+    assert isinstance(head, bytearray)  # all of it is small, so it was joined
+    schema_at = len(_MAGIC) + _MESSAGE_PREFIX_BYTES
+    end = schema_at + int.from_bytes(head[schema_at - 4 : schema_at], "little")
+    first[0] = head[end:]
+    return head[:end]
 
 
 def decode_section(
@@ -376,20 +430,20 @@ def _time_range_us(batch: pa.RecordBatch) -> tuple[int, int]:
     return int(micros.min()), int(micros.max())
 
 
-def _seal(pieces: list[Buffer], first_piece: int, hole: str, section_crc: int) -> int:
-    """Write the body's checksum into the message that starts at a piece; return the section's CRC.
+def _seal(message: list[Buffer], hole: str, section_crc: int) -> int:
+    """Write the body's checksum into a message; return the section's CRC.
 
     The checksum is part of the message's metadata, before the body, so it is filled in afterwards.
     """
-    head = pieces[first_piece]
+    head = message[0]
     assert isinstance(head, bytearray)  # prefix and metadata are small, so `_Gather` joined them
     metadata_end = _MESSAGE_PREFIX_BYTES + int.from_bytes(head[4:_MESSAGE_PREFIX_BYTES], "little")
     body_crc = crc32c_module.crc32c(memoryview(head)[metadata_end:])
-    for piece in pieces[first_piece + 1 :]:
+    for piece in message[1:]:
         body_crc = crc32c_module.crc32c(piece, body_crc)
     field = len(hole).to_bytes(4, "little") + hole.encode()  # a flatbuffer string follows its length
     at = head.index(field, 0, metadata_end)
     head[at + 4 : at + len(field)] = b"%08x" % body_crc
-    for piece in pieces[first_piece:]:
+    for piece in message:
         section_crc = crc32c_module.crc32c(piece, section_crc)
     return section_crc

@@ -71,6 +71,30 @@ def test_sections_come_back_and_plain_arrow_opens_the_file(compression, has_head
     assert opened.read_all().equals(pa.Table.from_batches([first, second]))
 
 
+@pytest.mark.parametrize("compression", COMPRESSION_TYPES)
+@pytest.mark.parametrize("has_headers", [False, True])
+def test_small_objects_are_copies_with_the_same_bytes(compression, has_headers):
+    headers = [None, [{"key": "a", "value": b"1"}]] if has_headers else None
+    parts = [(0, [rows([b"one", b"two"], headers=headers), rows([b"3", b""], headers=headers)])]
+    parts.append((7, [rows([b"x" * 5000, None], headers=headers)]))
+    inputs = [("orders", TOPIC, partition, part, "query-1") for partition, part in parts]
+    large, small = (
+        encode_data_object(inputs, compression=compression, has_headers=has_headers, is_small=is_small)
+        for is_small in (False, True)
+    )
+    assert b"".join(small.buffers) == b"".join(large.buffers)
+    assert (small.sections, small.size_bytes) == (large.sections, large.size_bytes)
+    assert all(isinstance(piece, bytearray) for piece in small.buffers), "none shares memory with the rows"
+
+
+def test_an_object_without_rows_is_a_file_all_the_same():
+    for is_small in (False, True):
+        made = encode_data_object([], compression="none", has_headers=False, is_small=is_small)
+        body = b"".join(made.buffers)
+        assert made.sections == () and len(body) == made.size_bytes
+        assert pa.ipc.open_file(body).read_all().num_rows == 0
+
+
 def test_times_are_floored_and_ceiled_to_milliseconds():
     made, _ = encode((0, rows([b"a", b"b"], start_us=-1500)))
     assert (made.sections[0].min_timestamp_ms, made.sections[0].max_timestamp_ms) == (-2, 0)
