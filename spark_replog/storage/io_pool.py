@@ -49,8 +49,8 @@ class _Lane:
             if self._is_ended or PROCESS_ENDING.is_set():
                 raise SystemExit
             self._open_count += 1
+            self._jobs.put(job)
             if self._thread_count >= min(self._open_count, self._threads_max):
-                self._jobs.put(job)
                 return
             self._thread_count += 1
         thread = DaemonThread(self._serve, name=f"replog-io {self._name}", stop=self.end)
@@ -61,11 +61,11 @@ class _Lane:
                 self._thread_count -= 1
                 if self._thread_count == 0:
                     self._open_count -= 1
+                    others = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+                    for each in others:
+                        if each is not job:
+                            self._jobs.put(each)
                     raise
-        with self._lock:
-            if self._is_ended:
-                raise SystemExit
-            self._jobs.put(job)
 
     def end(self) -> None:
         """Begin no further job, because the process ends."""

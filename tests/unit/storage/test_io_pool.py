@@ -124,10 +124,13 @@ def test_without_a_new_thread_a_call_waits_for_one_that_is_there_or_fails_at_onc
     behind = pool.submit(pow, 2, 2)
     with pytest.raises(RuntimeError, match="new thread"):
         pool.submit_to("nobody here", pow, 2, 3)
+    seen = []
+    with pytest.raises(RuntimeError, match="new thread"):
+        pool.post_to("nobody here", seen.append, 7)
     release.set()
     assert busy.result(5) and behind.result(5) == 4
     monkeypatch.undo()
-    assert pool.submit_to("nobody here", pow, 2, 5).result(5) == 32
+    assert pool.submit_to("nobody here", pow, 2, 5).result(5) == 32 and not seen
 
 
 def test_a_lock_that_was_held_at_the_fork_stops_no_child():
@@ -209,19 +212,3 @@ def test_a_posted_call_runs_and_its_error_is_logged(caplog):
     pool.post_to("a", seen.append, 7)
     assert pool.submit_to("a", list, seen).result(5) == [7]
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
-
-
-def test_a_lane_that_ends_while_a_thread_starts_begins_nothing(monkeypatch):
-    pool, start, seen = IoPool(), threading.Thread.start, []
-
-    def start_and_end(thread):
-        start(thread)
-        thread.stop()
-
-    monkeypatch.setattr(threading.Thread, "start", start_and_end)
-    with pytest.raises(SystemExit):
-        pool.post_to("a", seen.append, 7)
-    for thread in threading.enumerate():
-        if thread.name == "replog-io a":
-            thread.join(5)
-    assert not seen

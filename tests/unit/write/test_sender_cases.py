@@ -9,6 +9,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.model import PartitionResponse
+from spark_replog.write import data_request
 from spark_replog.write.data_request import DeliveryResult
 from spark_replog.write.record_handle import RecordHandle
 from tests.unit.write.sender_setup import (
@@ -230,9 +231,12 @@ class TestWithoutIdempotence:
         setup.check_clean()
 
     @pytest.mark.parametrize("answers", [True, False])
+    @pytest.mark.parametrize("is_copied", [True, False])
     def test_a_buffer_that_a_hanging_put_may_still_read_is_not_written_again(
-        self, make: Callable[..., Setup], answers: bool
+        self, make: Callable[..., Setup], monkeypatch: pytest.MonkeyPatch, answers: bool, is_copied: bool
     ) -> None:
+        if not is_copied:
+            monkeypatch.setattr(data_request, "SMALL_SIZE_BYTES_MAX", 0)
         setup = make(idempotent=False)
         setup.accumulator.assign(setup.queues[0], replace(NODES[0], brokers=(0, 1)))
         setup.answers_puts = False
@@ -246,4 +250,4 @@ class TestWithoutIdempotence:
         setup.answer(setup.open[0], offset=0)
         setup.check_clean()
         kept_bytes = setup.pool.available_bytes - setup.pool.unallocated_bytes
-        assert kept_bytes == (1000 if answers else 0)
+        assert kept_bytes == (1000 if answers or is_copied else 0)
