@@ -66,6 +66,8 @@ class Phase(Enum):
     """Its rows are in the log; with acks=all it waits until its entry is stable."""
     DONE = "done"
 
+    __hash__ = object.__hash__  # Enum's own is a Python function
+
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.JUDGING: frozenset(Phase),

@@ -498,7 +498,7 @@ class Ledger(Generic[S]):
             core.complete(completion, now_ms)
         if self._core.fatal is not None:
             raise self._core.fatal
-        if self._reported or any(state.error is not None for state in core.roots):
+        if self._reported or [state for state in core.roots if state.error is not None]:
             self._check_journals()
         # Before the fold: the answers may complete a claim, which decides entries.
         core.advance(now_ms)

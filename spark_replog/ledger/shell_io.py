@@ -130,11 +130,12 @@ class RootIo:
 
     def take(self, timeout_ms: float) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the timeout."""
-        found: list[Completion] = []
-        with suppress(Empty):
-            found.append(self._answers.get(timeout=timeout_ms / 1000.0))
-            while True:
-                found.append(self._answers.get_nowait())
+        try:
+            found = [self._answers.get(timeout=timeout_ms / 1000.0)]
+        except Empty:
+            return []
+        while not self._answers.empty():
+            found.append(self._answers.get_nowait())
         return found
 
     def _run(self, operation: Operation) -> None:

@@ -16,7 +16,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key, size_bytes_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
 
 MAP_SIZE_BYTES_MIN = 65536
 """Ranges from this size on are mapped; for smaller ones, page faults cost more than the copy."""
@@ -285,8 +285,8 @@ class PosixStore:
     def _write_temp(
         self, folder_fd: int, above: os.stat_result, temp_name: str, data: Buffer | Sequence[Buffer]
     ) -> None:
-        pieces = pieces_of(data)
-        if size_bytes_of(data) >= DIRECT_SIZE_BYTES_MIN and self._is_local_disk():
+        pieces = [memoryview(piece).cast("B") for piece in pieces_of(data)]
+        if sum([piece.nbytes for piece in pieces]) >= DIRECT_SIZE_BYTES_MIN and self._is_local_disk():
             fd = open_direct(temp_name, folder_fd)
             if fd is not None and self._fill_temp(fd, above, pieces, write_direct):
                 return
@@ -296,7 +296,11 @@ class PosixStore:
         self._fill_temp(fd, above, pieces, _write_all)
 
     def _fill_temp(
-        self, fd: int, above: os.stat_result, pieces: Sequence[Buffer], write: Callable[[int, Sequence[Buffer]], bool]
+        self,
+        fd: int,
+        above: os.stat_result,
+        pieces: list[memoryview],
+        write: Callable[[int, list[memoryview]], bool],
     ) -> bool:
         """Write, flush and close the file; return False if this way of writing is refused."""
         try:
@@ -577,16 +581,16 @@ def _fsync_folder(path_fd: int) -> None:
         os.close(fd)
 
 
-def _write_all(fd: int, pieces: Sequence[Buffer]) -> bool:
-    rest = [memoryview(piece).cast("B") for piece in pieces]
+def _write_all(fd: int, pieces: list[memoryview]) -> bool:
+    """Write the pieces of bytes; the list is used up."""
     first = 0
-    while first < len(rest):
-        written = os.writev(fd, rest[first : first + _WRITEV_PIECES_MAX])
-        while first < len(rest) and written >= rest[first].nbytes:
-            written -= rest[first].nbytes
+    while first < len(pieces):
+        written = os.writev(fd, pieces[first : first + _WRITEV_PIECES_MAX])
+        while first < len(pieces) and written >= pieces[first].nbytes:
+            written -= pieces[first].nbytes
             first += 1
         if written:
-            rest[first] = rest[first][written:]
+            pieces[first] = pieces[first][written:]
     return True
 
 

@@ -162,7 +162,7 @@ class DataRequest:
     @property
     def holders(self) -> frozenset[BrokerId]:
         """Return the roots that hold the object."""
-        return frozenset(broker_id for broker_id, put in self.puts.items() if put.state is PutState.HELD)
+        return frozenset([broker_id for broker_id, put in self.puts.items() if put.state is PutState.HELD])
 
     @property
     def topic_partitions(self) -> frozenset[TopicPartition]:
@@ -172,7 +172,7 @@ class DataRequest:
     @property
     def is_settled(self) -> bool:
         """Return whether no put is open."""
-        return all(put.state is not PutState.OPEN for put in self.puts.values())
+        return PutState.OPEN not in [put.state for put in self.puts.values()]
 
     def to_data_object(self) -> DataObject:
         """Return the object as an append names it."""

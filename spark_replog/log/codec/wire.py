@@ -94,9 +94,8 @@ class Writer:
         """Append several columns of equal length."""
         assert len({len(each) for each in columns}) <= 1, [len(each) for each in columns]
         for values in columns:
-            if len(values) == 1:
-                self.byte(0)
-                self.uint(values[0])
+            if len(values) == 1 and 0 <= values[0] < 0x80:  # most columns of small appends
+                self.raw(bytes((0, values[0])))
             else:
                 self.column(values)
 
