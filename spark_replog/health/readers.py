@@ -300,7 +300,9 @@ def _ok_reason(reader: Reader) -> str:
 def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limits: Limits) -> Judged:
     lag = part.lag
     if lag is None:
-        return Judged(Verdict.LOSING if reader.kind == "query" else Verdict.OK, "was deleted or recreated")
+        if reader.kind == "query":
+            return Judged(Verdict.LOSING, "was deleted or recreated, or the checkpoint is of another store")
+        return Judged(Verdict.OK, "was deleted or recreated")
     if part.position is None:
         return Judged(Verdict.OK, "has no position")
     if part.position < lag.log_start_offset:

@@ -227,7 +227,10 @@ def _report_gone(
     if is_same:
         cause = "they are not among those that are read any more"
     elif handle is not None:
-        cause = f"topic '{name}' was deleted and created again (its id was {topic_id}, now {handle.topic_id})"
+        cause = (
+            f"topic '{name}' was deleted and created again, or the checkpoint is of another store (its id was "
+            f"{topic_id}, now {handle.topic_id})"
+        )
     elif name in view.unsubscribed:
         cause = f"topic '{name}' exists and is not among those that are read any more"
     else:

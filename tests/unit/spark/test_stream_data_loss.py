@@ -68,7 +68,7 @@ def test_a_topic_created_again_is_another_topic_however_much_it_holds(source, st
     source.controller.delete_topic("a")
     source.topic("a", 1)
     source.write("a", {0: rows})
-    loses(query.next, "Partitions a-0, a-1 have been deleted", "deleted and created again")
+    loses(query.next, "Partitions a-0, a-1 have been deleted", "deleted and created again", "another store")
     query.restart(failOnDataLoss="false")
     assert query.next() == {"a-0": list(range(rows))}
     assert query.position("a") == {"0": rows}
