@@ -274,15 +274,15 @@ class Fetcher:
                         future.cancel()
 
     def _give_out(self, ahead: deque[_Read]) -> Iterator[_Section]:
-        """Yield the sections of the first read; if one of them is compressed, decode the next read in parallel.
+        """Yield the sections of the first read; if its first is compressed, decode the next read in parallel.
 
         Only one read ahead, to limit memory. Decoding uncompressed rows costs less than a thread switch.
         """
         read = ahead.popleft()
         sections: Iterable[_Section]
         sections, error = (self._finish(read), None) if read.decoded is None else read.decoded.result()
-        for piece, batches in sections:
-            if ahead and ahead[0].decoded is None and sum(each.nbytes for each in batches) > piece.size_bytes:
+        for count, (piece, batches) in enumerate(sections):
+            if not count and ahead and sum(each.nbytes for each in batches) > piece.size_bytes:
                 ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish_ahead, ahead[0])
             yield piece, batches
         if error is not None:

@@ -19,9 +19,10 @@ from spark_replog.clock import Clock
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.codec.data_object import ROW_MEMORY
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.buffer_pool import ROW_MEMORY, PinnedBytes
+from spark_replog.write.buffer_pool import PinnedBytes
 from spark_replog.write.columns import Int64Array, Rows
 from spark_replog.write.partitioner import Partitioner, TopicPartitioner
 from spark_replog.write.producer_batch import Destination, PartitionQueue

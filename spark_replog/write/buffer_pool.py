@@ -13,18 +13,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-import pyarrow as pa
-
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 
-ROW_MEMORY = pa.system_memory_pool()
-"""Allocates the rows of tasks and producers. Arrow's default pool returns pages to the kernel within milliseconds, and
-the kernel zeroes them for the next use: a quarter of a write task's CPU time. malloc keeps them."""
-
 
 def trim_row_memory() -> None:
-    """Return the pages that malloc keeps to the kernel. Arrow's ``release_unused`` does not do so for this pool."""
+    """Return the pages that ``ROW_MEMORY`` keeps to the kernel. Arrow's ``release_unused`` does not do so for it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)

@@ -17,6 +17,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition, new_id
 from spark_replog.log.codec.data_object import (
     BATCH_SIZE_BYTES_TARGET,
+    ROW_MEMORY,
     SMALL_SIZE_BYTES_MAX,
     EncodedObject,
     decode_section,
@@ -26,7 +27,7 @@ from spark_replog.log.model import DataObject, PartitionResponse, Section
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
-from spark_replog.write.buffer_pool import ROW_MEMORY, BufferPool, PinnedBytes, trim_row_memory
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes, trim_row_memory
 from spark_replog.write.producer_batch import Destination, ProducerBatch, Slice, join_slices, with_headers
 
 

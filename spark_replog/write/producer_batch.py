@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicPartition
-from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, data_schema
-from spark_replog.write.buffer_pool import ROW_MEMORY, BufferPool, PinnedBytes
+from spark_replog.log.codec.data_object import HEADERS_TYPE, ROW_MEMORY, TIMESTAMP_TYPE, data_schema
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.write.record_handle import BatchResult
 

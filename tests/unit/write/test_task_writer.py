@@ -13,11 +13,11 @@ import pytest
 
 from spark_replog.config import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
+from spark_replog.log.codec.data_object import ROW_MEMORY
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write import data_request
-from spark_replog.write.buffer_pool import ROW_MEMORY
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from tests.unit.write.support import HEADERS, PATIENT, Task, batch, written
 
