@@ -348,7 +348,7 @@ class TransactionCoordinator:
         """Return whether the ledger holds the append, which can no longer be decided."""
         ledger = self._cluster.topic_ledger(ledger_id)
         with ledger.lock:
-            return bool(ledger.state.judge(append).ranges)
+            return bool(ledger.state.judge_decided(append).ranges)
 
     def _work(self, append: Append, ledger_id: LedgerId, done: Future[None]) -> None:
         """Commit on a thread of the I/O pool."""

@@ -49,10 +49,6 @@ from spark_replog.log.model import (
 
 _log = logging.getLogger(__name__)
 
-_CUT_OUTCOMES = frozenset({Outcome.APPLIED, Outcome.BELOW_FLOOR, Outcome.FENCED})
-"""Outcomes of judging a decided append again that mean: it is not in the log, or its producer is forgotten."""
-
-
 class Phase(Enum):
     """The phase of an append. The picture is in docs/architecture.md."""
 
@@ -183,22 +179,22 @@ class AppendJudge:
     def look_again(self, state: TopicLedgerState, settling: Settling) -> Settling:
         """Return a decided append as a newer fold has it: a newer leader may have cut it off.
 
-        If one was elected, the rows in the log may be those of a repeated append, decided later.
+        If one was elected, the rows in the log may be those of a repeated append, decided later. Only what the ledger
+        knows as a duplicate is in the log, also if one of its topics was deleted since.
 
         Raises:
             RetriableError: NOT_LEADER_OR_FOLLOWER: it was cut off.
-            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: the floor has passed it, so its producer is forgotten.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: it was cut off, or its producer's batches are forgotten.
         """
         appended, epochs = settling.append, leader_epochs(state, settling.append)
         if epochs == settling.leader_epochs or not appended.objects:
             return settling
-        judged = state.judge(appended)
+        judged = state.judge_decided(appended)
         outcome = judged.outcome
-        if outcome not in _CUT_OUTCOMES:
+        if outcome is Outcome.DUPLICATE:
             result = settling.result
             # Rows at its own offsets are its own: a leader may move without a cut, as when a lost root is rebuilt.
-            is_itself = result is not None and bool(judged.ranges) and result.base_offsets == judged.ranges
-            if outcome is Outcome.DUPLICATE and not is_itself:
+            if result is None or not judged.ranges or result.base_offsets != judged.ranges:
                 result = CommandResult(outcome, judged.ranges, judged.detail)
             return Settling(appended, state.applied_index, epochs, result)
         if outcome is not Outcome.APPLIED and (
@@ -206,8 +202,8 @@ class AppendJudge:
         ):
             raise OutcomeUnknownError(
                 ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-                "the append was decided, and it is unknown whether a newer leader cut it off: garbage "
-                "collection moved on while it waited for its followers. Look whether its rows are in the log.",
+                "the append was decided, and it is unknown whether a newer leader cut it off: the ledger has forgotten "
+                "the producer's batches since. Look whether its rows are in the log.",
                 ledger=self._ledger_id,
             )
         raise RetriableError(

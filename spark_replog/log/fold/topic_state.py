@@ -452,6 +452,13 @@ class TopicLedgerState(EntryFold):
                 return Judgement(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger")
             if topic.closed:
                 return Judgement(Outcome.TOPIC_CLOSED, f"topic '{topic.name}' was deleted")
+        return self.judge_decided(append)
+
+    def judge_decided(self, append: Append) -> Judgement:
+        """Return the result as if no topic of the append was deleted: DUPLICATE if it is in the log.
+
+        For an append that was decided, so that this ledger knows its topics.
+        """
         duplicate = self.producers.judge_duplicate(append)
         if duplicate is not None:
             return Judgement(*duplicate)

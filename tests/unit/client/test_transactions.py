@@ -7,6 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from spark_replog.admin.controller import Controller
 from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.transactions import claim_producer
 from spark_replog.clock import SYSTEM_CLOCK
@@ -325,6 +326,27 @@ def test_a_commit_without_answer_can_be_aborted_and_is_then_either_in_or_never(s
     with producer.transaction():
         producer.send("orders", b"after")
     assert shop.values() == [*expected, b"after"]
+
+
+def test_an_abort_finds_a_decided_commit_though_its_topic_was_deleted_since(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"in")
+    real, unknown = Appender.append, OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer.")
+
+    def lose_answer(*arguments, **keywords):
+        assert real(*arguments, **keywords).error is None
+        return Answer({}, unknown)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Appender, "append", lose_answer)
+        with pytest.raises(OutcomeUnknownError):
+            producer.commit_transaction()
+    Controller(shop.open()).delete_topic("orders")
+    with pytest.raises(InvalidConfigError, match="was committed"):
+        producer.abort_transaction()
+    assert handle.exception(5) is None
 
 
 def test_what_an_abort_found_undecided_can_never_be_decided(shop, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
+    BatchSequence,
     DataObject,
     GenerationAdvance,
     IdentityKind,
@@ -21,6 +23,8 @@ from spark_replog.log.model import (
     Outcome,
     ProducerIdentity,
     Section,
+    SequencedAppend,
+    TopicClose,
     TopicInit,
     Truncate,
 )
@@ -32,6 +36,7 @@ OTHER = Append(
     ProducerIdentity("o", "o", 0, "", IdentityKind.STREAM), "User:s", "", 0,
     (DataObject(ObjectId(0, "two.arrow"), 16, False, frozenset({0}), (Section(TOPIC, 0, 2, 0, 16, 0, 0, 0),)),),
 )  # fmt: skip
+RESET = replace(OTHER, identity=ProducerIdentity("p", "another", 7, "", IdentityKind.STREAM))
 
 
 def look_again(kind: IdentityKind, *later: Any) -> Settling:
@@ -51,8 +56,12 @@ def look_again(kind: IdentityKind, *later: Any) -> Settling:
 
 
 @pytest.mark.guarantee("G2")
-@pytest.mark.parametrize("later", [(), (GenerationAdvance(1, 1),)], ids=["alone", "then the floor passes it"])
-def test_what_was_cut_off_is_not_done(later: tuple[GenerationAdvance, ...]) -> None:
+@pytest.mark.parametrize(
+    "later",
+    [(), (GenerationAdvance(1, 1),), (TopicClose(TOPIC),), (RESET,)],
+    ids=["alone", "then the floor passes it", "then its topic is deleted", "then another checkpoint is further"],
+)
+def test_what_was_cut_off_is_not_done(later: tuple[Any, ...]) -> None:
     with pytest.raises(RetriableError, match="cut it off"):
         look_again(IdentityKind.STREAM, Truncate(0), *later)
 
@@ -60,6 +69,11 @@ def test_what_was_cut_off_is_not_done(later: tuple[GenerationAdvance, ...]) -> N
 @pytest.mark.parametrize("kind", [IdentityKind.STREAM, IdentityKind.ONE_SHOT])
 def test_what_is_there_is_done_whatever_the_floor_says(kind: IdentityKind) -> None:
     assert look_again(kind, GenerationAdvance(1, 1)).stable_index == 1
+
+
+def test_what_is_there_is_done_though_its_topic_was_deleted_since() -> None:
+    settling = look_again(IdentityKind.STREAM, IsrChange(None, 0, False, 0), TopicClose(TOPIC))
+    assert settling.result is not None and settling.result.outcome is Outcome.APPLIED
 
 
 @pytest.mark.guarantee("G2")
@@ -77,6 +91,29 @@ def test_what_stands_where_it_was_decided_is_no_repetition_though_another_leads(
     assert settling.result is not None and settling.result.outcome is Outcome.APPLIED
 
 
-def test_nobody_can_tell_once_the_producer_is_forgotten() -> None:
+@pytest.mark.parametrize("later", [(), (TopicClose(TOPIC),)], ids=["alone", "and its topic deleted"])
+def test_nobody_can_tell_once_the_producer_is_forgotten(later: tuple[Any, ...]) -> None:
     with pytest.raises(OutcomeUnknownError, match="Look whether its rows are in the log"):
-        look_again(IdentityKind.ONE_SHOT, Truncate(0), GenerationAdvance(1, 1))
+        look_again(IdentityKind.ONE_SHOT, Truncate(0), GenerationAdvance(1, 1), *later)
+
+
+def test_batches_that_do_not_follow_what_is_left_of_the_log_are_not_done() -> None:
+    """Two of three appends of a producer were cut off: the last one no longer follows what is there."""
+    state = TopicLedgerState("L")
+    identity = ProducerIdentity("p", "p", 0, "", IdentityKind.ONE_SHOT)
+    appends = [
+        SequencedAppend(
+            identity, "User:s", "", 0,
+            (DataObject(ObjectId(0, f"{at}.arrow"), 8, False, frozenset({0}), (Section(TOPIC, 0, 1, 0, 8, 0, 0, 0),)),),
+            (BatchSequence(TOPIC, 0, 0, at, 1),),
+        )
+        for at in range(3)
+    ]  # fmt: skip
+    for index, command in enumerate((TopicInit(TOPIC, "t", ((0, 1),), ()), *appends)):
+        results = state.apply(index, encode_entry([encode_command(command)]))
+    last = appends[-1]
+    settling = Settling(last, 3, leader_epochs(state, last), results[0])
+    state.apply(4, encode_entry([encode_command(Truncate(1))]))
+    judge = AppendJudge("L", AppendRequest(last, 0, -1), ANYTHING, ANYTHING)
+    with pytest.raises(OutcomeUnknownError):
+        judge.look_again(state, settling)
