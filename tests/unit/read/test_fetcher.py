@@ -160,7 +160,7 @@ def test_the_next_compressed_read_is_decoded_while_the_caller_works(both_roots, 
     (decoding,) = jobs["decoding"]  # of the second read, not of the third
     decoding.result(timeout=60)
     assert warnings_logged.records
-    assert all(names[1] in each.getMessage() for each in warnings_logged.records)
+    assert [each.getMessage() for each in warnings_logged.records if names[1] not in each.getMessage()] == []
     assert next(batches)["partition"].to_pylist() == [0]  # before the section that is lost
     with pytest.raises(DataLossError, match=names[1]):
         next(batches)
