@@ -49,6 +49,7 @@ from spark_replog.log.model import (
 
 _log = logging.getLogger(__name__)
 
+
 class Phase(Enum):
     """The phase of an append. The picture is in docs/architecture.md."""
 
@@ -180,7 +181,7 @@ class AppendJudge:
         """Return a decided append as a newer fold has it: a newer leader may have cut it off.
 
         If one was elected, the rows in the log may be those of a repeated append, decided later. Only what the ledger
-        knows as a duplicate is in the log, also if one of its topics was deleted since.
+        knows as a duplicate is in the log, also if one of its topics was deleted since. A skipped append needs no rows.
 
         Raises:
             RetriableError: NOT_LEADER_OR_FOLLOWER: it was cut off.
@@ -191,7 +192,7 @@ class AppendJudge:
             return settling
         judged = state.judge_decided(appended)
         outcome = judged.outcome
-        if outcome is Outcome.DUPLICATE:
+        if outcome in (Outcome.DUPLICATE, Outcome.SKIPPED):
             result = settling.result
             # Rows at its own offsets are its own: a leader may move without a cut, as when a lost root is rebuilt.
             if result is None or not judged.ranges or result.base_offsets != judged.ranges:

@@ -22,6 +22,7 @@ from spark_replog.log.model import (
     IsrChange,
     Outcome,
     ProducerIdentity,
+    ResetPolicy,
     Section,
     SequencedAppend,
     TopicClose,
@@ -39,11 +40,11 @@ OTHER = Append(
 RESET = replace(OTHER, identity=ProducerIdentity("p", "another", 7, "", IdentityKind.STREAM))
 
 
-def look_again(kind: IdentityKind, *later: Any) -> Settling:
+def look_again(kind: IdentityKind, *later: Any, on_reset: ResetPolicy = ResetPolicy.FAIL) -> Settling:
     """Decide an append and what comes after it; return what it waits for then."""
     section = Section(TOPIC, 0, 1, 0, 8, 0, 0, 0)
     item = DataObject(ObjectId(0, "one.arrow"), 8, False, frozenset({0}), (section,))
-    append = Append(ProducerIdentity("p", "p", 0, "", kind), "User:s", "", 0, (item,))
+    append = Append(ProducerIdentity("p", "p", 0, "", kind, on_reset), "User:s", "", 0, (item,))
     state = TopicLedgerState("L")
     settling = Settling(append, 1, None)
     for index, command in enumerate((TopicInit(TOPIC, "t", ((0, 1),), ()), append, *later)):
@@ -89,6 +90,11 @@ def test_what_stands_where_it_was_decided_is_no_repetition_though_another_leads(
     settling = look_again(IdentityKind.STREAM, IsrChange(None, 0, False, 0))
     assert settling.stable_index == 2
     assert settling.result is not None and settling.result.outcome is Outcome.APPLIED
+
+
+def test_what_is_skipped_now_is_told_as_skipped() -> None:
+    result = look_again(IdentityKind.STREAM, Truncate(0), RESET, on_reset=ResetPolicy.SKIP).result
+    assert result is not None and (result.outcome, result.base_offsets) == (Outcome.SKIPPED, {})
 
 
 @pytest.mark.parametrize("later", [(), (TopicClose(TOPIC),)], ids=["alone", "and its topic deleted"])
