@@ -340,8 +340,8 @@ class ReplicaManager:
         With acks 0 and 1 followers get their copies after the answer, in the background: see ``await_copies``.
 
         Returns:
-            One response per ledger. Some may be decided and others not; a repeated call finds the decided ones as
-            duplicates.
+            One response per ledger, in the order of the requests. Some may be decided and others not; a repeated call
+            finds the decided ones as duplicates.
         """
         responses: dict[LedgerId, ProduceResponse] = {}
         appends = [partial(self._append, each, requests[each], responses) for each in requests]
@@ -354,9 +354,9 @@ class ReplicaManager:
             thread.join()
         throttle_ms = self._throttle(requests, responses)
         if not throttle_ms:
-            return responses
+            return {each: responses[each] for each in requests}
         self._cluster.clock.sleep_ms(throttle_ms)
-        return {each: replace(response, throttle_time_ms=throttle_ms) for each, response in responses.items()}
+        return {each: replace(responses[each], throttle_time_ms=throttle_ms) for each in requests}
 
     def prepare(self) -> None:
         """Begin to read the ACLs and quotas of an append whose objects are being put now; returns at once."""
