@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.unit.client.producer_setup import Shop
-from tests.unit.write.support import HEADERS, QUICK, FaultyBrokers, Task, batch
+from tests.unit.write.support import HEADERS, PATIENT, FaultyBrokers, Task, batch
 
 pytestmark = pytest.mark.case("producer-work-each-row-arrow-batches")
 
@@ -70,7 +70,7 @@ COLUMNS: dict[str, dict[str, Callable[[int], pa.Array]]] = {
 
 @pytest.mark.parametrize("columns", COLUMNS.values(), ids=COLUMNS)
 def test_a_write_task(make_task: Callable[..., Task], columns: dict[str, Callable[[int], pa.Array]]) -> None:
-    config = replace(QUICK, buffer_memory_bytes=256 << 20)
+    config = replace(PATIENT, buffer_memory_bytes=256 << 20)
     check(lambda rows: make_task(partitions=5, config=config).write(rows), **columns)
 
 
