@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from spark_replog.log.acl import normal_principal
@@ -33,7 +33,7 @@ class QuotaEntity(NamedTuple):
     client_id: str | None
 
 
-class QuotaScope(Enum):
+class QuotaScope(StrEnum):
     """Which traffic a quota measures together."""
 
     USER_CLIENT = "user-client"
@@ -229,7 +229,7 @@ class ProduceRates:
     def record(self, principal: str, client_id: str, size_bytes: int, now_ms: int) -> None:
         """Count the section bytes of an applied append, once for all its copies."""
         user = normal_principal(principal)
-        for scope in QuotaScope:
+        for scope in _SCOPES:
             key = rate_key(scope, user, client_id)
             rate = self._rates.pop(key, None) or SampledRate()
             rate.record(size_bytes, now_ms)

@@ -7,10 +7,14 @@ message. Format: `docs/format.md`, chapter "Data object".
 
 from __future__ import annotations
 
+import functools
+import mmap
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import crc32c as crc32c_module
 import numpy as np
@@ -39,8 +43,15 @@ SMALL_SIZE_BYTES_MAX = 16 * 1024
 """Rows of at most this size are copied into their object."""
 _PIECE_COPY_BYTES_MAX = 4096
 """Smaller pieces are copied together: fewer system calls than pieces."""
+_SHARED_BYTES_MIN = 65_536
+"""Values of fewer bytes, on average, are copied to join them: that costs less than the Python calls to share them."""
+_STAND_IN = pa.py_buffer(mmap.mmap(-1, BATCH_SIZE_BYTES_TARGET))
+"""Memory that is never touched, so the kernel gives it no pages."""
 _CRC_PLACEHOLDERS = ("!CRC32C!", "?CRC32C?")
 """As long as a checksum in hex; no topic name, id or number can be one, and a producer can equal only one of them."""
+_CRC_POLYNOMIAL = 0x82F63B78
+_CRC_JOIN_BYTES_MIN = 1024 * 1024
+"""Reading fewer bytes again costs less than joining two checksums."""
 _MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _MESSAGE_PREFIX_BYTES = 8
@@ -101,20 +112,52 @@ class _Gather:
         self._pieces: list[Buffer] = []
         self._cuts: list[int] = []
         self._open: bytearray | None = None
+        self._values: deque[list[memoryview]] = deque()
+        """What each stand-in that is written next is replaced by."""
 
     def write(self, data: pa.Buffer | bytes) -> int:
         view = memoryview(data)
-        size = view.nbytes
-        self.size_bytes += size
-        if size <= _PIECE_COPY_BYTES_MAX:
+        self.size_bytes += view.nbytes
+        is_stand_in = isinstance(data, pa.Buffer) and data.address == _STAND_IN.address
+        for piece in self._values.popleft() if is_stand_in else [view]:
+            self._add(piece)
+        return view.nbytes
+
+    def join(self, batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the batch that must be written next, uncompressed, to write the rows of these batches of one schema.
+
+        Its values are not there: a stand-in of their size is, and `write` takes the batches' own memory instead.
+        """
+        if len(batches) == 1:
+            return batches[0]
+        columns = [self._join([batch.column(index) for batch in batches]) for index in range(batches[0].num_columns)]
+        return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+    def _join(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        size_bytes = 0
+        if arrays[0].type == pa.binary() and not any(array.null_count for array in arrays):
+            offsets = [_offsets(array) for array in arrays]
+            size_bytes = sum([int(each[-1] - each[0]) for each in offsets])
+        if not _SHARED_BYTES_MIN * len(arrays) <= size_bytes <= _STAND_IN.size:
+            return pa.concat_arrays(arrays, ROW_MEMORY)
+        joined, at, end = np.zeros(sum(map(len, arrays)) + 1, dtype=np.int32), 0, 0
+        for each in offsets:
+            np.subtract(each[1:], each[0] - end, out=joined[at + 1 : at + len(each)])
+            at, end = at + len(each) - 1, end + int(each[-1] - each[0])
+        spans = [(array, int(each[0]), int(each[-1])) for array, each in zip(arrays, offsets, strict=True)]
+        self._values.append([memoryview(array.buffers()[2])[start:end] for array, start, end in spans if start < end])
+        buffers = [None, pa.py_buffer(joined), _STAND_IN.slice(0, size_bytes)]
+        return pa.Array.from_buffers(pa.binary(), len(joined) - 1, buffers, null_count=0)
+
+    def _add(self, piece: memoryview) -> None:
+        if piece.nbytes <= _PIECE_COPY_BYTES_MAX:
             if self._open is None:
                 self._open = bytearray()
                 self._pieces.append(self._open)
-            self._open += view
+            self._open += piece
         else:
-            self._pieces.append(view)
+            self._pieces.append(piece)
             self._open = None
-        return size
 
     def cut(self) -> None:
         """Begin a part with what is written next; the first part begins with the file."""
@@ -197,18 +240,17 @@ def encode_data_object(
     codec = pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else None if compression == "none" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=pa.ipc.MetadataVersion.V5)
     written: list[_Written] = []
+    join = sink.join if isinstance(sink, _Gather) and codec is None else join_batches
     file = sink.file if isinstance(sink, _Copy) else pa.PythonFile(sink, mode="w")
     with pa.ipc.new_file(file, _FILE_SCHEMAS[has_headers, has_offsets], options=options) as writer:
         for topic, topic_id, partition, rows, producer in sections:
             batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
             conformed = (_conform(batch, schema) for batch in batches)
-            if is_small:
-                groups: Iterable[list[pa.RecordBatch]] = [[join_batches(list(conformed))]]
-            else:
-                groups = _group_sections(conformed if is_sized else resize_batches(conformed))
-            for group in groups:
-                micros, holes = list[int](), list[str]()
-                for batch in group:
+            messages = ((batch.nbytes, [batch]) for batch in conformed) if is_sized else _messages(conformed)
+            for group in [[list(conformed)]] if is_small else _group_sections(messages):
+                micros, holes, row_count = list[int](), list[str](), 0
+                for message in group:
+                    batch = join(message)
                     sink.cut()
                     low_us, high_us = _time_range_us(batch)
                     micros += low_us, high_us
@@ -224,8 +266,9 @@ def encode_data_object(
                         "replog.body_crc32c": holes[-1],
                     }
                     writer.write_batch(batch, metadata)
-                rows, times_ms = sum(batch.num_rows for batch in group), (min(micros) // 1000, -(-max(micros) // 1000))
-                written.append((topic_id, partition, rows, times_ms, holes))
+                    row_count += batch.num_rows
+                times_ms = min(micros) // 1000, -(-max(micros) // 1000)
+                written.append((topic_id, partition, row_count, times_ms, holes))
         sink.cut()
     return _sealed(sink, written)
 
@@ -373,8 +416,8 @@ def frame_damage(body: Buffer, sections: Iterable[tuple[int, int]]) -> str | Non
     return None
 
 
-def resize_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about 4 MiB: large ones are sliced, small neighbours joined."""
+def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+    """Yield bytes and rows of messages of about 4 MiB each: large batches are sliced, small neighbours share one."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for batch in batches:
@@ -382,7 +425,7 @@ def resize_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         if batch.num_rows == 0:
             continue
         if waiting and waiting_bytes + size_bytes > BATCH_SIZE_BYTES_TARGET:
-            yield join_batches(waiting)
+            yield waiting_bytes, waiting
             waiting, waiting_bytes = [], 0
         if size_bytes <= BATCH_SIZE_BYTES_TARGET:
             waiting.append(batch)
@@ -390,9 +433,10 @@ def resize_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             continue
         rows = max(1, batch.num_rows * BATCH_SIZE_BYTES_TARGET // size_bytes)
         for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+            piece = batch.slice(start, rows)
+            yield piece.nbytes, [piece]
     if waiting:
-        yield join_batches(waiting)
+        yield waiting_bytes, waiting
 
 
 def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -413,17 +457,22 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _group_sections(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    group: list[pa.RecordBatch] = []
+def _group_sections(messages: Iterable[tuple[int, list[pa.RecordBatch]]]) -> Iterator[list[list[pa.RecordBatch]]]:
+    group: list[list[pa.RecordBatch]] = []
     size_bytes = 0
-    for batch in batches:
-        if group and size_bytes + batch.nbytes > SECTION_SIZE_BYTES_MAX:
+    for message_bytes, message in messages:
+        if group and size_bytes + message_bytes > SECTION_SIZE_BYTES_MAX:
             yield group
             group, size_bytes = [], 0
-        group.append(batch)
-        size_bytes += batch.nbytes
+        group.append(message)
+        size_bytes += message_bytes
     if group:
         yield group
+
+
+def _offsets(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Return the N + 1 offsets of the values of N >= 1 binary values."""
+    return np.frombuffer(array.buffers()[1], dtype="<i4")[array.offset : array.offset + len(array) + 1]
 
 
 def _time_range_us(batch: pa.RecordBatch) -> tuple[int, int]:
@@ -442,12 +491,51 @@ def _seal(message: list[Buffer], hole: str, section_crc: int) -> int:
     head = message[0]
     assert isinstance(head, bytearray)  # prefix and metadata are small, so `_Gather` joined them
     metadata_end = _MESSAGE_PREFIX_BYTES + int.from_bytes(head[4:_MESSAGE_PREFIX_BYTES], "little")
-    body_crc = crc32c_module.crc32c(memoryview(head)[metadata_end:])
-    for piece in message[1:]:
-        body_crc = crc32c_module.crc32c(piece, body_crc)
+    body = [memoryview(head)[metadata_end:], *message[1:]]
+    body_crc = _crc_of(body, 0)
     field = len(hole).to_bytes(4, "little") + hole.encode()  # a flatbuffer string follows its length
     at = head.index(field, 0, metadata_end)
     head[at + 4 : at + len(field)] = b"%08x" % body_crc
-    for piece in message:
-        section_crc = crc32c_module.crc32c(piece, section_crc)
-    return section_crc
+    section_crc = crc32c_module.crc32c(memoryview(head)[:metadata_end], section_crc)
+    body_bytes = sum([len(piece) for piece in body])
+    return (
+        _crc_of(body, section_crc)
+        if body_bytes < _CRC_JOIN_BYTES_MIN
+        else joined_crc(section_crc, body_crc, body_bytes)
+    )
+
+
+def _crc_of(pieces: Iterable[Buffer], crc: int) -> int:
+    for piece in pieces:
+        crc = crc32c_module.crc32c(piece, crc)
+    return crc
+
+
+def joined_crc(first: int, second: int, second_bytes: int) -> int:
+    """Return the CRC32C of bytes from those of their two parts and the length of the second.
+
+    Source: zlib's ``crc32_combine``. A CRC is a polynomial over the bits, modulo CRC32C's; the first part's is shifted
+    by the length of the second.
+    """
+    exponent = 3  # a byte has 2**3 bits
+    while second_bytes:
+        if second_bytes & 1:
+            first = _product(first, _shift(exponent))
+        second_bytes >>= 1
+        exponent += 1
+    return first ^ second
+
+
+@functools.cache
+def _shift(exponent: int) -> int:
+    """Return the polynomial that shifts by ``2**exponent`` bits."""
+    return _product(_shift(exponent - 1), _shift(exponent - 1)) if exponent else 1 << 30
+
+
+def _product(left: int, right: int) -> int:
+    product = 0
+    for bit in range(31, -1, -1):
+        if left >> bit & 1:
+            product ^= right
+        right = right >> 1 ^ (_CRC_POLYNOMIAL if right & 1 else 0)
+    return product

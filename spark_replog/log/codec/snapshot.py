@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 import crc32c as crc32c_module
@@ -115,12 +116,41 @@ def hint_of(data: bytes) -> Reader | None:
     return Reader(frame[_HINT.size : _HINT.size + size_bytes]) if magic == _HINT_MAGIC else None
 
 
-def write_table(writer: Writer, columns: Sequence[Column]) -> None:
-    """Append columns of one length: the number of rows, then each column."""
-    writer.uint(len(columns[0]))
-    for values in columns:
-        assert len(values) == len(columns[0]), [len(each) for each in columns]
-        _write_column(writer, values)
+def write_table(writer: Writer, cells: Cells) -> None:
+    """Append a table: the number of rows, then each column, as it is or as steps, whichever takes fewer bytes.
+
+    The form's byte (width, +128 for steps); steps: the first value; the smallest value or step; then each minus it.
+    """
+    cells = np.ascontiguousarray(cells, dtype="<i8")
+    row_count = cells.shape[1]
+    writer.uint(row_count)
+    if not row_count:
+        return
+    lows, widths = _ranges(cells)
+    low_steps, step_widths, steps = [0], [0], cells  # of columns that are not constant
+    if row_count > 1 and any(widths):
+        unsigned = cells.view(_UINT64)
+        steps = np.subtract(unsigned[:, 1:], unsigned[:, :-1]).view(np.int64)  # wraps, as reading does
+        low_steps, step_widths = _ranges(steps)
+    for column, (low, width) in enumerate(zip(lows, widths, strict=True)):
+        values = cells[column]
+        if width and row_count > 1 and step_widths[column] < width:
+            values, low, width = steps[column], low_steps[column], step_widths[column]
+            writer.byte(width | _DELTA)
+            writer.sint(int(cells[column, 0]))
+        else:
+            writer.byte(width)
+        writer.sint(low)
+        if width:
+            moved = values.view(_UINT64) - _UINT64(low % 2**64)
+            writer.raw(moved.view(np.uint8).reshape(len(moved), 8)[:, :width].tobytes())
+
+
+def _ranges(cells: Cells) -> tuple[list[int], list[int]]:
+    """Return the smallest value of each column, and in how many bytes the others less it fit."""
+    lows = cells.min(axis=1).tolist()
+    highs = cells.max(axis=1).tolist()
+    return lows, [((high - low).bit_length() + 7) // 8 for low, high in zip(lows, highs, strict=True)]
 
 
 def read_table(reader: Reader, column_count: int) -> Cells:
@@ -144,26 +174,37 @@ class Items(Protocol[T_co]):
     def __getitem__(self, row: int, /) -> T_co: ...
 
 
-class _MadeItems(Generic[T]):
-    """Items that are made on access: a lookup in a page needs one of thousands."""
+_Some = slice | npt.NDArray[np.intp]
+"""Which rows."""
 
-    def __init__(self, count: int, make: Callable[[int], T]) -> None:
+
+class _MadeItems(Generic[T]):
+    """Items that are made on access, some at once: a lookup in a page needs few of thousands."""
+
+    def __init__(self, count: int, make: Callable[[_Some], list[T]]) -> None:
         self._count = count
-        self._make = make
+        self.make = make
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._make, range(self._count))
+        return iter(self.make(slice(None)))
 
     def __getitem__(self, row: int, /) -> T:
-        return self._make(row)
+        return self.make(slice(row, row + 1))[0]
+
+
+def _some(items: Items[T], rows: _Some) -> list[T]:
+    if isinstance(items, _MadeItems):
+        return items.make(rows)
+    numbers = range(len(items))[rows] if isinstance(rows, slice) else rows.tolist()
+    return [items[number] for number in numbers]
 
 
 def write_texts(writer: Writer, texts: Items[str]) -> None:
     """Append ASCII strings (names of objects and pages): their number and lengths as a table, then all bytes."""
-    write_table(writer, [np.fromiter(map(len, texts), np.int64, len(texts))])
+    write_table(writer, np.fromiter(map(len, texts), np.int64, len(texts)).reshape(1, -1))
     writer.raw("".join(texts).encode("ascii"))
 
 
@@ -175,40 +216,11 @@ def read_texts(reader: Reader) -> Items[str]:
     ends = np.cumsum(sizes)
     starts = ends - sizes
     text = reader.raw(int(sizes.sum())).decode("ascii")
-    return _MadeItems(len(sizes), lambda row: text[starts[row] : ends[row]])
 
+    def make(rows: _Some) -> list[str]:
+        return [text[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
 
-def _width_of(span: int) -> int:
-    return (span.bit_length() + 7) // 8
-
-
-def _write_column(writer: Writer, values: Column) -> None:
-    """Append int64 values, as they are or as steps from one to the next, whichever takes fewer bytes.
-
-    The form's byte (width, +128 for steps); steps: the first value; the smallest value or step; then each minus it.
-    """
-    if not len(values):
-        return
-    values = np.ascontiguousarray(values, dtype="<i8")
-    low = int(values.min())
-    width = _width_of(int(values.max()) - low)
-    cells = values
-    if width and len(values) > 1:
-        steps = np.subtract(values[1:].view(_UINT64), values[:-1].view(_UINT64)).view(
-            np.int64
-        )  # wraps, as reading does
-        low_step = int(steps.min())
-        step_width = _width_of(int(steps.max()) - low_step)
-        if step_width < width:
-            writer.byte(step_width | _DELTA)
-            writer.sint(int(values[0]))
-            cells, low, width = steps, low_step, step_width
-    if cells is values:
-        writer.byte(width)
-    writer.sint(low)
-    if width:
-        moved = cells.view(_UINT64) - _UINT64(low % 2**64)
-        writer.raw(moved.view(np.uint8).reshape(len(cells), 8)[:, :width].tobytes())
+    return _MadeItems(len(sizes), make)
 
 
 def _read_column(reader: Reader, column: npt.NDArray[np.uint64]) -> None:
@@ -311,9 +323,7 @@ class Rows:
         """Return some of the rows."""
         if not self.names:
             return Rows(self.kind, self.cells[:, rows], [], [])
-        numbers = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
-        names, holders = self.names, self.holders
-        return Rows(self.kind, self.cells[:, rows], [names[n] for n in numbers], [holders[n] for n in numbers])
+        return Rows(self.kind, self.cells[:, rows], _some(self.names, rows), _some(self.holders, rows))
 
 
 def no_rows(kind: PageKind) -> Rows:
@@ -350,10 +360,10 @@ class Directory:
         if (
             not self._spans
         ):  # in lists: a store of 1,000 partitions asks thousands of times, and numpy takes 5 us a search
-            slots, starts = np.unique(self.pieces[SLOT], return_index=True)
-            ends = [*starts[1:].tolist(), self.pieces.shape[1]]
+            slots = self.pieces[SLOT]
+            starts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist()][: len(slots)]
             self._bases, self._ends = self.pieces[BASE].tolist(), self.pieces[END].tolist()
-            self._spans = dict(zip(slots.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
+            self._spans = dict(zip(slots[starts].tolist(), pairwise((*starts, len(slots))), strict=True))
         first, last = self._spans.get(slot, (0, 0))
         return range(bisect_right(self._ends, start, first, last), bisect_left(self._bases, end, first, last))
 
@@ -403,7 +413,7 @@ def _begin(ledger_id: str, name: str, kind: PageKind, cells: Cells) -> Writer:
     writer = Writer()
     _HEADER.write(writer, (ledger_id, name))
     writer.byte(kind)
-    write_table(writer, list(cells))
+    write_table(writer, cells)
     return writer
 
 
@@ -450,7 +460,7 @@ def write_holders(writer: Writer, holders: Items[frozenset[int]]) -> None:
     """Append sets of brokers: the distinct sets, then the number of each row's set."""
     numbers = {each: number for number, each in enumerate(dict.fromkeys(holders))}
     _HOLDERS.write(writer, [sorted(each) for each in numbers])
-    write_table(writer, [np.array([numbers[each] for each in holders], np.int64)])
+    write_table(writer, np.array([[numbers[each] for each in holders]], np.int64))
 
 
 def read_holders(reader: Reader) -> Items[frozenset[int]]:
@@ -459,4 +469,4 @@ def read_holders(reader: Reader) -> Items[frozenset[int]]:
     (numbers,) = read_table(reader, 1)
     if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(different):
         raise damaged("a set of brokers is missing")
-    return _MadeItems(len(numbers), lambda row: different[numbers[row]])
+    return _MadeItems(len(numbers), lambda rows: [different[number] for number in numbers[rows].tolist()])

@@ -133,9 +133,10 @@ class Reader:
 
     def byte(self) -> int:
         """Take one byte."""
-        if self._position >= len(self._data):
-            raise corrupt("it ends early")
-        value = self._data[self._position]
+        try:
+            value = self._data[self._position]
+        except IndexError:
+            raise corrupt("it ends early") from None
         self._position += 1
         return value
 
@@ -155,9 +156,13 @@ class Reader:
     def uint(self) -> int:
         """Take an unsigned varint."""
         data, at = self._data, self._position
-        if at < len(data) and data[at] < 0x80:  # most of them
+        try:
+            value = data[at]
+        except IndexError:
+            raise corrupt("it ends early") from None
+        if value < 0x80:  # most of them
             self._position = at + 1
-            return data[at]
+            return value
         value = shift = 0
         for byte in data[at : at + _VARINT_BYTES_MAX]:
             value |= (byte & 0x7F) << shift

@@ -81,7 +81,7 @@ class EntryFold:
             if isinstance(each, FeatureSet):
                 self._check_level(each.level)
         self.applied_index = index
-        return tuple(self._apply_command(command, index, number) for number, command in enumerate(commands))
+        return tuple([self._apply_command(command, index, number) for number, command in enumerate(commands)])
 
     def freeze(self) -> FrozenState:
         """Return the present state; see `ledger.types.SnapshotState`."""
@@ -146,13 +146,13 @@ class EntryFold:
         """Read the part of a head that earlier releases skip; called after `_read`, if there is one."""
 
     def _apply_command(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
+        apply = self._applies.get(type(command))
+        if apply is not None:
+            return apply(command, index, number)
         if isinstance(command, SnapshotCommit):
             return self._apply_snapshot_commit(command, index)
         if isinstance(command, FeatureSet):
             return self._apply_feature_set(command, index)
-        apply = self._applies.get(type(command))
-        if apply is not None:
-            return apply(command, index, number)
         if isinstance(command, Undecodable):
             reason = command.reason
         else:

@@ -130,8 +130,8 @@ class FrozenTopics:
         writer, made = Writer(), self.made
         writer.raw(self._before)
         _INDEX.write(writer, [[run[:4] for run in runs] for runs in (made.section_runs, made.object_runs)])
-        write_table(writer, list(made.sections.cells))
-        write_table(writer, list(made.objects.cells))
+        write_table(writer, made.sections.cells)
+        write_table(writer, made.objects.cells)
         write_texts(writer, made.objects.names)
         write_holders(writer, made.objects.holders)
         writer.raw(self._after)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -175,13 +175,13 @@ class ObjectTable:
         mine = ((number, self._objects[number]) for number in numbers if number in self._objects)
         found = {number: (self.ref(item), item.place.append_time_ms) for number, item in mine}
         for rows in self._in_pages(numbers):
-            _, of, _, generations, sizes, flags, _, _, times_ms, _ = rows.cells.tolist()
-            columns = (of, generations, sizes, flags, times_ms, rows.names, rows.holders)
-            for number, generation, size_bytes, flag, time_ms, name, holders in zip(*columns, strict=True):
-                item_id, has_headers = ObjectId(generation, name), bool(flag & _HAS_HEADERS)
-                has_offsets = bool(flag & _HAS_OFFSETS)
-                ref = ObjectRef(self._ledger_id, item_id, size_bytes, has_headers, holders, has_offsets)
-                found[number] = ref, time_ms
+            ids = map(ObjectId, rows.cells[ObjectColumn.GENERATION].tolist(), rows.names)
+            flags = rows.cells[ObjectColumn.FLAGS]
+            has_headers, has_offsets = (flags & _HAS_HEADERS) > 0, (flags & _HAS_OFFSETS) > 0
+            sizes, times_ms = rows.cells[[ObjectColumn.SIZE_BYTES, ObjectColumn.APPEND_TIME_MS]].tolist()
+            fields = (ids, sizes, has_headers.tolist(), rows.holders, has_offsets.tolist())
+            refs = map(ObjectRef, repeat(self._ledger_id), *fields)
+            found.update(zip(rows.cells[BASE].tolist(), zip(refs, times_ms, strict=True), strict=True))
         return found
 
     def _in_pages(self, numbers: Collection[int]) -> list[Rows]:

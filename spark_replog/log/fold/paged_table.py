@@ -36,8 +36,9 @@ from spark_replog.log.codec.snapshot import (
     pieces_of,
 )
 
-PAGE_ROWS = 4096
-"""Of a full page, about 100 KB; a merge reuses a page that is at least half full."""
+PAGE_ROWS = 2048
+"""Of a full page, about 50 KB. A plan of few old rows decodes two pages whole. A merge reuses a page that is at least
+half full, so earlier releases, whose pages have 4,096 rows, reuse these."""
 FLUSH_ROWS = 512
 """Fewer settled rows stay in the head: they cost less there than in their own page."""
 MERGE_WIDTH = 4
@@ -136,7 +137,12 @@ class PageCache:
         """Return the pieces of a run, or only the first one of a slot if no other holds anything below `high`."""
         for (each, *_), first in zip(run.spans, run.firsts, strict=False):
             if each == slot and high <= first.end:
-                return Directory(np.array([first.cells(slot, 0)], np.int64).T, [first.page])
+                key = f"{run.name}/{slot}"
+                found = self._pages.get(key)
+                if found is None:
+                    cells = np.array([first.cells(slot, 0)], np.int64).T
+                    found = self._keep(key, Directory(cells, [first.page]))
+                return _as_directory(found, run.name)
         return self.directory(run)
 
     def _get(self, name: str) -> Rows | Directory:
@@ -433,7 +439,8 @@ class PageWriter:
         if len(pages) == 1:
             return (Run(pages[0], True, row_count, spans, sizes),)
         name = self._name()
-        self.made[name] = encode_directory(self._cache.ledger_id, name, Directory(cells, pages))
+        directory = self._loaded[name] = Directory(cells, pages)
+        self.made[name] = encode_directory(self._cache.ledger_id, name, directory)
         return (Run(name, False, row_count, spans, sizes, firsts),)
 
     def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
+from itertools import pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -159,6 +160,7 @@ TIMESTAMP_STORED_APPEND_TIME = 2
 
 
 CLEAN_POINTS_MAX = 16
+_ROWS_FIRST = 8
 
 
 class ObjectRef(NamedTuple):
@@ -343,40 +345,42 @@ class PartitionState:
         parts: list[tuple[int, int]] = []
         holes: list[tuple[int, int]] = []
         first, last = bisect_right(self._ends, low), bisect_left(self._bases, high)
-        at, begun = low, first
-        for number in range(first, last):
-            base = self._bases[number]
+        breaks = self._breaks(first, last) if last - first > 1 else []
+        at = low
+        for begun, ended in pairwise((first, *breaks, last)) if last > first else ():
+            base = self._bases[begun]
             if base > at:
                 holes.append((at, base))
-                if number > begun:
-                    parts.append((begun, number))
-                begun = number
-            at = self._ends[number]
-        if last > begun:
-            parts.append((begun, last))
+            parts.append((begun, ended))
+            at = self._ends[ended - 1]
         if at < high:
             holes.append((at, high))
         return parts, holes
 
+    def _breaks(self, first: int, last: int) -> list[int]:
+        """Return the rows in (first, last) that do not begin where the row before them ends."""
+        bases, ends = self._bases[first + 1 : last], self._ends[first : last - 1]
+        if bases == ends:
+            return []
+        # Of copies: an array that numpy looks at cannot grow.
+        is_break = np.frombuffer(bases, np.int64) > np.frombuffer(ends, np.int64)
+        found: list[int] = (np.flatnonzero(is_break) + first + 1).tolist()
+        return found
+
     def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
+        """Yield the rows of a part. Makes few at first: many callers need no more."""
         if isinstance(part, Piece):
             assert self._pages is not None
-            _, bases, ends, *columns = self._pages.rows(part).cells.tolist()
-            yield from map(SectionRow._make, zip(bases, *columns, ends, strict=True))
-            return
-        for at in range(*part):
-            yield SectionRow(
-                self._bases[at],
-                self._rows[at],
-                self._objects[at],
-                self._starts[at],
-                self._sizes[at],
-                self._crcs[at],
-                self._min_ms[at],
-                self._max_ms[at],
-                self._types[at],
-                self._ends[at],
-            )
+            cells = self._pages.rows(part).cells[1:]
+            at, last = 0, cells.shape[1]
+        else:
+            cells, (at, last) = None, part
+        count = _ROWS_FIRST
+        while at < last:
+            some = slice(at, min(at + count, last))
+            columns = [each[some] for each in self._columns()] if cells is None else cells[:, some].tolist()
+            yield from starmap(SectionRow, zip(columns[0], *columns[2:], columns[1], strict=True))
+            at, count = some.stop, count * _ROWS_FIRST
 
     def clean(self, offset: int, time_ms: int) -> bool:
         """Note that the log is clean below an offset since a time; return whether that is new.

@@ -373,6 +373,10 @@ class TopicLedgerState(EntryFold):
             found_refs.append(SectionRef(base, count, ref, start, size, crc, low_ms, high_ms, time_ms, kind, end))
         return found_refs
 
+    def object_refs(self, numbers: Collection[int]) -> dict[int, tuple[ObjectRef, int]]:
+        """Return objects of rows by number, and when each was appended; reads each page once for all of them."""
+        return self._objects.refs(numbers)
+
     def newest_objects(self, broker_ids: Collection[BrokerId], count: int) -> dict[BrokerId, list[ObjectRef]]:
         """Return per broker the newest objects that it holds, newest first, at most `count`.
 

@@ -16,7 +16,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
-from spark_replog.write.columns import ROW_OVERHEAD_BYTES, row_sizes
+from spark_replog.write.columns import ROW_OVERHEAD_BYTES, row_ends
 from spark_replog.write.producer_batch import BatchState, Destination, PartitionQueue, ProducerBatch, record_size
 from spark_replog.write.record_handle import RecordHandle
 
@@ -103,7 +103,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
             {"key": [None] * count, "value": [b"%0*d" % (padding, n) for n in numbers], "timestamp": [0] * count},
             schema=data_schema(False),
         )
-        size = int(row_sizes(rows).sum())
+        size = int(row_ends(rows)[-1])
         self.pool.allocate(size, 0)
         pinned = PinnedBytes(self.pool, size)
         first = self.it.append(self.queues[partition], rows, size, pinned, self.clock.time_ms)

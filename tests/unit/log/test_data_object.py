@@ -18,6 +18,7 @@ from spark_replog.log.codec.data_object import (
     data_schema,
     decode_section,
     encode_data_object,
+    joined_crc,
 )
 from spark_replog.log.model import Section
 
@@ -85,6 +86,33 @@ def test_small_objects_are_copies_with_the_same_bytes(compression, has_headers):
     assert b"".join(small.buffers) == b"".join(large.buffers)
     assert (small.sections, small.size_bytes) == (large.sections, large.size_bytes)
     assert all(isinstance(piece, bytearray) for piece in small.buffers), "none shares memory with the rows"
+
+
+@pytest.mark.parametrize("compression", COMPRESSION_TYPES)
+def test_batches_that_share_a_message_are_written_as_if_they_were_joined(compression):
+    long = rows([b"%09000d" % number for number in range(100)])
+    parts = [long.slice(3, 40), rows([b"", b"x" * 5000]), rows([b""]), long.slice(60), rows([None])]
+    for batches in (parts, parts[:4], parts[2:3] * 2, [long.slice(0, 1), long.slice(50, 1)]):
+        joined = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        made, body = encode((0, batches), (1, batches), compression=compression)
+        assert (body, made.sections) == (encode((0, joined), (1, joined), compression=compression)[1], made.sections)
+        assert [section.row_count for section in made.sections] == [joined[0].num_rows] * 2
+        assert read(body, made.sections[1]).equals(pa.Table.from_batches(joined))
+
+
+def test_batches_that_share_a_message_are_not_copied():
+    batches = [rows([b"%09000d" % number for number in range(100)]).slice(start, 30) for start in (5, 40, 60)]
+    buffers = encode((0, batches))[0].buffers
+    starts = {np.frombuffer(piece, np.uint8).ctypes.data for piece in buffers}
+    for batch, start in zip(batches, (5, 40, 60), strict=True):
+        assert batch.column(1).buffers()[2].address + 9000 * start in starts
+
+
+@given(st.binary(max_size=99), st.binary(max_size=99), st.integers(0, 2**25))
+def test_a_checksum_is_joined_from_those_of_two_parts(first, second, zeros):
+    second += bytes(zeros)
+    both = crc32c.crc32c(second, crc32c.crc32c(first))
+    assert joined_crc(crc32c.crc32c(first), crc32c.crc32c(second), len(second)) == both
 
 
 def test_an_object_without_rows_is_a_file_all_the_same():

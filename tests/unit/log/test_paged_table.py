@@ -128,6 +128,22 @@ def test_full_pages_of_one_partition_are_taken_over_by_merges(small):
     assert sum(1 for name in life.pages if born[name] < 48) > len(life.pages) // 2
 
 
+def test_pages_and_memory_give_the_same_rows_however_many():
+    life = Life()
+    life.append(600)
+
+    def found():
+        return [life.state.sections(TOPIC, 0, *each) for each in ((0, 6000), (5, 95), (7, 4005), (5990, 6000))]
+
+    in_memory = found()
+    assert [[row.base_offset for row in rows] for rows in in_memory] == [
+        list(range(0, 6000, 10)), list(range(0, 100, 10)), list(range(0, 4010, 10)), [5990]
+    ]  # fmt: skip
+    life.snapshot()
+    assert life.runs()
+    assert found() == in_memory
+
+
 @pytest.mark.guarantee("G9")
 @pytest.mark.parametrize("where", [0, 0.5, 1], ids=["earliest", "middle", "latest"])
 def test_what_a_plan_loads_does_not_grow_with_the_log(small, where):
