@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig, storage_texts
-from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError, stays_in_process
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
@@ -141,7 +141,8 @@ class Cluster:
             config: of the client's settings; None: share this process's cluster of the path, else open a separate one.
 
         Raises:
-            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: storage options for a store that is open.
+            InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: storage options for a store that is open;
+                INVALID_REQUEST: neither a path nor a store.
             ReplogError: as ``open``.
         """
         if isinstance(store, (str, os.PathLike)):
@@ -156,7 +157,16 @@ class Cluster:
                 f"storage options ({', '.join(sorted(storage_options))}) come too late for a store that is open: "
                 "give them to spark_replog.open(path, options).",
             )
-        return store
+        found = getattr(store, "cluster", store)  # of a `Store`
+        if not isinstance(found, cls):
+            raise InvalidConfigError(
+                ErrorCode.INVALID_REQUEST, f"{store!r} is no store. Give a path, or what spark_replog.open() returned."
+            )
+        return found
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled. Raises REPLOG_NOT_FORK_SAFE."""
+        raise stays_in_process("store")
 
     def topic_ledger(self, ledger_id: LedgerId) -> Ledger[TopicLedgerState]:
         """Return the ledger, folded as far as this process has read it."""
@@ -280,12 +290,12 @@ class Cluster:
 
     def refresh_if_stale(self) -> None:
         """Fold the cluster ledger's newest entries if the known ACLs and quotas are older than ``ACCESS_AGE_MS``."""
-        if not self._is_access_stale():
+        if not self.is_access_stale():
             return
         if self._ahead is not None and self._ahead[0] == os.getpid():
             with suppress(ReplogError):  # tried again below
                 self._ahead[1].result()
-            if not self._is_access_stale():
+            if not self.is_access_stale():
                 return
         self.refresh()
 
@@ -293,10 +303,11 @@ class Cluster:
         """Start the work of ``refresh_if_stale`` in the background; that call then waits for it."""
         ahead = self._ahead
         is_under_way = ahead is not None and ahead[0] == os.getpid() and not ahead[1].done()
-        if self._is_access_stale() and not is_under_way:
+        if self.is_access_stale() and not is_under_way:
             self._ahead = os.getpid(), IO_POOL.submit(self.refresh)
 
-    def _is_access_stale(self) -> bool:
+    def is_access_stale(self) -> bool:
+        """Return whether the known ACLs and quotas are older than ``ACCESS_AGE_MS``."""
         return self._is_older_than(min(ACCESS_AGE_MS, self.config.metadata_max_age_ms))
 
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:

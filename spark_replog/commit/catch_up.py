@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping, 
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from hashlib import blake2b
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -20,7 +21,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
-from spark_replog.commit.state_changes import join_isr, out_of_sync
+from spark_replog.commit.state_changes import join_isr, live_partitions, out_of_sync
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
@@ -182,6 +183,27 @@ class CatchUp:
         """
         returned = self._returned_brokers(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
         return sum(self._readmit_one(ledger, each) for each in returned) > 0  # not any(): every broker gets its turn
+
+    def why_out(self, ledger: Ledger[TopicLedgerState]) -> dict[BrokerId, str]:
+        """Return why the brokers that are out of some ISR of the folded state have not joined, by broker, ascending."""
+        with ledger.lock:
+            out, fenced = out_of_sync(ledger.state), set(ledger.state.fenced)
+            last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
+            assigned = {broker_id for _, _, each in live_partitions(ledger.state) for broker_id in each.replicas}
+        reasons = {}
+        for broker_id in sorted(out | (fenced & assigned)):
+            if broker_id in fenced:
+                reasons[broker_id] = f"it is fenced: 'replog broker unfence {broker_id}' takes it back"
+                continue
+            rest_ms = last_shrink_ms[broker_id] + self._config.replica_rejoin_wait_ms - self._clock.now_ms()
+            missing_count = len(ledger.ask(partial(_missing_on, broker_id=broker_id)))
+            if not is_root_there(self._brokers, broker_id, self._config.replica_lag_time_max_ms):
+                reasons[broker_id] = "its root does not answer"
+            elif rest_ms > 0:
+                reasons[broker_id] = f"it left less than replica.rejoin.wait.ms ago: it is due in {rest_ms} ms"
+            else:
+                reasons[broker_id] = f"it lacks {missing_count} data objects: later rounds copy them"
+        return reasons
 
     def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
         missing = ledger.ask(lambda state: _missing_on(state, broker_id))

@@ -118,8 +118,9 @@ class LedgerAppend:
         while self._phase is not Phase.DONE:
             try:
                 following = steps[self._phase]()
-            except RetriableError as error:
-                if self._decided is None or error.code in _AFTER_DECISION:
+            except ReplogError as error:
+                is_open = isinstance(error, RetriableError) or error.code is ErrorCode.REPLOG_STORE_REFUSED
+                if self._decided is None or not is_open or error.code in _AFTER_DECISION:
                     raise
                 # No error from now on may report that nothing was decided, or the rows would be written again.
                 raise RetriableError(

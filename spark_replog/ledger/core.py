@@ -11,13 +11,7 @@ import random
 from collections.abc import Sequence
 from enum import Enum
 
-from spark_replog.errors import (
-    CorruptDataError,
-    ErrorCode,
-    ReplogError,
-    RetriableError,
-    UnsupportedFormatError,
-)
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
@@ -45,6 +39,7 @@ from spark_replog.ledger.root import (
     RootState,
     Standing,
     Status,
+    refusal_count,
 )
 from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
 from spark_replog.ledger.types import LedgerSettings
@@ -69,11 +64,7 @@ DAMAGED_RETRY_MS = 5000.0
 _TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
 _READ = frozenset({*READ_BY_THIS_GOAL, Standing.KNOWN})
 _TO_READ = frozenset({Standing.UNREAD, Standing.OUTDATED})
-_AFTER_CHECK = {
-    Standing.UNVERIFIED: Standing.UNREAD,
-    Standing.DOUBTED: Standing.PROVEN,
-    Standing.FORGOT: Standing.OUT,
-}
+_AFTER_CHECK = {Standing.UNVERIFIED: Standing.UNREAD, Standing.DOUBTED: Standing.PROVEN, Standing.FORGOT: Standing.OUT}
 
 
 class Phase(Enum):
@@ -233,6 +224,7 @@ class LedgerCore:
         self._yields = 0
         self.is_tail_unclear = False
         for state in self.roots:
+            state.refusal = None
             if isinstance(state.error, DAMAGE) and state.retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
                 state.failures = 1  # the files may have been put back
         proposal = self.proposer.proposal
@@ -280,6 +272,8 @@ class LedgerCore:
     def finish(self) -> None:
         """End the goal; operations in flight go on."""
         self.phase = Phase.IDLE
+        if self.proposer.proposal is self._user and not self._is_user_sent:
+            self._user = self.proposer.proposal = None  # its caller is told that nothing was sent
 
     def is_user_open(self) -> bool:
         """Return whether the last own value was sent and its fate is not known."""
@@ -290,10 +284,15 @@ class LedgerCore:
         return [
             index
             for index, state in enumerate(self.roots)
-            if state.error is not None
+            if (state.error or state.refusal) is not None
             or state.standing is Standing.UNVERIFIED
             or (state.busy is not None and now_ms - state.busy_since_ms >= self._settings.quorum_timeout_ms / 2)
         ]
+
+    def is_refused(self, now_ms: float | None = None) -> bool:
+        """Return whether so many roots refuse what this goal needs that no majority is left; see ``refusal_count``."""
+        since_ms = None if now_ms is None else now_ms - self._settings.quorum_timeout_ms
+        return len(self.roots) - refusal_count(self.roots, since_ms) < self.prefix.majority
 
     def damaged_roots(self, failures_min: int = DAMAGED_READS) -> list[int]:
         """Return the roots whose journal was found damaged by this many reads in a row."""
@@ -416,6 +415,7 @@ class LedgerCore:
         if state.busy is not operation:
             return
         state.busy = None
+        state.note_refusal(operation, completion.error, now_ms)
         self._operation_ms += (now_ms - state.busy_since_ms - self._operation_ms) / 8
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)

@@ -131,6 +131,7 @@ class Ledger(Generic[S]):
         self._to_check: set[int] = set()
         self._waiting: list[Request] = []
         self._sent: list[Request] = []
+        self._hidden: list[Request] = []  # sent, and perhaps decided: only a snapshot shows what became of them
         self._refresh_started = self._refresh_done = 0
         self._reported: set[int] = set()  # roots whose damage is logged
         self._heard_ms = 0.0  # when a refresh last learned a record
@@ -186,7 +187,8 @@ class Ledger(Generic[S]):
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots answered;
-                REPLOG_LEDGER_BUSY: they answered too slowly.
+                REPLOG_STORE_REFUSED: so many refused that no majority is left; REPLOG_LEDGER_BUSY: they answered too
+                slowly.
             CorruptDataError: CORRUPT_MESSAGE: damaged records, and no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
         """
@@ -260,7 +262,7 @@ class Ledger(Generic[S]):
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
                 self._begin_looks(self._snapshots)
-                self._snapshots.start(core)
+                self._snapshots.start(core, self._io.begin_last_gets)
             self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()
         log_at_ms: float = self._heard_ms + LONG_READ_MS
@@ -321,7 +323,8 @@ class Ledger(Generic[S]):
                 still be decided. A replay finds it by its identity.
             RetriableError: REPLOG_NO_QUORUM, REPLOG_LEDGER_BUSY: no majority answered, or other writers took every
                 turn; the command was never sent.
-            ReplogError: RECORD_LIST_TOO_LARGE: the command is above `command_size_bytes_max`; nothing was decided.
+            ReplogError: REPLOG_STORE_REFUSED: for `quorum_timeout_ms` so many roots refused that no majority is left;
+                the command was never sent. RECORD_LIST_TOO_LARGE: it is above `command_size_bytes_max`.
             ReplogError: what `refresh` raises.
         """
         if not self._has_started:
@@ -388,7 +391,8 @@ class Ledger(Generic[S]):
             if core.phase is Phase.DONE:
                 core.begin(now_ms, is_write=True)
             now_ms = self._step(now_ms, request.deadline_ms)
-            if core.phase not in (Phase.READY, Phase.DONE) and now_ms >= request.deadline_ms:
+            is_over = now_ms >= request.deadline_ms or core.is_refused(now_ms)
+            if is_over and core.phase not in (Phase.READY, Phase.DONE):
                 self._expire(request, is_driver=True)
             elif now_ms >= log_at_ms:
                 log_at_ms = math.inf
@@ -472,7 +476,7 @@ class Ledger(Generic[S]):
             if request in self._waiting and request not in self._sent:
                 self._waiting.remove(request)
                 request.answer = self._not_decided(request)
-            elif is_driver and not self._core.is_user_open():
+            elif is_driver and not self._core.is_user_open() and request not in self._hidden:
                 request.answer = self._not_decided(request)
             else:
                 # Sent, or this thread does not drive and the driver may be sending it now.
@@ -553,12 +557,12 @@ class Ledger(Generic[S]):
                 snapshot_index = None if self._snapshots is None else self._snapshots.seen.index
                 prefix.release(self.state.applied_index + 1, snapshot_index)
             self._is_folding = False
-        settled = self._core.settled
+        settled, self._core.settled = self._core.settled, None
         if settled is None:
             return
-        self._core.settled = None
         index, is_won = settled
         if not is_won or index not in results:  # lost, or folded only in a snapshot: no result is known here
+            self._hidden = [] if index in results else self._sent
             return  # the batch is proposed again on the new fold
         if self._on_decided is not None and (value := prefix.payloads.get(index)) is not None:
             self._on_decided(index, value[TAG_SIZE_BYTES:], results[index], self._core.owners)
@@ -670,6 +674,7 @@ class Ledger(Generic[S]):
     def _end_turn(self, refresh_ticket: int | None) -> None:
         core = self._core
         core.finish()
+        self._io.forget_gets()
         self.stats.claims, self.stats.entries = core.claims, core.entries
         with self._turn:
             self._is_driven = False
@@ -723,18 +728,22 @@ class Ledger(Generic[S]):
             ledger_id=self.ledger_id,
         )
 
-    def _missing_names(self) -> list[str]:
-        parts = []
+    def _missing_names(self) -> tuple[list[str], list[str]]:
+        """Return the roots that refuse, and those that do not answer, each with its error."""
+        refusing: list[str] = []
+        away: list[str] = []
         for root in self._core.missing_roots(self._clock.monotonic_ms()):
-            error = self._core.roots[root].error
-            parts.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
-        return parts
+            state = self._core.roots[root]
+            found, error = (away, state.error) if state.refusal is None else (refusing, state.refusal.error)
+            found.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
+        return refusing, away
 
     def _delay_reason(self, request: Request | None = None) -> str:
         """Return why a call waits: roots that do not answer, other writers, or slow roots or CPU."""
-        missing = self._missing_names()
-        if missing:
-            return f"Not answering: {'; '.join(missing)}."
+        named = zip(("Refused by", "Not answering"), self._missing_names(), strict=True)
+        found = [f"{what}: {'; '.join(names)}." for what, names in named if names]
+        if found:
+            return " ".join(found)
         lost = 0 if request is None else self._core.turns_lost - request.turns_lost
         if lost > 0:
             return f"All metadata roots answer; other writers took the ledger over {lost} times meanwhile."
@@ -744,7 +753,15 @@ class Ledger(Generic[S]):
         """Return the error of a call that timed out and changed nothing."""
         needed, count = self._core.prefix.majority, len(self._roots)
         reason = self._delay_reason(request)
-        if count - len(self._missing_names()) >= needed:
+        if self._core.is_refused():
+            kind = RetriableError if request is None else ReplogError
+            return kind(
+                ErrorCode.REPLOG_STORE_REFUSED,
+                f"Fewer than {needed} of {count} metadata roots accept the call; nothing was decided. {reason} Remove "
+                "the cause on these roots, then repeat the call: waiting does not help.",
+                ledger_id=self.ledger_id,
+            )
+        if count - len(self._core.missing_roots(self._clock.monotonic_ms())) >= needed:
             waited_ms = self._settings.quorum_timeout_ms if request is None else request.timeout_ms
             return RetriableError(
                 ErrorCode.REPLOG_LEDGER_BUSY,
@@ -762,10 +779,11 @@ class Ledger(Generic[S]):
         )
 
     def _outcome_unknown(self, request: Request) -> ReplogError:
+        within = "" if self._core.is_refused() else f" within {request.timeout_ms} ms"
         return OutcomeUnknownError(
             ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
             f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots "
-            f"confirmed it within {request.timeout_ms} ms. {self._delay_reason(request)} Repeat the same call: if "
+            f"confirmed it{within}. {self._delay_reason(request)} Repeat the same call: if "
             "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger.record import NO_INDEX, JournalRecord
 from spark_replog.ledger.snapshot_files import Floor, Marker
 
@@ -157,6 +160,30 @@ class PendingCreate:
     named: int
 
 
+REFUSALS_MIN = 2
+"""One refusal does not end a write: while it was under way, the process may have stood still."""
+
+_CAUSES_MAX = 8
+_STEPS: dict[type[Operation], int] = {Check: 0, Read: 1}
+"""After an error, a root is checked, then read; creates come last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a root refuses in this goal: a repetition alone does not help.
+
+    Attributes:
+        error: the last one.
+        step: of the last one, its place in `_STEPS`; earlier steps that succeed do not show that this one would.
+        since_ms: when the first in a row was refused; count: how many were.
+    """
+
+    error: ReplogError
+    step: int
+    since_ms: float
+    count: int
+
+
 class RootState:
     """One root in one process: what it may be used for, and the one operation in flight.
 
@@ -165,6 +192,7 @@ class RootState:
         busy: the operation in flight; `busy_goal`, `busy_since_ms`, `busy_named`: the goal, the time and the highest
             named position when it was sent.
         error: why the root does not answer, None if it does.
+        refusal: None: the root refused nothing since it last did what it refused.
         failures: errors in a row.
         misses: reads in a row that ended before a named position. After the second one the root went back.
         pending: the create that may have been written.
@@ -175,7 +203,7 @@ class RootState:
 
     __slots__ = (
         "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "floor",
-        "marker_at_ms", "misses", "pending", "retry_at_ms", "standing",
+        "marker_at_ms", "misses", "pending", "refusal", "retry_at_ms", "standing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -185,6 +213,7 @@ class RootState:
         self.busy_since_ms = 0.0
         self.busy_named = NO_INDEX
         self.error: Exception | None = None
+        self.refusal: Refusal | None = None
         self.failures = 0
         self.misses = 0
         self.pending: PendingCreate | None = None
@@ -207,6 +236,18 @@ class RootState:
         self.failures += 1
         self.enter(Standing.FORGOT if self.standing in WENT_BACK else Standing.UNVERIFIED)
 
+    def note_refusal(self, operation: Operation, error: Exception | None, now_ms: float) -> None:
+        """Note whether the root refused an operation that has ended, or did it."""
+        last = self.refusal
+        if last is None and error is None:
+            return
+        step = _STEPS.get(type(operation), len(_STEPS))
+        if isinstance(error, ReplogError) and error.code is ErrorCode.REPLOG_STORE_REFUSED and not _may_pass(error):
+            since_ms, count = (now_ms, 0) if last is None else (last.since_ms, last.count)
+            self.refusal = Refusal(error, step, since_ms, count + 1)
+        elif last is not None and (error is not None or step >= last.step):
+            self.refusal = None
+
     def is_pending(self, position: int, record: JournalRecord) -> bool:
         """Return whether a create without an answer may be sent again for this record, bytes unchanged."""
         pending = self.pending
@@ -220,3 +261,25 @@ class RootState:
             and old.commit_index == record.commit_index
             and old.entry_hash == record.entry_hash
         )
+
+
+def _may_pass(error: ReplogError) -> bool:
+    """Return whether waiting may help: files are deleted on a full disk, a folder that is away comes back."""
+    cause: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
+            return True
+        cause = cause and (cause.__cause__ or cause.__context__)
+    return False
+
+
+def refusal_count(roots: Iterable[RootState], since_ms: float | None = None) -> int:
+    """Return how many roots refuse what the current goal needs.
+
+    Args:
+        since_ms: count a root only if it has refused since then, more than once. None: if its last answer refused.
+    """
+    found = [state.refusal for state in roots if state.refusal is not None]
+    if since_ms is not None:
+        found = [each for each in found if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
+    return len(found)

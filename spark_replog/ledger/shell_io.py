@@ -26,6 +26,8 @@ WINDOW_MAX = 64
 """Gets of one root at once; the clients' connection pools are of this size."""
 FIRST_WINDOW = 8
 """Records that a first read over a network, without a listing, gets at once: each get is a round trip."""
+LAST_WINDOW = 24
+"""Records that a first read gets at once while it is not known which of them it needs."""
 _NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
 """How long a root may list a journal before it counts as silent: listing 10^5 names takes long."""
@@ -49,6 +51,20 @@ class Listed:
     def first_after(self, position: int) -> int | None:
         """Return the first position above this one that has a record, None for none."""
         return min((each for each in self._found if each > position), default=None)
+
+    def last(self, first: int, count: int) -> range:
+        """Return the positions of the last records, and the empty one after them; the records have a bounded size.
+
+        Args:
+            first: positions below this one are left out.
+            count: of records, at most.
+        """
+        end = start = max(self._found, default=-1) + 1
+        size_bytes = self._found.get(start - 1, 0)
+        while start > max(first, end - count) and start - 1 in self._found and size_bytes <= READ_SIZE_BYTES_MAX:
+            start -= 1
+            size_bytes += self._found.get(start - 1, 0)
+        return range(start, end + 1)
 
     def window(self, position: int) -> int:
         """Return how many gets from here on reach the first empty position, or a bound; 0 if nothing is listed."""
@@ -85,7 +101,9 @@ class RootIo:
         self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
         self._ahead_ms = 0.0  # when the looks in `_ahead` began
         self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
+        self._early: dict[str, dict[int, Future[Buffer | None]]] = {}  # root's URL -> position -> get under way
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
+        self._news: dict[str, int] = {}  # root's URL -> how many records its last read found, but the first
         self._ledger_id = ledger_id
         self._genesis = genesis_hash(ledger_id)
         self._roots = roots
@@ -119,14 +137,47 @@ class RootIo:
             self._ahead[number] = check, self._begin_list(root, 0) if _is_far(root) else None
         return True
 
+    def begin_last_gets(self, index: int) -> None:
+        """Over a network, get the last records that each root's listing shows while the heads of snapshots are read.
+
+        They count in this goal only, until `forget_gets`: a position that was empty before a goal may have a record by
+        then.
+
+        Args:
+            index: the first entry that is probably needed. Its position is not known; it is not lower.
+        """
+        for number, (check, listing) in tuple(self._ahead.items()):
+            if listing is not None:
+                root = self._roots[number]
+                early = self._early[root.store.url] = {}
+                IO_POOL.post_to(f"{root.store.url}#last", self._get_last, root, check, listing, index, early)
+
+    def _get_last(
+        self,
+        root: JournalRoot,
+        check: Future[None],
+        listing: Future[Listed | None],
+        first: int,
+        early: dict[int, Future[Buffer | None]],
+    ) -> None:
+        if check.exception() is None and (listed := listing.result()) is not None:
+            early.update(self._submit_gets(root, listed.last(first, LAST_WINDOW - 1)))
+
+    def forget_gets(self) -> None:
+        """Let no later goal use gets that this one began."""
+        self._early.clear()
+
     def check_again(self, number: int) -> None:
         """Let no check count that began earlier."""
         self._ahead.pop(number, None)
 
     def start(self, operations: Sequence[Operation]) -> None:
-        """Run operations, one lane per root; returns at once."""
+        """Run operations, one lane per root; returns at once. Each gets an answer, even without a new thread."""
         for operation in operations:
-            IO_POOL.post_to(self._roots[operation.root].store.url, self._run, operation)
+            try:
+                IO_POOL.post_to(self._roots[operation.root].store.url, self._run, operation)
+            except RuntimeError as error:
+                self._answers.put(Completion(operation, Status.FAILED, error=error))
 
     def take(self, timeout_ms: float) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the timeout."""
@@ -151,11 +202,15 @@ class RootIo:
     def _execute(self, operation: Operation) -> Completion:
         root = self._roots[operation.root]
         if isinstance(operation, Read):
-            return self._read(root, operation)
+            completion = self._read(root, operation)
+            if operation.limit and not operation.finds_gaps:
+                self._news[root.store.url] = min(len(completion.records), FIRST_WINDOW - 1)
+            return completion
         if isinstance(operation, Check):
             self._stats.checks += 1
             check, listing = self._ahead.pop(operation.root, (None, None))
             if check is None:
+                self._early.pop(root.store.url, None)  # they began before this check
                 self._check(root, root.check)
             else:
                 check.result()  # it started earlier on this lane, so it has a thread already
@@ -254,25 +309,33 @@ class RootIo:
             )
 
     def _read(self, root: JournalRoot, operation: Read) -> Completion:
-        """Read on until a position is empty: one record at a time if gets are quick, else many."""
+        """Read on until a position is empty: one record at a time if gets are quick, else many.
+
+        Over a network it begins with as many records as the last read found, and the empty position after them: a
+        process that reads what another one appends needs a round trip for these, and one for the marker.
+        """
         records: list[bytes] = []
         listing = self._begun.pop((root.store.url, operation.position), None)
         if operation.finds_gaps and listing is None:
             listing = self._whole.pop(root.store.url, None) or self._begin_list(root, operation.position)
-        window, size_bytes = 1, 0
-        if listing is not None and _is_far(root):
-            window = self._first_window(root, operation.position, listing)
+        early = self._early.pop(root.store.url, {})
+        window, size_bytes, is_early = 1, 0, bool(early)
+        if _is_far(root):
+            window += self._news.get(root.store.url, 0)
+            if listing is not None:
+                window = self._first_window(root, operation.position, listing)
         while len(records) < operation.limit and size_bytes < READ_SIZE_BYTES_MAX:
             start_ms = self._clock.monotonic_ms()
-            for found in self._get(root, operation.position + len(records), window):
+            for found in self._get(root, operation.position + len(records), window, early):
                 if found is None:
                     return self._read_to_end(root, operation, tuple(records), listing)
                 records.append(bytes(found))
                 size_bytes += len(records[-1])
             took_ms = self._clock.monotonic_ms() - start_ms
-            if took_ms < SLOW_GET_MS:
+            if took_ms < SLOW_GET_MS and not is_early:
                 window = 1
                 continue
+            is_early = False
             if listing is not None:  # it usually comes with the first gets; if it takes long, guess
                 wait([listing], took_ms / 1000.0)
             listed = listing.result() if listing is not None and listing.done() else None
@@ -351,18 +414,27 @@ class RootIo:
         names = ((info.key.rpartition("/")[2], info.size_bytes) for info in found)
         return Listed({int(name): size_bytes for name, size_bytes in names if name.isdecimal()})
 
-    def _get(self, root: JournalRoot, position: int, count: int) -> list[Buffer | None]:
-        self._stats.gets += count
-        keys = [journal_key(self._ledger_id, position + step) for step in range(count)]
-        if count == 1:
-            return [self._found(root, position, root.store.get(keys[0], size_bytes=RECORD_GET_BYTES))]
+    def _get(
+        self, root: JournalRoot, position: int, count: int, early: dict[int, Future[Buffer | None]]
+    ) -> list[Buffer | None]:
+        if count == 1 and position not in early:
+            self._stats.gets += 1
+            key = journal_key(self._ledger_id, position)
+            return [self._found(root, position, root.store.get(key, size_bytes=RECORD_GET_BYTES))]
+        positions = range(position, position + count)
+        futures = self._submit_gets(root, [each for each in positions if each not in early]) | early
+        return [self._found(root, each, futures[each].result()) for each in positions]
+
+    def _submit_gets(self, root: JournalRoot, positions: Sequence[int]) -> dict[int, Future[Buffer | None]]:
+        self._stats.gets += len(positions)
         # Separate lanes: a job that waits for jobs of its own lane could wait for ever.
-        lanes = [f"{root.store.url}#window{number // LANE_THREADS_MAX}" for number in range(count)]
-        futures = [
-            IO_POOL.submit_to(lane, root.store.get, key, size_bytes=RECORD_GET_BYTES)
-            for lane, key in zip(lanes, keys, strict=True)
-        ]
-        return [self._found(root, position + number, future.result()) for number, future in enumerate(futures)]
+        lanes = [f"{root.store.url}#window{number // LANE_THREADS_MAX}" for number in range(len(positions))]
+        return {
+            each: IO_POOL.submit_to(
+                lane, root.store.get, journal_key(self._ledger_id, each), size_bytes=RECORD_GET_BYTES
+            )
+            for lane, each in zip(lanes, positions, strict=True)
+        }
 
     def _found(self, root: JournalRoot, position: int, body: Buffer | None) -> Buffer | None:
         """Note the time of a new record; reading the same records again does not show that other roots answer."""

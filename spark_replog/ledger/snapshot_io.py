@@ -200,10 +200,13 @@ class SnapshotIo:
                     break
                 end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
         if len(answers) < needed_count:
+            refused_count = sum(each.code is ErrorCode.REPLOG_STORE_REFUSED for each in failed)
+            is_refused = len(futures) - refused_count < needed_count
             raise RetriableError(
-                ErrorCode.REPLOG_NO_QUORUM,
-                f"{len(answers)} of {len(self._roots)} metadata roots answered, {needed_count} are needed: "
-                f"{'; '.join(map(str, failed)) or 'the others hang'}. Bring a root back and repeat the call.",
+                ErrorCode.REPLOG_STORE_REFUSED if is_refused else ErrorCode.REPLOG_NO_QUORUM,
+                f"{len(answers)} of {len(self._roots)} metadata roots did what was asked, {needed_count} are needed, "
+                f"{refused_count} refused: {'; '.join(map(str, failed)) or 'the others hang'}. "
+                f"{'Remove the cause on these roots' if is_refused else 'Bring a root back'} and repeat the call.",
                 ledger_id=self._ledger_id,
             )
         return answers

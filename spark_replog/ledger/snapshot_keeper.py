@@ -158,20 +158,27 @@ class SnapshotKeeper:
         """Begin to list the heads, for `start`."""
         self._names = IO_POOL.submit_to("heads", self._io.head_names)
 
-    def start(self, core: LedgerCore) -> None:
+    def start(self, core: LedgerCore, on_heads: Callable[[int], None]) -> None:
         """Begin with the newest decided snapshot that the listing of `look_ahead` leads to, if any. It only saves time.
 
         The newest head itself may be undecided: then it may not replace the entries before it on a root that lacks
         them, and this process could not backfill them either.
 
+        Args:
+            on_heads: called before heads are read, if there are any, with the first entry that is probably needed.
+
         Raises:
             UnsupportedFormatError: UNSUPPORTED_VERSION.
         """
         try:
+            if self._names is None:
+                self.look_ahead()  # no thread was left for it
             assert self._names is not None
             names = self._names.result()
-            # The decided one is usually the second newest.
-            ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in sorted(names)[-2:-1]}
+            likely = sorted(names)[-2:]  # the decided one is usually the second newest
+            ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in likely[:-1]}
+            if likely:
+                on_heads(int(likely[0][:20]) + 1)
             newest = self._io.newest_head(names)
             if newest is None or newest[1].decided.no == 0:
                 return

@@ -101,7 +101,11 @@ def newest_marker(root, ledger_id):
     if not paths:
         return None
     newest = max(paths)
-    return decode_marker(newest.read_bytes(), genesis=genesis_hash(ledger_id), where=str(newest))
+    try:
+        data = newest.read_bytes()
+    except FileNotFoundError:  # a thread of this process has put a newer one meanwhile
+        return newest_marker(root, ledger_id)
+    return decode_marker(data, genesis=genesis_hash(ledger_id), where=str(newest))
 
 
 def check_journals(store) -> list[int]:

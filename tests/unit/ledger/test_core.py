@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import random
 
 import pytest
 
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.record import genesis_hash
-from spark_replog.ledger.root import Check, Completion, Create, Read, Status
+from spark_replog.ledger.root import Check, Completion, Create, Read, RootState, Status
 from spark_replog.ledger.types import LedgerSettings
 
 
@@ -93,3 +95,68 @@ def test_a_root_that_was_asked_just_now_is_not_reported_as_missing():
     assert core.poll(1.0) != []
     assert core.missing_roots(100.0) == []
     assert core.missing_roots(60_000.0) == [0]
+
+
+def refused(number):
+    """Return a refusal as a local root raises it."""
+    error = ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the file system refused the write.")
+    error.__cause__ = OSError(number, "the reason")
+    return error
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ENOENT])
+def test_a_full_disk_and_a_missing_folder_are_waited_for(number):
+    state = RootState()
+    for _ in range(3):
+        state.note_refusal(CREATE, refused(number), 0.0)
+    assert state.refusal is None
+    for lasting in (errno.EACCES, errno.EPERM, errno.EROFS):
+        state.note_refusal(CREATE, refused(lasting), 0.0)
+    assert state.refusal is not None and state.refusal.count == 3
+    state.note_refusal(CREATE, refused(number), 0.0)
+    assert state.refusal is None
+
+
+REFUSAL = ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "read-only.")
+CHECK, READ, CREATE = Check(0, False), Read(0, 0, 1, 0), Create(0, 0, b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "count"),
+    [
+        ([(CHECK, REFUSAL), (CHECK, REFUSAL)], 2),
+        ([(CHECK, REFUSAL), (CHECK, None)], 0),
+        ([(READ, REFUSAL), (CHECK, None), (READ, REFUSAL)], 2),
+        ([(READ, REFUSAL), (CHECK, None), (READ, None)], 0),
+        ([(CREATE, REFUSAL), (CHECK, None), (READ, None), (CREATE, REFUSAL)], 2),
+        ([(CREATE, REFUSAL), (CREATE, None)], 0),
+        ([(CREATE, REFUSAL), (CHECK, OSError("gone"))], 0),
+        ([(CREATE, REFUSAL), (CHECK, ReplogError(ErrorCode.REPLOG_ROOT_STALE, "gone."))], 0),
+        ([(CREATE, REFUSAL), (READ, REFUSAL), (READ, None)], 0),
+    ],
+)
+def test_a_root_refuses_until_it_does_what_it_refused_or_fails_in_another_way(answers, count):
+    state = RootState()
+    for now_ms, (operation, error) in enumerate(answers):
+        state.note_refusal(operation, error, now_ms)
+    assert (0 if state.refusal is None else state.refusal.count) == count
+    assert state.refusal is None or state.refusal.since_ms == 0
+
+
+def test_refusals_of_an_earlier_goal_do_not_end_the_next_one():
+    core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, LedgerSettings(quorum_timeout_ms=100), random.Random(1))
+    core.begin(0.0, is_write=True)
+    now_ms = 0.0
+    while not core.is_refused(now_ms):
+        for operation in core.poll(now_ms):
+            core.complete(Completion(operation, Status.FAILED, error=REFUSAL), now_ms)
+        assert core.is_refused()
+        now_ms += 1
+    assert now_ms >= 100
+    core.finish()
+    now_ms += 1000
+    core.begin(now_ms, is_write=True)
+    assert not core.is_refused()
+    (operation,) = core.poll(now_ms)
+    core.complete(Completion(operation, Status.FAILED, error=REFUSAL), now_ms)
+    assert not core.is_refused(now_ms + 1000)  # one refusal, and then the process stood still

@@ -7,11 +7,14 @@ import time
 
 import pytest
 
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import shell_io
-from spark_replog.ledger.types import LedgerSettings
+from spark_replog.ledger.root import Check, Read
+from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
+from tests.unit.ledger.snapshot_setup import KEPT, fill, paged, shoot
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -183,3 +186,90 @@ def test_a_cold_read_needs_no_listing_and_holds_few_bytes_at_once(make_store, mo
     most = max(crowd.most for crowd in crowds)
     assert most <= (10 if is_large else 64)
     assert most > 4
+
+
+@pytest.mark.parametrize(("index", "first"), [(0, 30 - 23), (28, 28), (99, 30)])
+def test_last_records_are_got_before_the_first_read(make_store, index, first):
+    """From the first entry on that is needed, 23 at most."""
+    store = make_store(1)
+    writer, reader = store.process(UNHURRIED), store.process(UNHURRIED)
+    for number in range(30):
+        writer.append(b"command %d" % number)
+    io, crowd = far_io(store, reader)
+    io.look_ahead()
+    io.begin_last_gets(index)
+    wanted = {journal_key(store.ledger_id, each) for each in range(first, 31)}
+    assert wait_for(lambda: {key for verb, key in crowd.store.calls if verb == "get" and "/journal/" in key} == wanted)
+
+
+def far_io(store, reader):
+    """Return the shell's part that calls one root, over a network, and that root."""
+    crowd = Crowd(reader.counting[0], get_seconds=0)
+    crowd.url = crowd.url.replace("file://", "far://")
+    root = JournalRoot(0, crowd, lambda: None)
+    return shell_io.RootIo(store.ledger_id, [root], LedgerStats(), SYSTEM_CLOCK), crowd
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 60
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return found
+
+
+@pytest.mark.parametrize("event", ["none", "a later goal", "a later check"])
+def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_check(make_store, event):
+    """A position that was empty at the first goal has a record at the second one, or was read on another root."""
+    store = make_store(1)
+    writer, reader = store.process(UNHURRIED), store.process(UNHURRIED)
+    for number in range(12):
+        writer.append(b"command %d" % number)
+    io, crowd = far_io(store, reader)
+    end = "get", journal_key(store.ledger_id, 12)
+    io.look_ahead()
+    io.begin_last_gets(0)
+    assert wait_for(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io._early.values()))
+    writer.append(b"newer")
+    if event == "a later goal":
+        io.forget_gets()
+    if event == "a later check":
+        io.check_again(0)
+    for operation in (Check(0, False), Read(0, 6, 512, 0, checks_marker=True, finds_gaps=True)):
+        io.start([operation])
+        (completion,) = io.take(60_000)
+    assert completion.ended and len(completion.records) == (6 if event == "none" else 7)
+    assert crowd.store.calls.count(end) == (1 if event == "none" else 2)
+
+
+class Late(Crowd):
+    """A store whose check is answered late."""
+
+    def __init__(self, store):
+        super().__init__(store, get_seconds=0)
+        self.is_released = threading.Event()
+
+    def get(self, key, **where):
+        if key == "replog.json":
+            self.is_released.wait(60)
+        return super().get(key, **where)
+
+
+def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_one(make_store, monkeypatch):
+    """Gets that its late check began may be older than entries that others have appended since."""
+    monkeypatch.setattr(shell_io, "_NEAR", frozenset())
+    store = make_store(3)
+    writer = paged(store, KEPT)
+    fill(writer, 0, 8)
+    shoot(writer)
+    wanted = fill(writer, 8, 12)
+    reader = paged(store, KEPT)
+    late = reader.counting[2].store = Late(reader.counting[2].store)
+    assert reader.commands() == wanted
+    last = int(store.journal(2)[-1].name)
+    end, newest = (("get", journal_key(store.ledger_id, each)) for each in (last + 1, last))
+    late.is_released.set()
+    assert wait_for(lambda: end in reader.counting[2].calls and not late.now)
+    reader.reset()
+    store.take_away(0)
+    assert reader.commands() == wanted
+    assert newest in reader.counting[2].calls

@@ -20,7 +20,7 @@ from spark_replog.errors import (
     RetriableError,
     UnsupportedFormatError,
 )
-from spark_replog.ledger import ledger
+from spark_replog.ledger import ledger, shell_io
 from spark_replog.ledger.record import (
     RECORD_GET_BYTES,
     Epoch,
@@ -172,6 +172,132 @@ def test_no_quorum_names_the_roots(make_store):
     assert "broker 1 " not in str(caught.value)
     store.bring_back(0)
     assert process.commands() == [b"before"]
+    assert process.append(b"after").result == "applied"
+
+
+class Refusing:
+    """Lets a verb of a root refuse keys of journals, `REFUSALS_MAX` times at most, so that no test waits for ever.
+
+    `after` is called with the number of refusals so far.
+    """
+
+    def __init__(self, faulty, verb, kind=ReplogError, after=lambda count: None):
+        self.count, self._call = 0, getattr(faulty, verb)
+        self._kind, self._after = kind, after
+        setattr(faulty, verb, self)
+
+    def __call__(self, key, *arguments, **more):
+        if self._kind is None or "/journal/" not in key or self.count == REFUSALS_MAX:
+            return self._call(key, *arguments, **more)
+        self.count += 1
+        self._after(self.count)
+        raise self._kind(ErrorCode.REPLOG_STORE_REFUSED, f"refusal {self.count}.", key=key)
+
+    def allow(self):
+        self._kind = None
+
+
+REFUSED = replace(FAST, quorum_timeout_ms=300)
+LONG_MS, REFUSALS_MAX = 600_000, 1_000
+
+
+@pytest.mark.parametrize("refusing", [(0, 2), (0, 1, 2)])
+def test_a_write_that_a_majority_refuses_ends_before_its_timeout(make_store, refusing):
+    store = make_store(3)
+    store.process().append(b"before")
+    process = store.process(REFUSED)
+    roots = [Refusing(process.faulty[number], "create") for number in refusing]
+    with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED") as caught:
+        process.append(b"refused", timeout_ms=LONG_MS)
+    assert type(caught.value) is ReplogError  # no caller repeats it
+    assert [number for number in refusing if f"broker {number} (" not in str(caught.value)] == []
+    assert str(caught.value).count("refusal ") == len(refusing)
+    assert min(root.count for root in roots) > 1
+    for root in roots:
+        root.allow()
+    assert process.append(b"after").result == "applied"
+    assert store.process().commands() == [b"before", b"after"]
+
+
+def test_a_write_waits_for_a_root_that_is_away_while_another_refuses(make_store):
+    store = make_store(3)
+    store.process().append(b"before")
+    process, began = store.process(REFUSED), []
+    store.take_away(1)
+
+    def come_back(count):
+        began.append(time.monotonic())
+        if len(began) > 10 and began[-1] - began[0] > 1.0 and not store.root_path(1).exists():
+            store.bring_back(1)
+
+    root = Refusing(process.faulty[0], "create", after=come_back)
+    assert process.append(b"waited", timeout_ms=LONG_MS).result == "applied"
+    assert root.count > 10
+    assert store.process().commands() == [b"before", b"waited"]
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_an_entry_that_was_sent_and_that_a_majority_refuses_may_still_be_decided(make_store, root_count):
+    store = make_store(root_count)
+    process = store.process(REFUSED)
+    for number in range(4):  # now it appends without reading or claiming first
+        process.append(b"%d" % number)
+    roots = [Refusing(each, "create") for each in process.faulty[: root_count // 2 + 1]]
+    with pytest.raises(OutcomeUnknownError, match=r"REPLOG_STORE_REFUSED.*refusal"):
+        process.append(b"sent", timeout_ms=LONG_MS)
+    for root in roots:
+        root.allow()
+    process.append(b"sent")
+    assert store.process().commands()[4:] == [b"sent"]
+
+
+def test_a_read_that_a_majority_refuses_names_the_refusals_and_may_be_repeated(make_store):
+    store = make_store(3)
+    store.process().append(b"before")
+    process = store.process(HASTY)
+    roots = [Refusing(each, "get", RetriableError) for each in process.faulty[:2]]
+    with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*refusal"):
+        process.ledger.refresh()
+    with pytest.raises(ReplogError, match=r"REPLOG_STORE_REFUSED.*refusal"):
+        process.append(b"refused", timeout_ms=LONG_MS)
+    for root in roots:
+        root.allow()
+    assert process.commands() == [b"before"]
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_command_that_was_never_sent_is_not_sent_by_a_later_call(make_store, root_count):
+    """Its caller was told that nothing was decided."""
+    store = make_store(root_count)
+    process = store.process(replace(REFUSED, tail_retry_ms=0))
+    for number in range(4):  # now it appends without reading or claiming first
+        process.append(b"%d" % number)
+    roots = [Refusing(each, "get", RetriableError) for each in process.faulty]
+    with pytest.raises(RetriableError, match="REPLOG_STORE_REFUSED"):
+        process.ledger.refresh()
+    with pytest.raises(ReplogError, match=r"REPLOG_STORE_REFUSED.*nothing was decided"):
+        process.append(b"never sent", timeout_ms=LONG_MS)
+    for root in roots:
+        root.allow()
+    assert process.append(b"later").result == "applied"
+    assert store.process().commands() == [b"0", b"1", b"2", b"3", b"later"]
+
+
+def test_a_root_without_a_new_thread_is_asked_again(make_store, monkeypatch):
+    store = make_store(3)
+    writer = store.process()
+    writer.append(b"before")
+    process, failed, post_to = store.process(), [], shell_io.IO_POOL.post_to
+
+    def post(lane, function, operation):
+        if operation.root == 1 and not failed:
+            failed.append(operation)
+            raise RuntimeError("can't start new thread")
+        post_to(lane, function, operation)
+
+    monkeypatch.setattr(shell_io.IO_POOL, "post_to", post)
+    store.take_away(2)  # so the other two are needed
+    assert process.commands() == [b"before"] and failed
     assert process.append(b"after").result == "applied"
 
 

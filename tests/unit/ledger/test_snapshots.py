@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError, UnsupportedFormatError
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    OutcomeUnknownError,
+    RetriableError,
+    UnsupportedFormatError,
+)
 from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
@@ -42,6 +48,7 @@ from tests.unit.ledger.snapshot_setup import (
     shoot_and_die,
     soon,
 )
+from tests.unit.ledger.test_ledger_faults import Refusing
 
 ALWAYS = replace(
     BY_HAND,
@@ -109,6 +116,24 @@ def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
+def test_a_first_read_that_finds_no_thread_may_be_repeated_at_once(make_store, root_count, monkeypatch):
+    store = make_store(root_count)
+    wanted = fill(paged(store), 0, 3)
+    process, failed, submit_to = paged(store), [], IO_POOL.submit_to
+
+    def submit(lane, *call, **more):
+        if lane == "heads" and not failed:
+            failed.append(lane)
+            raise RuntimeError("can't start new thread")
+        return submit_to(lane, *call, **more)
+
+    monkeypatch.setattr(IO_POOL, "submit_to", submit)
+    with pytest.raises(RuntimeError, match="new thread"):
+        process.commands()
+    assert process.commands() == wanted
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
 def test_a_process_that_slept_over_a_truncation_goes_on(make_store, root_count):
     store = make_store(root_count)
     sleeper, writer = paged(store), paged(store)
@@ -166,6 +191,40 @@ def test_a_stale_owner_that_creates_below_the_marker_is_not_answered_from_it(mak
     assert outcome.result == "applied"
     assert paged(store).commands() == [*(command(number) for number in range(90)), command(500)]
     assert stale.commands() == writer.commands()
+
+
+def test_a_command_that_others_decided_and_truncated_is_not_reported_as_undecided(make_store):
+    """What became of it shows only in the state of a snapshot, and the roots refuse to be read further."""
+    store = make_store(3)
+    process, writer = paged(store, replace(BY_HAND, quorum_timeout_ms=300)), paged(store)
+    fill(process, 0, 10)  # owns the ledger and appends without a look
+
+    def decide_and_truncate():
+        for first in (10, 60):
+            fill(writer, first, first + 50)
+            shoot(writer)
+
+    all_created = threading.Barrier(3, action=decide_and_truncate)
+
+    def hold_the_answer(counting):
+        create = counting.create
+
+        def wrapped(*arguments, **more):
+            counting.create = create
+            outcome = create(*arguments, **more)
+            all_created.wait(120)
+            return outcome
+
+        counting.create = wrapped
+
+    for counting in process.counting:
+        hold_the_answer(counting)
+    refusing = [Refusing(each, "get", RetriableError) for each in process.faulty]
+    with pytest.raises(OutcomeUnknownError, match="REPLOG_STORE_REFUSED"):
+        process.append(command(500), timeout_ms=60_000)
+    for root in refusing:
+        root.allow()
+    assert process.append(command(500)).index == -1, "it was decided"
 
 
 def test_two_writers_that_snapshot_and_truncate_all_the_time_lose_nothing(make_store):
