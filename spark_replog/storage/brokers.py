@@ -25,6 +25,7 @@ from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import client_name, normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
+from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
 from spark_replog.storage.probe import PROBE_PREFIX
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.root_file import (
@@ -240,6 +241,23 @@ class BrokerSet:
         why = "is missing" if root is None else self.mismatch(broker_id, root)
         if why is not None:
             raise _stale(why, broker_id, url)
+
+    def sweep_temp_files(self, broker_id: BrokerId, *, is_dry_run: bool = False) -> int:
+        """Remove, or only count, a root's temp files that are a day old; 0 where a create makes none.
+
+        Raises:
+            ReplogError: REPLOG_STORE_REFUSED, or no answer; some files may be removed.
+        """
+        url = self.url(broker_id)
+        if scheme_of(url) == "file":
+            return sweep_temp_files(url, TEMP_FILE_AGE_MS, is_dry_run=is_dry_run)
+        if scheme_of(url) != "webhdfs":
+            return 0
+        from spark_replog.storage.webhdfs_store import WebHdfsStore
+
+        store = open_store(url, self.storage_options)
+        assert isinstance(store, WebHdfsStore)
+        return store.sweep_temp_files(TEMP_FILE_AGE_MS, is_dry_run=is_dry_run)
 
     def mismatch(self, broker_id: BrokerId, root: RootFile) -> str | None:
         """Return why a root file is not the broker's ("belongs to ..."), None if it is."""

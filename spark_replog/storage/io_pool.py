@@ -28,7 +28,7 @@ LANE_THREADS_MAX = 8
 THREAD_IDLE_SECONDS_MAX = 60.0
 
 _Job = tuple["Future[Any] | None", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-"""Without a future nobody waits for the call."""
+"""The future is None for a background call."""
 
 
 class _Lane:
@@ -52,20 +52,17 @@ class _Lane:
             self._jobs.put(job)
             if self._thread_count >= min(self._open_count, self._threads_max):
                 return
-            self._thread_count += 1
-        thread = DaemonThread(self._serve, name=f"replog-io {self._name}", stop=self.end)
-        try:
-            thread.start()
-        except RuntimeError:
-            with self._lock:
-                self._thread_count -= 1
+            # Under the lock: else each of two calls that get no thread could rely on the other's.
+            thread = DaemonThread(self._serve, name=f"replog-io {self._name}", stop=self.end)
+            try:
+                thread.start()
+            except RuntimeError:
                 if self._thread_count == 0:
                     self._open_count -= 1
-                    others = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
-                    for each in others:
-                        if each is not job:
-                            self._jobs.put(each)
+                    self._jobs.get_nowait()  # this job: without a thread there is no other one
                     raise
+            else:
+                self._thread_count += 1
 
     def end(self) -> None:
         """Begin no further job, because the process ends."""
@@ -105,7 +102,7 @@ class _Lane:
                 self._open_count -= 1
             if future is None:
                 if error is not None and not isinstance(error, SystemExit):  # as a call that the process's end stops
-                    _log.error("A call that nobody waits for ended with an error. Report it.", exc_info=error)
+                    _log.error("A background call failed. Report it.", exc_info=error)
             elif error is not None:
                 future.set_exception(error)
             elif is_wanted:
@@ -146,7 +143,7 @@ class IoPool:
         return future
 
     def post_to(self, lane: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run the call on a lane; nobody waits for it. An error that it raises is logged."""
+        """Run the call on a lane, in the background. An error that it raises is logged."""
         self._put(lane, (None, function, args, kwargs))
 
     def _put(self, lane: str, job: _Job) -> None:

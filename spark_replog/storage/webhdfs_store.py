@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.storage.fsspec_store import Apart, FsspecStore
@@ -94,9 +95,61 @@ class WebHdfsStore(FsspecStore):
             if not key.endswith("/") and not isinstance(error, FileNotFoundError):
                 raise self._read_failed(error, key) from error
 
+    def sweep_temp_files(self, min_age_ms: int, *, is_dry_run: bool = False) -> int:
+        """Remove, or only count, temp files of interrupted writers under the root; return their number.
+
+        A writer that still uses so old a file has its rename refused, and nothing of it is visible.
+
+        Args:
+            min_age_ms: since the file was written, by the NameNode's clock.
+            is_dry_run: only count, by this machine's clock; writes nothing.
+
+        Raises:
+            RetriableError: REPLOG_STORE_REFUSED: another user's root; no answer. Some files may be removed.
+        """
+        swept_count = 0
+        try:
+            with Apart():
+                found = [
+                    (name, int(status["modificationTime"]))
+                    for name, status in self._walk(self._folder_path(""))
+                    if status["pathSuffix"].startswith(TEMP_PREFIX)
+                ]
+                now_ms = 0 if not found else SYSTEM_CLOCK.now_ms() if is_dry_run else self._name_node_now_ms()
+                for name, made_ms in found:
+                    if now_ms - made_ms >= min_age_ms:
+                        swept_count += is_dry_run or self._is_deleted(name)
+        except ReplogError:
+            raise
+        except Exception as error:
+            raise self._read_failed(error, "") from error
+        return swept_count
+
+    def _name_node_now_ms(self) -> int:
+        """Return the NameNode's time: that of a new temp file without bytes, which needs no space on a DataNode."""
+        path = f"{self._folder_path('')}/{TEMP_PREFIX}{new_id()}"
+        try:
+            self._write_temp(path, b"")
+            answer = self.file_system()._call("GETFILESTATUS", path=path)
+        finally:
+            self._drop(path)
+        return int(answer.json()["FileStatus"]["modificationTime"])
+
+    def _is_deleted(self, path: str) -> bool:
+        """Delete a file; return False if it is gone: its writer has renamed or removed it."""
+        answer = self.file_system()._call("DELETE", method="delete", path=path, recursive="false")
+        return bool(answer.json()["boolean"])
+
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
-        # fsspec's own walk silently skips folders whose listing fails.
-        folders = [self._folder_path(prefix.rpartition("/")[0])]
+        folder = self._folder_path(prefix.rpartition("/")[0])
+        return ((name, int(status["length"])) for name, status in self._walk(folder))
+
+    def _walk(self, folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the path and the status of each file below a folder.
+
+        fsspec's own walk silently skips folders whose listing fails.
+        """
+        folders = [folder]
         while folders:
             folder = folders.pop()
             try:
@@ -108,7 +161,7 @@ class WebHdfsStore(FsspecStore):
                 if each["type"] == "DIRECTORY":
                     folders.append(name)
                 elif each["pathSuffix"]:  # otherwise the folder itself is a file
-                    yield name, int(each["length"])
+                    yield name, each
 
     def _prepared(self, file_system: Any) -> Any:
         # Without a timeout, ``requests`` waits for ever.

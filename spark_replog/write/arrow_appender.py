@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from spark_replog.log.codec.data_object import ROW_MEMORY
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import PinnedBytes
-from spark_replog.write.columns import Int64Array, Rows
+from spark_replog.write.columns import Int64Array, Rows, row_ends
 from spark_replog.write.partitioner import Partitioner, TopicPartitioner
 from spark_replog.write.producer_batch import Destination, PartitionQueue
 from spark_replog.write.record_handle import RecordHandle
+
+SORTED_SLOTS_MIN = 8
+"""Fewer slots are looked for one by one, which is quicker than a sort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,6 @@ class SlotRows:
     slots: list[int]
     bounds: list[int]
     """The i-th slot's rows are [bounds[i], bounds[i + 1])."""
-    ends: Int64Array
-    """Running sum of the row sizes, beginning with 0: N + 1 values."""
 
     def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (slot, start row, end row, bytes): pieces of about ``batch.size``, or all rows of the slot.
@@ -47,23 +49,25 @@ class SlotRows:
             batch_size_bytes: ``batch.size``.
             limit_bytes: ``max.request.size``: no piece of more than one row is larger.
         """
+        bound_ends = row_ends(self.data, np.array(self.bounds)).tolist()
+        ends = None
         for index, slot in enumerate(self.slots):
             start, stop = self.bounds[index], self.bounds[index + 1]
-            first_bytes = int(self.ends[start])
-            size_bytes = int(self.ends[stop]) - first_bytes
+            first_bytes, size_bytes = bound_ends[index], bound_ends[index + 1] - bound_ends[index]
             count = max(1, min(stop - start, round(size_bytes / batch_size_bytes)))
             if count == 1 and size_bytes <= limit_bytes:
                 yield slot, start, stop, size_bytes
                 continue
+            ends = row_ends(self.data) if ends is None else ends
             targets = first_bytes + np.arange(1, count + 1) * size_bytes // count
-            for cut in np.unique(np.searchsorted(self.ends, targets)).tolist():
+            for cut in np.unique(np.searchsorted(ends, targets)).tolist():
                 end = min(int(cut), stop)
                 while end > start:
                     last = end
-                    if int(self.ends[end] - self.ends[start]) > limit_bytes:
-                        last = int(np.searchsorted(self.ends, int(self.ends[start]) + limit_bytes, side="right")) - 1
+                    if int(ends[end] - ends[start]) > limit_bytes:
+                        last = int(np.searchsorted(ends, int(ends[start]) + limit_bytes, side="right")) - 1
                         last = min(end, max(start + 1, last))
-                    yield slot, start, last, int(self.ends[last] - self.ends[start])
+                    yield slot, start, last, int(ends[last] - ends[start])
                     start = last
 
 
@@ -87,22 +91,26 @@ class RoutedRows:
     def gather(self, rows: Rows, start: int, stop: int) -> SlotRows:
         """Return rows [start, stop) by slot, in fresh memory."""
         part = rows.data.slice(start, stop - start)
-        sizes = rows.sizes[start:stop]
         if self.slots is None:
             assert self.lone_slot is not None
             columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
-            copy = pa.RecordBatch.from_arrays(columns, part.schema.names)
-            return SlotRows(copy, [self.lone_slot], [0, len(sizes)], _running_sum(sizes))
-        slots = self.slots[start:stop]
-        order = np.argsort(slots, kind="stable")
-        ordered = slots[order]
-        cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        return SlotRows(
-            data=pc.take(part, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY),
-            slots=ordered[np.concatenate([[0], cuts])].tolist(),
-            bounds=[0, *cuts.tolist(), stop - start],
-            ends=_running_sum(sizes[order]),
-        )
+            data = pa.RecordBatch.from_arrays(columns, part.schema.names)
+            return SlotRows(data, [self.lone_slot], [0, len(data)])
+        order, found, bounds = _sorted(self.slots[start:stop])
+        data = pc.take(part, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY)
+        return SlotRows(data, found, bounds)
+
+
+def _sorted(slots: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[int], list[int]]:
+    """Return the order that sorts N >= 1 slots, the slots that there are, and where the rows of each begin and end."""
+    highest = int(slots.max())
+    if highest < SORTED_SLOTS_MIN:
+        parts = {slot: rows for slot in range(highest + 1) if len(rows := np.flatnonzero(slots == slot))}
+        return np.concatenate(list(parts.values())), list(parts), [0, *accumulate(map(len, parts.values()))]
+    order = np.argsort(slots, kind="stable")
+    ordered = slots[order]
+    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    return order, ordered[np.concatenate([[0], cuts])].tolist(), [0, *cuts.tolist(), len(slots)]
 
 
 class RowRouter:
@@ -145,15 +153,15 @@ class RowRouter:
         partition = slot - self._topics[topic.name][1]
         return TopicPartition(topic.name, partition), destination_of(topic, partition, self._config)
 
-    def route(self, rows: Rows) -> RoutedRows:
-        """Return the slot of each of N >= 1 rows.
+    def route(self, rows: Rows, sizes: Int64Array) -> RoutedRows:
+        """Return the slot of each of N >= 1 rows, given their sizes.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if self._default is not None:
-            return RoutedRows.of(self._topic_slots(self._default, rows.data.column(0), rows.partition, rows.sizes))
+            return RoutedRows.of(self._topic_slots(self._default, rows.data.column(0), rows.partition, sizes))
         assert rows.topic is not None, "without a topic option rows name their topic"
         encoded = rows.topic.dictionary_encode()
         numbers = np.asarray(encoded.indices)
@@ -163,7 +171,7 @@ class RowRouter:
             indices = pa.array(at)
             partition = None if rows.partition is None else rows.partition.take(indices)
             keys = rows.data.column(0).take(indices)
-            slots[at] = self._topic_slots(topic, keys, partition, rows.sizes[at])
+            slots[at] = self._topic_slots(topic, keys, partition, sizes[at])
         return RoutedRows.of(slots)
 
     def _topic_slots(
@@ -230,12 +238,6 @@ def too_large(topic: str, size_bytes: int, limit: tuple[int, str], **context: in
     )
 
 
-def _running_sum(sizes: Int64Array) -> Int64Array:
-    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
-    np.cumsum(sizes, out=ends[1:])
-    return ends
-
-
 RANGE_BYTES_MAX = 8 * 1024 * 1024
 """Bytes of rows sorted and gathered together: small enough for the CPU's cache, large enough for few slices."""
 
@@ -282,13 +284,15 @@ class ArrowAppender:
                 nothing was appended.
             RetriableError: REPLOG_BUFFER_EXHAUSTED: the earlier ranges were appended.
         """
-        slots = self._router.route(rows)
-        ends = _running_sum(rows.sizes)
-        record_size_max = int(rows.sizes.max())
+        ends = rows.ends
+        sizes = ends[1:] - ends[:-1]
+        slots = self._router.route(rows, sizes)
+        record_size_max = int(sizes.max())
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
         if slots.lone_slot is not None and is_lean:
-            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(rows.sizes)], ends)
+            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(sizes)])
             yield from self._append_slices(gathered, self._reserve(rows.pinned_bytes), record_size_max)
+            self._after_range()
             return
         for start, stop in _ranges(ends, self._range_bytes):
             pinned = self._reserve(int(ends[stop] - ends[start]))

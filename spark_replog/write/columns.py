@@ -51,8 +51,8 @@ class Rows:
     """string, no nulls; None if the topic option decides."""
     partition: pa.Array | None
     """int32; null or None where the partitioner decides."""
-    sizes: Int64Array
-    """Bytes per row: key, value, headers and Arrow's overhead."""
+    ends: Int64Array
+    """Running sum of the rows' bytes, see `row_ends`: N + 1 values."""
     pinned_bytes: int
     """Memory that any slice of ``data`` keeps alive."""
 
@@ -108,7 +108,8 @@ class InputColumns:
         """
         key = pa.nulls(len(batch), pa.binary()) if self._key is None else _binary(batch.column(self._key))
         if self._timestamp is None:
-            times = pa.array(np.full(len(batch), now_ms * 1000, dtype=np.int64)).view(TIMESTAMP_TYPE)
+            micros = pa.py_buffer(np.full(len(batch), now_ms * 1000, dtype=np.int64))
+            times = pa.Array.from_buffers(TIMESTAMP_TYPE, len(batch), [None, micros])
         else:
             times = self._times(batch.column(self._timestamp), now_ms)
         columns = [key, _binary(batch.column(self._value)), times]
@@ -122,7 +123,7 @@ class InputColumns:
             data=data,
             topic=None if self._topic is None else self._topics(batch.column(self._topic)),
             partition=None if self._partition is None else batch.column(self._partition),
-            sizes=row_sizes(data),
+            ends=row_ends(data),
             pinned_bytes=max(batch.get_total_buffer_size(), data.get_total_buffer_size()),
         )
 
@@ -183,20 +184,27 @@ def offsets_of(array: pa.Array) -> Int32Array:
     return offsets[array.offset : array.offset + len(array) + 1]
 
 
-def row_sizes(data: pa.RecordBatch) -> Int64Array:
-    """Return the bytes of each of N rows of key, value, timestamp[, headers]."""
-    sizes = np.diff(offsets_of(data.column(0))).astype(np.int64)
-    sizes += np.diff(offsets_of(data.column(1)))
-    sizes += ROW_OVERHEAD_BYTES
+def row_ends(data: pa.RecordBatch, rows: Int64Array | None = None) -> Int64Array:
+    """Return the running sum of the bytes of N rows of key, value, timestamp[, headers].
+
+    Args:
+        rows: ascending numbers from 0 to N, the first of them 0: only what comes before each of them is returned. None:
+            all, N + 1 values.
+    """
+    at: Int64Array | slice = slice(None) if rows is None else rows
+    # Offsets of values are running sums already.
+    ends = np.add(offsets_of(data.column(0))[at], offsets_of(data.column(1))[at], dtype=np.int64)
+    ends += ROW_OVERHEAD_BYTES * (np.arange(len(ends)) if rows is None else rows)
     if data.num_columns == 4:
         headers = data.column(3)
-        bounds = offsets_of(headers)
+        bounds = offsets_of(headers)[at]
         pairs = headers.values
-        sizes += HEADER_OVERHEAD_BYTES * np.diff(bounds).astype(np.int64)
+        ends += HEADER_OVERHEAD_BYTES * bounds.astype(np.int64)
         for field in (pairs.field(0), pairs.field(1)):
             # ``bounds`` are absolute positions, so the unsliced child is used.
-            sizes += np.diff(offsets_of(field)[bounds])
-    return sizes
+            ends += offsets_of(field)[bounds]
+    ends -= ends[0]
+    return ends
 
 
 def normalise_headers(column: pa.Array) -> pa.Array | None:

@@ -16,7 +16,6 @@ import pyarrow as pa
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition, new_id
 from spark_replog.log.codec.data_object import (
-    BATCH_SIZE_BYTES_TARGET,
     ROW_MEMORY,
     SMALL_SIZE_BYTES_MAX,
     EncodedObject,
@@ -25,6 +24,7 @@ from spark_replog.log.codec.data_object import (
 )
 from spark_replog.log.model import DataObject, PartitionResponse, Section
 from spark_replog.log.write_plan import WritePlan
+from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy, free_blocks
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes, trim_row_memory
@@ -297,7 +297,15 @@ class ObjectBuilder:
             topic_ids=topic_ids,
             after_index=self._folded(destination.ledger_id),
         )
-        if destination.compression != "none" or is_small:
+        if encoded.size_bytes >= DIRECT_SIZE_BYTES_MIN and len(destination.brokers) > 1:
+            copy = AlignedCopy(encoded.buffers)
+            request.buffers = copy.buffers
+            self._exchange_memory(request)
+            request.memory.append(copy)
+            if self._pool.available_bytes < self._pool.total_bytes // 2:
+                # Slow roots: copies pile up in memory of their own, beside the pages that their rows have left.
+                trim_row_memory()
+        elif destination.compression != "none" or is_small:
             self._exchange_memory(request)
         return request
 
@@ -334,6 +342,7 @@ class ObjectBuilder:
             pa.default_memory_pool().release_unused()
         if self._keeps_pages and self._pool.available_bytes == self._pool.total_bytes:
             self._keeps_pages = False
+            free_blocks.clear()
             trim_row_memory()  # not while rows arrive: they would need the pages again
 
     def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
@@ -352,25 +361,14 @@ class ObjectBuilder:
         return Slice(pa.RecordBatch.from_arrays(columns, rows.schema.names), size_bytes, own)
 
     def _sections(self, batches: Sequence[ProducerBatch], is_small: bool) -> dict[TopicPartition, list[Slice]]:
-        """Return each partition's slices, in order of partition; joined into few large ones unless they are copied."""
+        """Return each partition's slices, in order of partition; those that waste memory are copied."""
         found: dict[TopicPartition, list[Slice]] = {}
         for batch in batches:
-            found.setdefault(batch.topic_partition, []).extend(batch.take_slices())
-        return {name: found[name] if is_small else list(self._joined(found[name])) for name in sorted(found)}
-
-    def _joined(self, slices: Sequence[Slice]) -> Iterator[Slice]:
-        """Join adjacent slices up to the format's batch size; a lone slice is copied only if it wastes memory."""
-        waiting: list[Slice] = []
-        waiting_bytes = 0
-        for item in slices:
-            size_bytes = item.records.nbytes
-            if waiting and waiting_bytes + size_bytes > BATCH_SIZE_BYTES_TARGET:
-                yield join_slices(waiting, self._pool)
-                waiting, waiting_bytes = [], 0
-            waiting.append(item)
-            waiting_bytes += size_bytes
-        if waiting:
-            yield join_slices(waiting, self._pool)
+            slices = batch.take_slices()
+            if not is_small:  # otherwise the object is a copy
+                slices = [join_slices([item], self._pool) for item in slices]
+            found.setdefault(batch.topic_partition, []).extend(slices)
+        return {name: found[name] for name in sorted(found)}
 
     def _encode(
         self,

@@ -28,7 +28,7 @@ assert array(_OFFSETS).itemsize == 4, "Arrow's binary offsets are 32 bits"
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
-    """Return the bytes that one record counts for, as ``columns.row_sizes`` counts rows."""
+    """Return the bytes that one record counts for, as ``columns.row_ends`` counts rows."""
     size_bytes = ROW_OVERHEAD_BYTES
     if value is not None:
         size_bytes += len(value)
@@ -531,8 +531,10 @@ class Node:
     def drainable_bytes(self, now_ms: int) -> int:
         """Return the bytes of all partitions whose first batch may be sent now."""
         return sum(
-            batch.size_bytes
-            for queue in self.queues
-            if (head := queue.head) is not None and not (head.backoff_ms and head.backoff_left_ms(now_ms))
-            for batch in queue.batches
+            [
+                batch.size_bytes
+                for queue in self.queues
+                if (head := queue.head) is not None and not (head.backoff_ms and head.backoff_left_ms(now_ms))
+                for batch in queue.batches
+            ]
         )

@@ -41,12 +41,12 @@ class BatchResult:
     __slots__ = (
         "_base_offset",
         "_callbacks",
-        "_decided",
+        "_changed",
         "_error",
-        "_lock",
+        "_is_settled",
         "_log_append_time_ms",
-        "_settled",
         "is_awaited",
+        "is_decided",
         "on_awaited",
         "timestamps",
         "topic_partition",
@@ -60,18 +60,14 @@ class BatchResult:
         """Whether a caller waits for it, so that lingering for more records only delays."""
         self.on_awaited: Callable[[], None] | None = None
         """Called when a caller begins to wait; None from the drain on: then nothing can be sent."""
-        self._lock = threading.Lock()
-        self._decided = threading.Event()
-        self._settled = threading.Event()
+        self.is_decided = False
+        """Whether every record of the batch has its outcome."""
+        self._is_settled = False
+        self._changed = threading.Condition(threading.Lock())
         self._callbacks: list[tuple[int, Callable[[], object]]] = []
         self._base_offset = UNKNOWN_OFFSET
         self._log_append_time_ms: int | None = None
         self._error: ReplogError | None = None
-
-    @property
-    def is_decided(self) -> bool:
-        """Return whether every record of the batch has its outcome."""
-        return self._decided.is_set()
 
     @property
     def base_offset(self) -> int:
@@ -98,18 +94,17 @@ class BatchResult:
         """Fail in a forked child. Locks are replaced, since the fork may have copied them locked."""
         self._error = error
         self._callbacks = []
-        self._lock = threading.Lock()
-        self._decided, self._settled = threading.Event(), threading.Event()
-        self._decided.set()
-        self._settled.set()
+        self._changed = threading.Condition(threading.Lock())
+        self.is_decided = self._is_settled = True
 
     def wait(self, timeout_seconds: float | None) -> bool:
         """Wait for the outcome of all records; return False on timeout."""
-        return self._decided.wait(timeout_seconds)
+        with self._changed:
+            return self._changed.wait_for(lambda: self.is_decided, timeout_seconds)
 
     def await_now(self) -> None:
         """Note that a caller begins to wait for the outcome."""
-        if not self.is_awaited and not self._decided.is_set():
+        if not self.is_awaited and not self.is_decided:
             self.is_awaited = True
             on_awaited = self.on_awaited  # the sender's thread may set None
             if on_awaited is not None:
@@ -117,16 +112,30 @@ class BatchResult:
 
     def park(self) -> None:
         """Let ``flush`` return: only the end of the transaction is missing."""
-        self._settled.set()
+        with self._changed:
+            self._is_settled = True
+            self._changed.notify_all()
+
+    @property
+    def is_parked(self) -> bool:
+        """Return whether only the end of the transaction is missing."""
+        return self._is_settled and not self.is_decided
+
+    def wait_until_parked(self) -> bool:
+        """Wait until all records have their outcome or are parked; return whether they are parked."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_settled or self.is_decided)
+            return self.is_parked
 
     def wait_until_settled(self, timeout_seconds: float | None) -> bool:
-        """Wait until all records have their outcome or are parked; return False on timeout."""
-        return self._settled.wait(timeout_seconds)
+        """Wait until the callbacks of all records are over or they are parked; return False on timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_settled, timeout_seconds)
 
     def on_decided(self, index: int, callback: Callable[[], object]) -> None:
         """Call back once record ``index`` has its outcome; at once if it already has."""
-        with self._lock:
-            if not self._decided.is_set():
+        with self._changed:
+            if not self.is_decided:
                 self._callbacks.append((index, callback))
                 return
         _call(callback)
@@ -141,15 +150,16 @@ class BatchResult:
 
     def _decide(self) -> None:
         """Resolve all handles first, then call back in the order of the records, then let ``flush`` return."""
-        with self._lock:
-            assert not self._decided.is_set(), "a batch is decided once"
-            self._decided.set()
+        with self._changed:
+            assert not self.is_decided, "a batch is decided once"
+            self.is_decided = True
+            self._changed.notify_all()
             callbacks, self._callbacks = self._callbacks, []
         try:
             for _, callback in sorted(callbacks, key=lambda item: item[0]):
                 _call(callback)
         finally:
-            self._settled.set()
+            self.park()
 
 
 class RecordHandle:
@@ -199,7 +209,7 @@ class RecordHandle:
         """
         result = self._result
         result.await_now()
-        if timeout is None and result.wait_until_settled(None) and not result.is_decided:
+        if timeout is None and result.wait_until_parked():
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
                 "A record of an open transaction gets its offset at commit_transaction(). Ask after the commit, or "
@@ -207,9 +217,12 @@ class RecordHandle:
             )
         if not result.wait(timeout):
             where = result.topic_partition
+            advice = "Ask again, or call flush() first."
+            if result.is_parked:
+                advice = "Ask after commit_transaction(): a record of an open transaction gets its offset there."
             raise TimeoutError(
                 f"[{ErrorCode.REQUEST_TIMED_OUT.name}] A record for {where.topic}-{where.partition} was not "
-                f"acknowledged within {timeout} s and still may be. Ask again, or call flush() first."
+                f"acknowledged within {timeout} s and still may be. {advice}"
             )
         return result.error
 

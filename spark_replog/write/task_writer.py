@@ -149,9 +149,8 @@ class TaskWriter:
         if batch.num_rows:
             rows = self._columns.normalise(batch, self._clock.now_ms())
             del batch
-            for _ in self._appender.append(rows):
+            for _ in self._appender.append(rows):  # runs the sender after each range
                 pass
-        self._run_sender()
 
     def close(self) -> TaskResult:
         """Send waiting rows, wait for the copies that ``acks`` requires, and return the objects with their holders.

@@ -49,6 +49,54 @@ class TestRecipe:
         name_node.tree["/store/root/.tmp-left"] = b"x"
         assert list(store.list_keys("")) == []
 
+    @pytest.mark.parametrize("is_dry_run", [False, True])
+    def test_old_temp_files_are_swept_by_the_clock_of_the_name_node(self, store, name_node, is_dry_run):
+        day_ms = 86_400_000
+        store.create("f/a", b"x", make_parent=True)
+        assert store.sweep_temp_files(day_ms) == 0
+        if not is_dry_run:
+            name_node.now_ms = 10**12  # long ago here, so that by this machine's clock every file is old
+        for name, age_ms in (("f/.tmp-old", day_ms), ("f/.tmp-young", day_ms // 2), ("f/old", 9 * day_ms)):
+            name_node.tree[f"/store/root/{name}"] = b"part"
+            name_node.written_ms[f"/store/root/{name}"] = name_node.now_ms - age_ms
+        name_node.requests.clear()
+        assert store.sweep_temp_files(day_ms, is_dry_run=is_dry_run) == 1
+        names = {name.removeprefix("/store/root/f/") for name in name_node.tree if name.startswith("/store/root/f/")}
+        assert names == {"a", "old", ".tmp-young"} | ({".tmp-old"} if is_dry_run else set())
+        assert not [name for name in name_node.tree if name.startswith("/store/root/.tmp-")]
+        assert not is_dry_run or set(name_node.requests) == {"LISTSTATUS"}
+
+    def test_a_writer_whose_temp_file_was_swept_makes_a_new_one(self, store, name_node):
+        def sweep_first(perform):
+            name_node.now_ms += 1
+            assert store.sweep_temp_files(1) == 1
+            return perform()
+
+        name_node.plan("RENAME", sweep_first)
+        assert RetryingStore(store, deadline_ms=2000).create("a", b"x") is CREATED
+        assert store.get("a") == b"x"
+        assert sorted(name_node.tree) == ["", "/store", "/store/root", "/store/root/a"]
+
+    def test_a_temp_file_that_got_its_name_meanwhile_is_not_counted(self, store, name_node):
+        name_node.tree["/store/root/.tmp-slow"], name_node.written_ms["/store/root/.tmp-slow"] = b"whole", 0
+        name_node.plan("CREATE", lambda perform: name_node.tree.pop("/store/root/.tmp-slow") and perform())
+        assert store.sweep_temp_files(1) == 0
+
+    def test_a_sweep_that_is_refused_or_not_answered_says_so(self, store, name_node):
+        name_node.tree["/store/root/.tmp-old"], name_node.written_ms["/store/root/.tmp-old"] = b"part", 0
+
+        def fail(perform):
+            raise RemoteError(403, "AccessControlException")
+
+        name_node.plan("DELETE", fail)
+        name_node.plan("CREATE", fail)
+        with pytest.raises(RetriableError, match="REPLOG_STORE_REFUSED"):
+            store.sweep_temp_files(1)
+        name_node.is_away = True
+        with pytest.raises(RetriableError, match="REPLOG_STORE_UNAVAILABLE"):
+            store.sweep_temp_files(1)
+        assert "/store/root/.tmp-old" in name_node.tree
+
     def test_a_rename_whose_answer_is_lost(self, store, name_node):
         name_node.plan("RENAME", lambda perform: perform() and None)
         with pytest.raises(OutcomeUnknownError):

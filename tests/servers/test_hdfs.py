@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from urllib.parse import parse_qs, urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -102,3 +103,25 @@ def test_a_user_with_the_right_to_read_reads_and_writes_nothing(hdfs):
             call()
         assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
     assert raw.get("replog.json") is not None
+
+
+def test_garbage_collection_sweeps_old_temp_files_by_the_clock_of_the_name_node(hdfs):
+    roots = RealRoots.of(hdfs, 1)
+    roots.make("orders", replicas=1)
+    files = open_store(f"{roots.path}/broker-0", roots.options).file_system()
+    folder = f"{urlsplit(roots.path).path}/broker-0/ledgers"
+    day_ms = 86_400_000
+    for name, age_ms in ((".tmp-old", day_ms), (".tmp-young", day_ms // 2)):
+        files.pipe_file(f"{folder}/{name}", b"part")
+        made_ms = files.info(f"{folder}/{name}")["modificationTime"]
+        query = f"op=SETTIMES&modificationtime={made_ms - age_ms}&user.name={hdfs.user}"
+        url = f"http://127.0.0.1:{hdfs.port}/webhdfs/v1{folder}/{name}?{query}"
+        with urlopen(Request(url, method="PUT"), timeout=30):
+            pass
+    code, items = roots.replog("store", "gc")
+    assert (code, [item["files"] for item in items if item.get("reason") == "left by an interrupted writer"]) == (
+        0,
+        [1],
+    )
+    found = files.find(f"{folder.rpartition('/')[0]}")
+    assert [name for name in found if "/.tmp-" in name] == [f"{folder}/.tmp-young"]

@@ -12,7 +12,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage import direct_write, posix_store
-from spark_replog.storage.direct_write import ALIGN_BYTES, CHUNK_SIZE_BYTES, DIRECT_SIZE_BYTES_MIN
+from spark_replog.storage.direct_write import ALIGN_BYTES, BLOCK_SIZE_BYTES, DIRECT_SIZE_BYTES_MIN, AlignedCopy
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
@@ -33,12 +33,12 @@ def store(tmp_path):
 def writes(monkeypatch):
     """Positions and sizes of direct writes; the calls that follow them."""
     log = []
-    real = {name: getattr(os, name) for name in ("pwrite", "writev", "ftruncate", "fsync", "link")}
+    real = {name: getattr(os, name) for name in ("pwritev", "writev", "ftruncate", "fsync", "link")}
 
     def watch(name):
         def call(*args, **kwargs):
             result = real[name](*args, **kwargs)
-            log.append((name, args[2], len(args[1])) if name == "pwrite" else (name,))
+            log.append((name, args[2], sum(map(len, args[1]))) if name == "pwritev" else (name,))
             return result
 
         return call
@@ -48,15 +48,15 @@ def writes(monkeypatch):
     return log
 
 
-@pytest.mark.parametrize("extra_bytes", [0, 1, ALIGN_BYTES - 1, ALIGN_BYTES, CHUNK_SIZE_BYTES + 17])
+@pytest.mark.parametrize("extra_bytes", [0, 1, ALIGN_BYTES - 1, ALIGN_BYTES, BLOCK_SIZE_BYTES + 17])
 def test_the_file_holds_the_pieces_whatever_their_lengths(store, tmp_path, extra_bytes, writes):
     data = body(DIRECT_SIZE_BYTES_MIN + extra_bytes)
-    cuts = [0, 0, 1, 4095, 70_001, CHUNK_SIZE_BYTES * 3 + 5, len(data)]
+    cuts = [0, 0, 1, 4095, 70_001, BLOCK_SIZE_BYTES * 3 + 5, len(data)]
     pieces = [memoryview(data)[start:stop] for start, stop in itertools.pairwise(cuts)]
     assert store.create("big", pieces) is CREATED
     assert (tmp_path / "big").read_bytes() == data
-    assert {size for _, _, size in (item for item in writes if item[0] == "pwrite")} <= set(
-        range(ALIGN_BYTES, CHUNK_SIZE_BYTES + 1, ALIGN_BYTES)
+    assert {size for _, _, size in (item for item in writes if item[0] == "pwritev")} <= set(
+        range(ALIGN_BYTES, BLOCK_SIZE_BYTES + 1, ALIGN_BYTES)
     ), "every write is of whole blocks"
     assert ("writev",) not in writes
 
@@ -64,14 +64,14 @@ def test_the_file_holds_the_pieces_whatever_their_lengths(store, tmp_path, extra
 def test_a_direct_file_is_flushed_before_its_name_exists(store, writes):
     store.create("big", body(DIRECT_SIZE_BYTES_MIN + 5))
     names = [item[0] for item in writes]
-    assert names[-5:] == ["pwrite", "ftruncate", "fsync", "link", "fsync"]
+    assert names[-5:] == ["pwritev", "ftruncate", "fsync", "link", "fsync"]
 
 
 def test_small_bodies_and_network_mounts_keep_to_the_page_cache(tmp_path, writes, monkeypatch):
     PosixStore(f"file://{tmp_path}").create("small", body(DIRECT_SIZE_BYTES_MIN - 1))
     monkeypatch.setattr(posix_store, "file_system_of", lambda path: MountedFileSystem("nfs4", frozenset()))
     PosixStore(f"file://{tmp_path}").create("far", body(DIRECT_SIZE_BYTES_MIN))
-    assert not [item for item in writes if item[0] == "pwrite"]
+    assert not [item for item in writes if item[0] == "pwritev"]
     assert ("writev",) in writes
 
 
@@ -97,7 +97,7 @@ def test_a_device_that_refuses_the_alignment_gets_the_bytes_through_the_cache(st
     def refuse(*args):
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pwritev", refuse)
     data = body(DIRECT_SIZE_BYTES_MIN)
     assert store.create("big", data) is CREATED
     assert (tmp_path / "big").read_bytes() == data
@@ -105,13 +105,13 @@ def test_a_device_that_refuses_the_alignment_gets_the_bytes_through_the_cache(st
 
 
 def test_a_short_write_goes_on_at_the_last_whole_block(store, tmp_path, monkeypatch):
-    real_pwrite, calls = os.pwrite, []
+    real_pwritev, calls = os.pwritev, []
 
-    def short(fd, view, position):
+    def short(fd, views, position):
         calls.append(position)
-        return real_pwrite(fd, view[: ALIGN_BYTES * 3] if len(calls) == 1 else view, position)
+        return real_pwritev(fd, [views[0][: ALIGN_BYTES * 3]] if len(calls) == 1 else views, position)
 
-    monkeypatch.setattr(os, "pwrite", short)
+    monkeypatch.setattr(os, "pwritev", short)
     data = body(DIRECT_SIZE_BYTES_MIN + 9)
     store.create("big", data)
     assert (tmp_path / "big").read_bytes() == data
@@ -120,17 +120,17 @@ def test_a_short_write_goes_on_at_the_last_whole_block(store, tmp_path, monkeypa
 
 @pytest.mark.parametrize("written_bytes", [None, 100])
 def test_a_full_disk_is_refused_and_leaves_nothing(store, tmp_path, monkeypatch, written_bytes):
-    real_pwrite, calls = os.pwrite, []
+    real_pwritev, calls = os.pwritev, []
 
-    def full(fd, view, position):
+    def full(fd, views, position):
         calls.append(position)
         if len(calls) < 3:
-            return real_pwrite(fd, view, position)
+            return real_pwritev(fd, views, position)
         if written_bytes is None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return written_bytes  # the last bytes of a disk: less than a block
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with pytest.raises(ReplogError) as raised:
         store.create("big", body(DIRECT_SIZE_BYTES_MIN))
     assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
@@ -150,7 +150,7 @@ def test_writers_of_one_process_never_share_a_buffer(store, tmp_path):
 
 
 def test_a_forked_child_writes_into_memory_of_its_own():
-    chunk = direct_write._take_chunk()
+    chunk = direct_write._take_block()
     chunk[:4] = b"mine"
     child = os.fork()
     if child == 0:
@@ -160,8 +160,54 @@ def test_a_forked_child_writes_into_memory_of_its_own():
     assert bytes(chunk[:4]) == b"mine"
 
 
+@pytest.mark.parametrize("extra_bytes", [0, 1, ALIGN_BYTES, BLOCK_SIZE_BYTES - 1])
+def test_an_aligned_copy_is_written_as_it_is_to_each_root(store, tmp_path, extra_bytes, writes):
+    data = body(DIRECT_SIZE_BYTES_MIN + extra_bytes)
+    cuts = [0, 0, 1, 4095, 70_001, BLOCK_SIZE_BYTES * 3 + 5, len(data)]
+    copy = AlignedCopy([memoryview(data)[start:stop] for start, stop in itertools.pairwise(cuts)])
+    for name in ("one", "two"):
+        assert store.create(name, copy.buffers) is CREATED
+        assert (tmp_path / name).read_bytes() == data
+    padded_bytes = -(-extra_bytes // ALIGN_BYTES) * ALIGN_BYTES
+    whole_bytes = len(data) if padded_bytes == extra_bytes else DIRECT_SIZE_BYTES_MIN
+    rest = [("pwritev", whole_bytes, padded_bytes)] if padded_bytes > extra_bytes else []
+    assert [each for each in writes if each[0] == "pwritev"] == [("pwritev", 0, whole_bytes), *rest] * 2
+
+
+def test_a_short_write_of_several_views_goes_on_in_the_view_where_it_ended(store, tmp_path, monkeypatch):
+    real_pwritev, calls = os.pwritev, []
+
+    def short(fd, views, position):
+        calls.append(position)
+        return real_pwritev(fd, [*views[:1], views[1][: ALIGN_BYTES + 512]] if len(calls) == 1 else views, position)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    data = body(DIRECT_SIZE_BYTES_MIN)
+    store.create("big", AlignedCopy([data]).buffers)
+    assert (tmp_path / "big").read_bytes() == data
+    assert calls == [0, BLOCK_SIZE_BYTES + ALIGN_BYTES]
+
+
+def test_a_released_copy_gives_its_blocks_to_the_next_and_a_forbidden_one_does_not(monkeypatch):
+    monkeypatch.setattr(direct_write, "free_blocks", direct_write.deque())
+    first = AlignedCopy([body(2 * BLOCK_SIZE_BYTES)])
+    first.release()
+    first.release()
+    assert len(direct_write.free_blocks) == 2
+    late = AlignedCopy([body(2 * BLOCK_SIZE_BYTES, seed=1)])
+    assert not direct_write.free_blocks
+    late.forbid_reuse()
+    late.release()
+    assert not direct_write.free_blocks
+    AlignedCopy([body(2 * BLOCK_SIZE_BYTES, seed=2)])
+    assert b"".join(late.buffers) == body(2 * BLOCK_SIZE_BYTES, seed=1)
+    most = AlignedCopy([bytes((direct_write.FREE_BLOCKS_MAX + 3) * BLOCK_SIZE_BYTES)])
+    most.release()
+    assert len(direct_write.free_blocks) == direct_write.FREE_BLOCKS_MAX
+
+
 def test_buffers_are_used_again(store, monkeypatch):
-    monkeypatch.setattr(direct_write, "_free_chunks", direct_write.deque())
+    monkeypatch.setattr(direct_write, "free_blocks", direct_write.deque())
     for number in range(3):
         store.create(f"big{number}", body(DIRECT_SIZE_BYTES_MIN))
-    assert len(direct_write._free_chunks) == 1
+    assert len(direct_write.free_blocks) == 1

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 
 import pytest
 
@@ -33,12 +32,17 @@ class Overwriting(MemoryStore):
 
 
 class CheckThenWrite(MemoryStore):
-    """Looks, then writes: right for one caller at a time."""
+    """Looks, then writes: right for one caller at a time. Here all racers look before the first one writes."""
+
+    def __init__(self, url):
+        super().__init__(url)
+        self.looked = threading.Barrier(module.RACE_THREADS)
 
     def create(self, key, data, *, make_parent=False):
         if self.get(key) is not None:
             return CreateOutcome.EXISTS
-        time.sleep(0.002)
+        if "race" in key:
+            self.looked.wait(60)
         self.delete(key)
         return super().create(key, data)
 
@@ -126,20 +130,13 @@ def test_stores_that_answer_late_or_never_are_not_called_liars():
         assert probe_root(RetryingStore(faulty, deadline_ms=5000)).file_system == "memory"
 
 
-def test_the_race_runs_at_once(tmp_path):
-    running, most = [], []
-    lock = threading.Lock()
+def test_the_race_runs_at_once():
+    begun = threading.Barrier(module.RACE_THREADS)
 
     class Watched(MemoryStore):
         def create(self, key, data, *, make_parent=False):
-            with lock:
-                running.append(key)
-                most.append(len(running))
-            time.sleep(0.005)
-            outcome = super().create(key, data)
-            with lock:
-                running.remove(key)
-            return outcome
+            if "race" in key:
+                begun.wait(60)  # it breaks unless all of them come
+            return super().create(key, data)
 
-    probe_root(Watched(new_memory_store().url))
-    assert max(most) == module.RACE_THREADS
+    assert probe_root(Watched(new_memory_store().url)).file_system == "memory"

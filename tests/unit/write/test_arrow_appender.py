@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,20 +11,21 @@ from spark_replog.config import ProducerConfig
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.columns import InputColumns
+from spark_replog.write.columns import ROW_OVERHEAD_BYTES, InputColumns
 
 
 def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, int]]:
-    rows = pa.RecordBatch.from_pydict({"value": [b""] * len(sizes)})
-    found = SlotRows(rows, [4], [0, len(sizes)], np.array([0, *np.cumsum(sizes)])).pieces(batch, limit)
+    values = [bytes(size - ROW_OVERHEAD_BYTES) for size in sizes]
+    rows = pa.RecordBatch.from_pydict({"key": pa.nulls(len(sizes), pa.binary()), "value": values})
+    found = SlotRows(rows, [4], [0, len(sizes)]).pieces(batch, limit)
     return [(start, stop, size) for slot, start, stop, size in found if slot == 4]
 
 
 @pytest.mark.parametrize(
     ("sizes", "batch", "limit", "cuts"),
     [
-        ([10] * 6, 60, 60, [(0, 6)]),
-        ([10] * 6, 20, 60, [(0, 2), (2, 4), (4, 6)]),
+        ([100] * 6, 600, 600, [(0, 6)]),
+        ([100] * 6, 200, 600, [(0, 2), (2, 4), (4, 6)]),
         ([600, 600], 1000, 1000, [(0, 1), (1, 2)]),  # about a batch, and too large for a request
         ([600, 5000, 600], 10_000, 1000, [(0, 1), (1, 2), (2, 3)]),
         ([5000], 1000, 1000, [(0, 1)]),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
-from spark_replog.write.columns import row_sizes
+from spark_replog.write.columns import row_ends
 from spark_replog.write.producer_batch import RecordColumns, record_size
 from spark_replog.write.record_handle import BatchResult
 
@@ -60,7 +60,7 @@ def test_what_was_appended_is_what_is_built(records: list[tuple[Any, ...]]) -> N
             for _, _, headers, _ in taken
         ]
         assert built.column(3).to_pylist() == expected
-    assert columns.size_bytes == int(row_sizes(built).sum())
+    assert columns.size_bytes == int(row_ends(built)[-1])
     built.validate(full=True)
 
 

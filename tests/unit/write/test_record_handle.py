@@ -81,6 +81,32 @@ def test_callbacks_run_in_the_order_of_records_when_all_are_done(caplog: pytest.
     assert seen[-1] == (0, True)
 
 
+def test_a_callback_may_ask_any_handle_of_its_batch_without_a_timeout() -> None:
+    result, handles = result_of(2)
+    seen: list[int] = []
+    handles[0].add_done_callback(lambda _: seen.extend(each.result().offset for each in handles))
+    thread = threading.Thread(target=result.succeed, args=(5, None), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert seen == [5, 6]
+
+
+def test_a_slow_callback_keeps_no_waiter_waiting() -> None:
+    result, (handle,) = result_of(1)
+    goes_on, seen = threading.Event(), list[int]()
+    handle.add_done_callback(lambda _: goes_on.wait(20))
+    deciding = threading.Thread(target=result.succeed, args=(5, None), daemon=True)
+    waiting = threading.Thread(target=lambda: seen.append(handle.result().offset), daemon=True)
+    for thread in (waiting, deciding):
+        thread.start()
+    waiting.join(10)
+    assert seen == [5]
+    assert not result.wait_until_settled(0)
+    goes_on.set()
+    deciding.join(10)
+    assert result.wait_until_settled(0)
+
+
 def test_waiters_wake() -> None:
     result, (handle,) = result_of(1)
     seen: list[int] = []

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, RetriableError
 from spark_replog.log.write_plan import TopicPlan, WritePlan
+from spark_replog.storage import direct_write
 from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_key, ledger_folders
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
+from spark_replog.write import data_request
 from spark_replog.write.task_writer import TaskResult, TaskWriter
 from tests.unit.write.support import QUICK, Task, batch, written
 
@@ -67,6 +72,34 @@ class TestFaults:
         assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
         assert "10 records for orders-0" in str(caught.value)
         assert "delivery.timeout.ms (400)" in str(caught.value)
+
+    def test_a_put_that_is_long_overdue_still_stores_the_bytes_of_its_own_object(
+        self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(data_request, "DIRECT_SIZE_BYTES_MIN", 1)  # each object is copied for its roots
+        monkeypatch.setattr(direct_write, "free_blocks", deque())
+        task = make_task(config=replace(QUICK, max_request_size_bytes=30_000, delivery_timeout_ms=60_000))
+        store = task.brokers.faulty[2]
+        begin, end, create = threading.Event(), threading.Event(), store.create
+
+        def late(key: str, data: Any, **options: Any) -> Any:
+            begin.wait(60)
+            try:
+                return create(key, data, **options)
+            finally:
+                end.set()
+
+        monkeypatch.setattr(store, "create", late)
+        result = task.write(*[batch(300, 300 * number, size_bytes=100) for number in range(8)])
+        holders = [item.holders for _, item in result.objects]
+        assert len(holders) > 2 and holders == [{0, 1}] * len(holders)
+        begin.set()
+        assert end.wait(60)
+        late_keys = task.brokers.data_keys(2)
+        assert late_keys
+        for key in late_keys:
+            bodies = [bytes(task.brokers.counting[broker_id].store.get(key)) for broker_id in (0, 2)]
+            assert bodies[0] == bodies[1]
 
     def test_a_root_comes_back_in_time(self, make_task: Callable[..., Task]) -> None:
         task = make_task(config=replace(QUICK, replica_grace_ms=5_000, delivery_timeout_ms=10_000))
