@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, stays_in_process
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
@@ -51,6 +51,10 @@ class _OnOneThread(Generic[C]):
     ) -> None:
         """Close."""
         await self._close(lambda: self._client.close())
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled. Raises REPLOG_NOT_FORK_SAFE."""
+        raise stays_in_process("client")
 
     @property
     def _client(self) -> C:

@@ -234,20 +234,19 @@ class Committer:
         """Count an object in flight; during its puts, read what its append needs."""
         self._appender.prepare()
         now_ms = self._clock.monotonic_ms()
-        metrics = self._metrics
-        metrics.count("request", 1)
-        metrics.count("record-send", request.row_count)
-        metrics.count("byte", request.size_bytes)
-        retried = sum(batch.row_count for batch in request.batches if batch.attempts)
+        row_count, batches = request.row_count, request.batches
+        events = {"request": 1, "record-send": row_count, "byte": request.size_bytes}
+        retried = sum([batch.row_count for batch in batches if batch.attempts])
         if retried:
-            metrics.count("record-retry", retried)
-        metrics.observe("records-per-request", request.row_count)
-        for batch in request.batches:
-            metrics.observe("batch-size", batch.size_bytes)
-            metrics.observe("record-queue-time", max(0, now_ms - batch.created_ms))
-        record_bytes = sum(batch.size_bytes for batch in request.batches)
-        record_size_max = max(batch.record_size_max for batch in request.batches)
-        metrics.observe("record-size", record_bytes, request.row_count, record_size_max)
+            events["record-retry"] = retried
+        values: list[tuple[str, float, int, float]] = [("records-per-request", row_count, 1, row_count)]
+        for batch in batches:
+            waited_ms = max(0, now_ms - batch.created_ms)
+            values.append(("batch-size", batch.size_bytes, 1, batch.size_bytes))
+            values.append(("record-queue-time", waited_ms, 1, waited_ms))
+        record_bytes = sum([batch.size_bytes for batch in batches])
+        values.append(("record-size", record_bytes, row_count, max([batch.record_size_max for batch in batches])))
+        self._metrics.note(events, values, now_ms)
 
     def deliver(self, request: DataRequest) -> Delivered:
         """Queue the object for its ledger's next entry."""
@@ -324,9 +323,10 @@ class Committer:
             )
             unexpected.__cause__ = error
             answer = Answer({}, unexpected)
-        self._metrics.count("commit", 1)
-        self._metrics.observe("commit-latency", self._clock.monotonic_ms() - began_ms)
-        self._metrics.observe("requests-per-commit", len(group))
+        now_ms, size = self._clock.monotonic_ms(), len(group)
+        latency_ms = now_ms - began_ms
+        values = ("commit-latency", latency_ms, 1, latency_ms), ("requests-per-commit", size, 1, size)
+        self._metrics.note({"commit": 1}, values, now_ms)
         results = results_of(group, answer)
         if self._config.acks == 0:
             self._report_dropped(group, results)

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from spark_replog.client.settings import ConsumerSettings
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, stays_in_process
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation
@@ -252,10 +252,13 @@ class Consumer:
             max_records: overrides ``max.poll.records``.
 
         Raises:
+            InvalidConfigError: INVALID_REQUEST: the timeout is negative.
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
                 REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; and the
                 errors of reading.
         """
+        if timeout_ms < 0:
+            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"Invalid timeout_ms {timeout_ms}: give 0 or more.")
         limit = self._config.max_poll_records if max_records is None else max_records
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
         records: list[ConsumerRecord] = []
@@ -497,6 +500,10 @@ class Consumer:
                 finally:
                     self._guard.is_closed = True
                     self._fetcher.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled. Raises REPLOG_NOT_FORK_SAFE."""
+        raise stays_in_process("consumer")
 
     def __enter__(self) -> Consumer:
         """Return self."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, overload
 
 import pyarrow as pa
@@ -39,6 +41,13 @@ class ConsumerRecord:
     timestamp_ms: int
     timestamp_type: str
     timestamp_us: int = 0
+
+
+_NEW = object.__new__
+_SET = {name: vars(ConsumerRecord)[name].__set__ for name in ConsumerRecord.__slots__}
+"""Set one field of a new record: many records are filled column by column. The constructor of a frozen class makes a
+Python call for each record, and takes three times as long.
+"""
 
 
 class ConsumerRecords(Sequence[ConsumerRecord]):
@@ -90,31 +99,49 @@ class RecordMaker:
         """Return the batch's records before the first one that a deserializer refuses, and that error."""
         if not batch.num_rows:
             return [], None
-        offsets, keys, values = (batch.column(number).to_pylist() for number in (4, 0, 1))
-        times = batch.column(5).cast(pa.int64()).to_pylist()
-        headers = batch.column(7).to_pylist() if batch.num_columns > 7 else [None] * batch.num_rows
-        timestamp_type = TIMESTAMP_TYPES[batch.column(6)[0].as_py()]
-        records: list[ConsumerRecord] = []
-        for offset, raw_key, raw_value, time_us, found in zip(offsets, keys, values, times, headers, strict=True):
+        keys, values = (batch.column(number).to_pylist() for number in (0, 1))
+        offsets = batch.column(4).to_pylist()
+        refusal: ReplogError | None = None
+        if self._key is not None or self._value is not None:
+            refusal = self._deserialize(key, offsets, keys, values)
+        times = batch.column(5).view(pa.int64()).to_pylist()
+        columns: dict[str, Iterable[Any]] = {
+            "topic": repeat(key.topic),
+            "partition": repeat(key.partition),
+            "offset": offsets,
+            "key": keys,
+            "value": values,
+            "headers": _headers(batch),
+            "timestamp_ms": [time_us // 1000 for time_us in times],
+            "timestamp_type": repeat(TIMESTAMP_TYPES[batch.column(6)[0].as_py()]),
+            "timestamp_us": times,
+        }
+        records = [_NEW(ConsumerRecord) for _ in values]
+        for name, column in columns.items():
+            deque(map(_SET[name], records, column), maxlen=0)
+        return records, refusal
+
+    def _deserialize(
+        self, key: TopicPartition, offsets: Sequence[int], keys: list[Any], values: list[Any]
+    ) -> ReplogError | None:
+        """Put what the deserializers return into both lists. At a refusal, cut them there and return its error."""
+        for number, (raw_key, raw_value) in enumerate(zip(keys, values, strict=True)):
             try:
-                made_key = raw_key if raw_key is None or self._key is None else self._key(key.topic, raw_key)
-                made = raw_value if raw_value is None or self._value is None else self._value(key.topic, raw_value)
+                if raw_key is not None and self._key is not None:
+                    keys[number] = self._key(key.topic, raw_key)
+                if raw_value is not None and self._value is not None:
+                    values[number] = self._value(key.topic, raw_value)
             except Exception as error:  # whatever the application's class raises
-                return records, _refusal(key, offset, error)
-            records.append(
-                ConsumerRecord(
-                    key.topic,
-                    key.partition,
-                    offset,
-                    made_key,
-                    made,
-                    tuple((each["key"], each["value"]) for each in found) if found else (),
-                    time_us // 1000,
-                    timestamp_type,
-                    time_us,
-                )
-            )
-        return records, None
+                del keys[number:], values[number:]
+                return _refusal(key, offsets[number], error)
+        return None
+
+
+def _headers(batch: pa.RecordBatch) -> Iterable[tuple[tuple[str, bytes | None], ...]]:
+    """Return the headers of each row; empty without any."""
+    if batch.num_columns < 8 or batch.column(7).null_count == batch.num_rows:
+        return repeat(())
+    return [tuple([(each["key"], each["value"]) for each in found or ()]) for found in batch.column(7).to_pylist()]
 
 
 def _refusal(key: TopicPartition, offset: int, error: Exception) -> ReplogError:

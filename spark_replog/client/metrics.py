@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable, Mapping
 
 from spark_replog.clock import Clock
 
@@ -27,14 +28,14 @@ class Sampled:
         self._window_ms = window_ms
         self._samples: deque[list[float]] = deque(maxlen=sample_count)
 
-    def record(self, value: float, count: int, now_ms: int, largest: float | None = None) -> None:
-        """Add the sum of ``count`` events and the largest of them; None: their average counts as the largest."""
+    def record(self, value: float, count: int, now_ms: int, largest: float) -> None:
+        """Add the sum of ``count`` events and the largest of them."""
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
             self._samples.append([now_ms, 0.0, 0, 0.0])
         sample = self._samples[-1]
         sample[1] += value
         sample[2] += count
-        sample[3] = max(sample[3], value / count if largest is None else largest)
+        sample[3] = max(sample[3], largest)
 
     def rate(self, now_ms: int) -> float:
         """Return the sum per second. A short history counts as all windows but one, as Kafka's does."""
@@ -100,24 +101,28 @@ class ProducerMetrics:
 
     def count(self, name: str, value: int) -> None:
         """Count events of one of the totals."""
-        now_ms = self._clock.monotonic_ms()
-        with self._lock:
-            self._totals[name] += value
-            self._rates[name].record(value, 1, now_ms)
+        self.note({name: value}, (), self._clock.monotonic_ms())
 
-    def observe(self, name: str, value: float, count: int = 1, largest: float | None = None) -> None:
-        """Add a value, or the sum of ``count`` values and the largest of them, to one of the averages."""
-        now_ms = self._clock.monotonic_ms()
+    def observe(self, name: str, value: float) -> None:
+        """Add a value to one of the averages."""
+        self.note({}, ((name, value, 1, value),), self._clock.monotonic_ms())
+
+    def note(self, events: Mapping[str, int], values: Iterable[tuple[str, float, int, float]], now_ms: int) -> None:
+        """Count events of totals, and add values to averages: name, sum of some values, their number, the largest."""
         with self._lock:
-            self._averages[name].record(value, count, now_ms, largest)
+            for name, count in events.items():
+                self._totals[name] += count
+                self._rates[name].record(count, 1, now_ms, count)
+            for name, total, count, largest in values:
+                self._averages[name].record(total, count, now_ms, largest)
 
     def on_pool_wait(self, waited_ms: int, is_exhausted: bool) -> None:
         """Note an append that waited for memory, and whether memory stayed exhausted."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
-            self._pool_waits.record(waited_ms, 1, now_ms)
+            self._pool_waits.record(waited_ms, 1, now_ms, waited_ms)
             if is_exhausted:
-                self._pool_exhausted.record(1, 1, now_ms)
+                self._pool_exhausted.record(1, 1, now_ms, 1)
 
     def read(self) -> dict[str, float]:
         """Return all numbers by name. Totals count from the producer's start."""

@@ -28,7 +28,7 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, stays_in_process
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.call_counter import totals
@@ -446,6 +446,10 @@ class Producer:
             self._appender.await_copies(None if timeout is None else int(timeout * 1000))
             self._upkeep.wait(min(UPKEEP_WAIT_MS, UPKEEP_WAIT_MS if timeout is None else int(timeout * 1000)))
         self._interceptors.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled. Raises REPLOG_NOT_FORK_SAFE."""
+        raise stays_in_process("producer")
 
     def __enter__(self) -> Producer:
         """Return itself."""

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, groupby
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +24,9 @@ from spark_replog.errors import DataLossError, ErrorCode
 from spark_replog.ids import LedgerId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState
+from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState, SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
+from spark_replog.read.fetch_plan import FetchRange, FetchSlice, plan_fetch, slices_of
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.folder_watch import FolderWatch
@@ -183,16 +185,15 @@ class RecordFetcher:
         slices: list[FetchSlice] = []
         errors: dict[TopicPartition, ErrorCode] = {}
         rest_bytes = self._config.fetch_max_bytes
-        for key, item in asked.items():
-            found = look(item, rest_bytes, one_section_min=not slices)
-            self._note(key, found, errors)
-            if found.error is None:
-                self._fetched[key] = (found.end_offset, found.leader_epoch, item.topic_id)
-            if found.end_offset == item.fetch_offset:
-                continue
-            rest_bytes = max(0, rest_bytes - found.available_bytes)
-            where = key.topic, item.topic_id, key.partition, item.fetch_offset, found.end_offset
-            slices += item.ledger.ask(lambda state: plan_fetch(state, *where))  # noqa: B023
+        for ledger, group in groupby(asked.items(), key=lambda each: each[1].ledger):
+            items = list(group)
+            found, planned = ledger.ask(partial(_plan, items, rest_bytes, not slices))
+            slices += planned
+            rest_bytes = max(0, rest_bytes - sum(each.available_bytes for each in found))
+            for (key, item), each in zip(items, found, strict=True):
+                self._note(key, each, errors)
+                if each.error is None:
+                    self._fetched[key] = (each.end_offset, each.leader_epoch, item.topic_id)
         return slices, errors
 
     def _note(self, key: TopicPartition, found: FetchState, errors: dict[TopicPartition, ErrorCode]) -> None:
@@ -375,8 +376,7 @@ def _rest(
         yield key, _NO_ROWS, ends[key]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPartition:
+class FetchPartition(NamedTuple):
     """Where to read one partition from, and how much at most.
 
     Attributes:
@@ -391,8 +391,7 @@ class FetchPartition:
     last_fetched_epoch: int = UNDEFINED_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class FetchState:
+class FetchState(NamedTuple):
     """What a reader can read of a partition now.
 
     Attributes:
@@ -423,10 +422,13 @@ def look(item: FetchPartition, max_bytes: int | None = None, *, one_section_min:
         one_section_min: False: omit even the first section if it is too large.
     """
     budget = item.max_bytes if max_bytes is None else min(item.max_bytes, max_bytes)
-    return item.ledger.ask(lambda state: _look(state, item, budget, one_section_min))
+    return item.ledger.ask(lambda state: _look(state, item, budget, one_section_min, []))
 
 
-def _look(state: TopicLedgerState, item: FetchPartition, budget: int, one_section_min: bool) -> FetchState:
+def _look(
+    state: TopicLedgerState, item: FetchPartition, budget: int, one_section_min: bool, rows: list[SectionRow]
+) -> FetchState:
+    """Return the state, and append the rows of the sections within the budget to `rows`."""
     topic = state.topics.get(item.topic_id)
     if topic is None or topic.closed or item.partition >= len(topic.partitions):
         return FetchState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, item.fetch_offset, 0)
@@ -436,14 +438,32 @@ def _look(state: TopicLedgerState, item: FetchPartition, budget: int, one_sectio
         return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset)
     if not found.log_start_offset <= item.fetch_offset <= found.log_end_offset:
         return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0)
-    end, size_bytes = item.fetch_offset, 0
-    if item.fetch_offset < found.high_watermark:
+    size_bytes = 0
+    if item.fetch_offset < found.high_watermark and (budget or one_section_min):
         for row in found.sections_between(item.fetch_offset, found.high_watermark):
             if size_bytes + row.size_bytes > budget and (size_bytes or not one_section_min):
                 break
             size_bytes += row.size_bytes
-            end = min(row.end_offset, found.high_watermark)
+            rows.append(row)
+    end = min(rows[-1].end_offset, found.high_watermark) if rows else item.fetch_offset
     return FetchState(None, end, size_bytes, found.leader_epoch)
+
+
+def _plan(
+    asked: Sequence[tuple[TopicPartition, FetchPartition]], budget: int, one_section_min: bool, state: TopicLedgerState
+) -> tuple[list[FetchState], list[FetchSlice]]:
+    """Return the state of each partition, all of one ledger, and the sections to read within the budget."""
+    states: list[FetchState] = []
+    found: list[tuple[FetchRange, list[SectionRow]]] = []
+    for key, item in asked:
+        rows: list[SectionRow] = []
+        each = _look(state, item, min(item.max_bytes, budget), one_section_min and not found, rows)
+        states.append(each)
+        if rows:
+            where = key.topic, item.topic_id, key.partition
+            found.append((FetchRange(*where, item.fetch_offset, each.end_offset), rows))
+            budget = max(0, budget - each.available_bytes)
+    return states, list(chain.from_iterable(slices_of(found, state)))
 
 
 def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None:

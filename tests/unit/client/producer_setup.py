@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +101,23 @@ def transactions_of(producer: Producer) -> TransactionCoordinator:
     manager = producer._transactions
     assert manager is not None
     return manager
+
+
+@contextmanager
+def held_puts(shop: Shop) -> Iterator[threading.Event]:
+    """Let the puts of data on the first root wait for the end of this block; the event is set once one has begun."""
+    store = shop.brokers.faulty[0]
+    create, begun, released = store.create, threading.Event(), threading.Event()
+
+    def held(key: str, *data: Any, **how: Any) -> Any:
+        if "/data/" in key:
+            begun.set()
+            assert released.wait(60)
+        return create(key, *data, **how)
+
+    store.create = held
+    try:
+        yield begun
+    finally:
+        store.create = create
+        released.set()

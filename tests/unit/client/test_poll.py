@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
+from spark_replog.client.record_fetcher import ConsumerMetrics, FetchPartition, RecordFetcher
 from spark_replog.client.store import open_store
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.config import ConsumerConfig
+from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.ids import new_id
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.partition_state import PartitionState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.folder_watch import FolderWatch
-from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
+from tests.unit.client.consumer_setup import P0, P1, ManualClock, Store, assigned, consumer, rows, values
 
 
 def test_a_subscription_without_a_group_reads_all_partitions_in_offset_order(filled):
@@ -23,6 +32,14 @@ def test_a_subscription_without_a_group_reads_all_partitions_in_offset_order(fil
     assert values(found.records(P1)) == rows(10, 100)
     assert [record.offset for record in found.records(P0)] == list(range(10))
     assert found.partitions() == [P0, P1]
+
+
+def test_a_poll_that_would_end_before_it_began_is_refused(filled):
+    with consumer(filled, "orders") as reader:
+        with pytest.raises(InvalidConfigError, match="timeout_ms -1") as refused:
+            reader.poll(timeout_ms=-1)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+        assert len(reader.poll(max_records=100)) == 20
 
 
 def test_records_carry_key_headers_and_times(store):
@@ -74,7 +91,20 @@ def test_a_poll_waits_for_rows_of_another_process(filled):
     assert filled.clock.added_ms - began < 1_000
 
 
-def test_an_idle_poll_costs_one_get_a_root_and_a_waiting_one_a_get_per_look(store3):
+class StoppedClock(ManualClock):
+    """Only what a test adds passes."""
+
+    START_MS = SYSTEM_CLOCK.now_ms()
+
+    def now_ms(self):
+        return self.START_MS + self.added_ms
+
+    def monotonic_ms(self):
+        return self.added_ms
+
+
+def test_an_idle_poll_costs_one_get_a_root_and_a_waiting_one_a_get_per_look():
+    store3 = Store.init(f"memory://{new_id()}", 3, StoppedClock())
     store3.create("orders", 2)
     store3.write("orders", rows(3))
     store3.count_calls()
@@ -131,18 +161,40 @@ def test_partitions_take_turns_when_the_fetch_is_limited(filled):
 
 @pytest.mark.case("consumer-5-6-byte-budget-shared-order-at")
 def test_fetch_max_bytes_gives_the_first_partition_a_section_and_others_what_fits(filled):
-    size = next(iter(assigned(filled, P0)._fetcher.plan(_asked(filled, P0, P1))[0])).size_bytes
+    size = _plan(filled, P0, P1)[0].size_bytes
     one = assigned(filled, fetch_max_bytes=size)
     assert len(one.poll(max_records=100)) == 5
     three = assigned(filled, fetch_max_bytes=3 * size + 10)
     assert len(three.poll(max_records=100)) in (10, 15)
 
 
-def _asked(store, *keys):
-    reader = assigned(store, *keys)
-    reader.poll(max_records=0)
-    handles = {key: store.cluster.lookup(key.topic) for key in keys}
-    return {key: reader._fetcher._ask(handles[key], key, 0) for key in keys}
+@pytest.mark.parametrize(("fetch_max_bytes", "walked", "planned"), [(1, 1, 1), (50 << 20, 2, 4)])
+def test_a_plan_asks_a_ledger_once_and_walks_each_partition_once(filled, monkeypatch, fetch_max_bytes, walked, planned):
+    calls = Counter()
+
+    def counted(kind, name):
+        before = getattr(kind, name)
+
+        def call(*arguments):
+            calls[name] += 1
+            return before(*arguments)
+
+        monkeypatch.setattr(kind, name, call)
+
+    counted(Ledger, "ask")
+    counted(TopicLedgerState, "object_refs")
+    counted(PartitionState, "sections_between")
+    assert len(_plan(filled, P0, P1, fetch_max_bytes=fetch_max_bytes)) == planned
+    assert calls == {"ask": 1, "object_refs": 1, "sections_between": walked}
+
+
+def _plan(store, *keys, **settings):
+    handle = store.cluster.lookup("orders")
+    ledger = store.cluster.topic_ledger(handle.ledger_id)
+    asked = {key: FetchPartition(ledger, handle.topic_id, key.partition, 0, 1 << 20) for key in keys}
+    slices, errors = RecordFetcher(store.cluster, ConsumerConfig(**settings), ConsumerMetrics()).plan(asked)
+    assert not errors
+    return slices
 
 
 def test_max_partition_fetch_bytes_limits_one_partition(filled):

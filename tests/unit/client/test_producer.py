@@ -19,7 +19,7 @@ from spark_replog.ids import new_id
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.partitioner import partition_of
 from tests.unit.client.consumer_setup import Store
-from tests.unit.client.producer_setup import Shop, metadata_of, thread_of
+from tests.unit.client.producer_setup import Shop, held_puts, metadata_of, thread_of
 from tests.unit.write.support import FaultyBrokers
 
 
@@ -269,9 +269,8 @@ def test_memory_that_stays_exhausted_fails_the_handle(shop):
 
     producer = shop.producer(buffer__memory=4_000, batch__size=1_500, max__block__ms=0, linger__ms=0)
     producer.partitions_for("orders")
-    shop.brokers.faulty[0].stall_ms = 400
-    shop.brokers.faulty[0].fail_next("create", Fault.STALL, times=20)
-    handles = [producer.send("orders", b"x" * 1_400) for _ in range(4)]
+    with held_puts(shop):
+        handles = [producer.send("orders", b"x" * 1_400) for _ in range(4)]
     assert ErrorCode.REPLOG_BUFFER_EXHAUSTED in [code_of(handle) for handle in handles]
     assert len(shop.values()) == sum(code_of(handle) is None for handle in handles)
 
@@ -295,11 +294,10 @@ def test_a_close_without_time_fails_what_is_left(shop):
     shop.topic()
     producer = shop.producer()
     producer.partitions_for("orders")
-    shop.brokers.faulty[0].stall_ms = 500
-    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
-    handle = producer.send("orders", b"v")
-    producer.close(0)
-    assert code_of(handle) is ErrorCode.REPLOG_PRODUCER_CLOSED
+    with held_puts(shop):
+        handle = producer.send("orders", b"v")
+        producer.close(0)
+        assert code_of(handle) is ErrorCode.REPLOG_PRODUCER_CLOSED
     assert "close()" in str(handle.exception(0))
     assert producer._appender._stopped.is_set()  # no append goes on behind it
 
@@ -327,29 +325,28 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(shop):
     shop.topic()
     producer = shop.producer()
     producer.send("orders", b"parent").result(10)
-    shop.brokers.faulty[0].stall_ms = 300
-    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
-    waiting = producer.send("orders", b"waiting")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover
-        for call in (
-            lambda: producer.send("orders", b"child"),
-            lambda: producer.partitions_for("other"),
-            producer.metrics,
-            producer.flush,
-            waiting.result,
-        ):
-            try:
-                call()
-                os.write(writing, b"sent ")
-            except ReplogError as error:
-                os.write(writing, error.code.name.encode() + b" ")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 200).split() == [b"REPLOG_NOT_FORK_SAFE"] * 5
-    os.close(reading)
-    os.close(writing)
+    with held_puts(shop):
+        waiting = producer.send("orders", b"waiting")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            for call in (
+                lambda: producer.send("orders", b"child"),
+                lambda: producer.partitions_for("other"),
+                producer.metrics,
+                producer.flush,
+                waiting.result,
+            ):
+                try:
+                    call()
+                    os.write(writing, b"sent ")
+                except ReplogError as error:
+                    os.write(writing, error.code.name.encode() + b" ")
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reading, 200).split() == [b"REPLOG_NOT_FORK_SAFE"] * 5
+        os.close(reading)
+        os.close(writing)
     assert (waiting.result(10).offset, producer.send("orders", b"again").result(10).offset) == (1, 2)
 
 

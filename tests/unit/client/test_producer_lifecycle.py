@@ -11,15 +11,9 @@ from spark_replog.client import producer_metadata
 from spark_replog.client.committer import Appender
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
-from tests.unit.client.producer_setup import metadata_of, sender_of, thread_of
+from tests.unit.client.producer_setup import held_puts, metadata_of, sender_of, thread_of
 
 SECONDS = 10
-
-
-def stall(shop, milliseconds=600):
-    """Let the puts of data hang for a while."""
-    shop.brokers.faulty[0].stall_ms = milliseconds
-    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
 
 
 def in_thread(call):
@@ -55,13 +49,13 @@ def test_a_forced_close_ends_a_flush_in_another_thread(shop):
     shop.topic()
     producer = shop.producer()
     producer.partitions_for("orders")
-    stall(shop)
-    handle = producer.send("orders", b"v")
-    thread, found = in_thread(producer.flush)
-    while not producer._accumulator._flush_count:
-        threading.Event().wait(0.001)
-    producer.close(0)
-    thread.join(SECONDS)
+    with held_puts(shop):
+        handle = producer.send("orders", b"v")
+        thread, found = in_thread(producer.flush)
+        while not producer._accumulator._flush_count:
+            threading.Event().wait(0.001)
+        producer.close(0)
+        thread.join(SECONDS)
     assert found == [None]
     assert handle.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
@@ -70,11 +64,11 @@ def test_a_flush_waits_for_what_was_sent_before_it_and_for_no_longer_than_it_may
     shop.topic()
     producer = shop.producer(linger__ms=60_000)
     producer.partitions_for("orders")
-    stall(shop)
-    handle = producer.send("orders", b"v")
-    with pytest.raises(TimeoutError):
-        producer.flush(0.01)
-    assert not handle.done()
+    with held_puts(shop):
+        handle = producer.send("orders", b"v")
+        with pytest.raises(TimeoutError):
+            producer.flush(0.01)
+        assert not handle.done()
     producer.flush()
     assert handle.result(0).offset == 0
 
@@ -318,15 +312,15 @@ def test_records_without_key_go_less_to_partitions_that_wait(shop):
     shop.topic(partitions=2)
     producer = shop.producer(batch__size=100, linger__ms=60_000, max__in__flight__requests__per__connection=1)
     producer.partitions_for("orders")
-    stall(shop)
-    for _ in range(4):
-        producer.send("orders", b"v" * 80, partition=0)
-        thread_of(producer).call(lambda: None)
-    sticky = producer._topics["orders"].sticky
-    for _ in range(1000):
-        if sticky._table is not None:
-            break
-        threading.Event().wait(0.005)
+    with held_puts(shop):
+        for _ in range(4):
+            producer.send("orders", b"v" * 80, partition=0)
+            thread_of(producer).call(lambda: None)
+        sticky = producer._topics["orders"].sticky
+        for _ in range(1000):
+            if sticky._table is not None:
+                break
+            threading.Event().wait(0.005)
     (first, both), partitions = sticky._table
     assert partitions == [0, 1]
     assert first < both - first

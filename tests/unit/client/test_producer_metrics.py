@@ -42,26 +42,26 @@ def timed(request, shop, clock):
 
 def test_a_rate_counts_the_windows_before_the_first_one_as_empty():
     sampled = Sampled(2, 30_000)
-    sampled.record(300, 1, 1_000)
+    sampled.record(300, 1, 1_000, 300)
     assert sampled.rate(1_000) == 10  # 300 in one assumed window of 30 s
     assert sampled.rate(16_000) == pytest.approx(300 / 45)
-    sampled.record(300, 1, 31_000)
+    sampled.record(300, 1, 31_000, 300)
     assert sampled.rate(31_000) == pytest.approx(600 / 30)
 
 
 def test_all_of_one_window_count():
     sampled = Sampled(2, 30_000)
     for number in range(5):
-        sampled.record(10 * number, 1, 1_700_000_000_000 + number)
+        sampled.record(10 * number, 1, 1_700_000_000_000 + number, 10 * number)
     assert sampled.average(1_700_000_000_004) == 20
     assert sampled.rate(1_700_000_000_000 + 4) == pytest.approx(100 / 30.004)
 
 
 def test_old_windows_are_forgotten():
     sampled = Sampled(2, 1_000)
-    sampled.record(7, 1, 0)
-    sampled.record(1, 1, 1_500)
-    sampled.record(1, 1, 2_600)
+    sampled.record(7, 1, 0, 7)
+    sampled.record(1, 1, 1_500, 1)
+    sampled.record(1, 1, 2_600, 1)
     assert sampled.maximum(2_600) == 1
     assert sampled.average(2_600) == 1
     assert (sampled.rate(9_999), sampled.average(9_999), sampled.maximum(9_999)) == (0, 0, 0)
@@ -69,7 +69,7 @@ def test_old_windows_are_forgotten():
 
 def test_averages_weigh_by_count(clock):
     metrics = ProducerMetrics(2, 30_000, clock)
-    metrics.observe("record-size", 300, 3)
+    metrics.note({}, [("record-size", 300, 3, 100)], clock.monotonic_ms())
     metrics.observe("record-size", 500)
     found = metrics.read()
     assert (found["record-size-avg"], found["record-size-max"]) == (200, 500)

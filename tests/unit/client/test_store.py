@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from pyspark import cloudpickle
 
 import spark_replog
 from spark_replog.admin.controller import Controller
@@ -53,6 +54,28 @@ def test_a_store_may_be_named_by_a_path_of_pathlib(tmp_path):
     with spark_replog.Consumer(path, "orders", auto_offset_reset="earliest") as consumer:
         assert consumer.to_arrow().num_rows == 1
     assert spark_replog.open(path).topic("orders").scan().to_arrow().num_rows == 1
+
+
+def test_a_client_takes_an_opened_store_and_refuses_what_is_none(filled):
+    with spark_replog.Producer(filled, acks="all") as producer:
+        assert producer.send("orders", b"v", partition=0).result(timeout=60).offset == 5
+    with spark_replog.Consumer(filled, "orders", auto_offset_reset="earliest") as consumer:
+        assert consumer.to_arrow().num_rows == 11
+    for client in (spark_replog.Producer, spark_replog.Consumer):
+        with pytest.raises(InvalidConfigError, match="None is no store") as refused:
+            client(None)
+        assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_what_belongs_to_one_process_says_so_when_it_is_sent_to_another(filled):
+    """As by ``foreachPartition(lambda rows: producer.send(...))``."""
+    opened = [filled, filled.producer(), filled.consumer("orders"), filled.async_producer(), filled.async_consumer()]
+    for each in [*opened, filled.topic("orders")]:
+        with pytest.raises(ReplogError, match="Send the store's path") as refused:
+            cloudpickle.dumps(lambda each=each: each)
+        assert refused.value.code is ErrorCode.REPLOG_NOT_FORK_SAFE
+    for client in opened[1:3]:
+        client.close()
 
 
 def test_a_store_is_made_from_python_and_made_once(tmp_path):

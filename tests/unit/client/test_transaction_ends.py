@@ -20,7 +20,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.testing.faulty_store import Fault
-from tests.unit.client.producer_setup import sender_of, thread_of, transactions_of
+from tests.unit.client.producer_setup import held_puts, thread_of, transactions_of
 from tests.unit.client.test_transactions import TILL, entries
 
 pytestmark = pytest.mark.case("producer-send-close-newer-program-majority")
@@ -258,15 +258,13 @@ def test_a_close_without_time_does_not_wait_for_the_puts_of_an_open_transaction(
     producer.begin_transaction()
     parked = producer.send("orders", b"parked")
     producer.flush()
-    shop.brokers.faulty[0].stall_ms = 1_000
-    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/", times=5)
     put_count = shop.brokers.put_count()
-    sent = producer.send("orders", b"on its way")
-    while sender_of(producer).in_flight_count == 0:
-        threading.Event().wait(0.001)
-    producer.close(0)
-    assert sent.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED  # its put was not waited for
-    assert parked.done() and parked.exception(0) is not None
+    with held_puts(shop) as begun:
+        sent = producer.send("orders", b"on its way")
+        assert begun.wait(60)
+        producer.close(0)
+        assert sent.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED  # its put was not waited for
+        assert parked.done() and parked.exception(0) is not None
     assert shop.values() == [] and shop.brokers.put_count() >= put_count
 
 
@@ -274,12 +272,13 @@ def test_a_close_drops_what_is_stored_behind_it(shop):
     shop.topic()
     producer = shop.producer(**TILL)
     producer.begin_transaction()
-    shop.brokers.faulty[0].stall_ms = 200
-    shop.brokers.faulty[0].fail_next("create", Fault.STALL, key_part="/data/")
-    sent = producer.send("orders", b"on its way")
-    while sender_of(producer).in_flight_count == 0:
-        threading.Event().wait(0.001)
-    assert in_time(producer.close) is None
+    with ThreadPoolExecutor(1) as pool, held_puts(shop) as begun:
+        sent = producer.send("orders", b"on its way")
+        assert begun.wait(60)
+        close = pool.submit(producer.close)
+        while producer._refusal is None:
+            threading.Event().wait(0.001)
+    assert close.exception(20) is None
     assert sent.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
     assert shop.values() == []
 

@@ -17,8 +17,8 @@ from tests.unit.client.producer_setup import transactions_of
 
 TILL = {
     "transactional.id": "till",
-    "delivery.timeout.ms": 2_000,
-    "request.timeout.ms": 1_500,
+    "delivery.timeout.ms": 60_000,
+    "request.timeout.ms": 30_000,
     "replica.lag.time.max.ms": 300,
 }
 IMPATIENT = TILL | {"delivery.timeout.ms": 400, "request.timeout.ms": 300, "replica.lag.time.max.ms": 100}
@@ -122,6 +122,19 @@ def test_an_empty_transaction_writes_no_entry(shop):
     producer.begin_transaction()
     producer.abort_transaction()
     assert entries(shop) == before
+
+
+def test_a_record_of_an_open_transaction_is_not_waited_for_with_a_flush(shop):
+    shop.topic("orders")
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    handle = producer.send("orders", b"a")
+    producer.flush()
+    with pytest.raises(TimeoutError) as unknown:
+        handle.result(0.01)
+    assert "commit_transaction()" in str(unknown.value) and "flush" not in str(unknown.value)
+    producer.commit_transaction()
+    assert handle.result(0).offset == 0
 
 
 def test_a_second_ledger_is_refused_when_a_record_is_sent_to_it(shop):
