@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from graphlib import TopologicalSorter
 from typing import NamedTuple, TypeAlias
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
-from spark_replog.log.fold.partition_state import ObjectRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
 
@@ -41,6 +41,16 @@ class FetchSlice(NamedTuple):
     timestamp_type: int
 
 
+class FetchRange(NamedTuple):
+    """Offsets [start_offset, end_offset) of one partition."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
 def plan_fetch(
     state: TopicLedgerState,
     topic_name: str,
@@ -49,7 +59,12 @@ def plan_fetch(
     start_offset: int,
     end_offset: int,
 ) -> tuple[FetchSlice, ...]:
-    """Return the slices that hold exactly [start_offset, end_offset), in offset order.
+    """Return the slices of one range; see `plan_fetches`."""
+    return plan_fetches([FetchRange(topic_name, topic_id, partition, start_offset, end_offset)], state)[0]
+
+
+def plan_fetches(ranges: Iterable[FetchRange], state: TopicLedgerState) -> list[tuple[FetchSlice, ...]]:
+    """Return for each range the slices that hold exactly its offsets, in offset order.
 
     Call it under the ledger's lock; the result is a plain value.
 
@@ -58,6 +73,12 @@ def plan_fetch(
         ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This does not prove
             a loss: a process that reads fewer roots may have folded fewer entries.
     """
+    return slices_of([(each, _rows(state, *each)) for each in ranges], state)
+
+
+def _rows(
+    state: TopicLedgerState, topic_name: str, topic_id: TopicId, partition: int, start_offset: int, end_offset: int
+) -> Sequence[SectionRow]:
     if start_offset >= end_offset:
         return ()
     topic = state.topics.get(topic_id)
@@ -72,17 +93,33 @@ def plan_fetch(
         start = max(start_offset, found.high_watermark)
         detail = f"the partition ends at {found.high_watermark}"
         raise _data_loss(topic_name, partition, start, end_offset, detail)
-    slices = []
-    expected = start_offset
-    for section in state.sections(topic_id, partition, start_offset, end_offset):
-        if section.base_offset > expected:
-            break
-        end = min(section.end_offset, end_offset)
-        slices.append(FetchSlice(topic_name, topic_id, partition, expected, end, *section[:6], *section[8:10]))
-        expected = end
-    if expected != end_offset:
-        raise _data_loss(topic_name, partition, expected, end_offset, "no section holds them")
-    return tuple(slices)
+    return list(found.sections_between(start_offset, end_offset))
+
+
+def slices_of(
+    found: Sequence[tuple[FetchRange, Sequence[SectionRow]]], state: TopicLedgerState
+) -> list[tuple[FetchSlice, ...]]:
+    """Return for each range its slices, given the rows of its sections; the objects are looked up once for all.
+
+    Raises:
+        ReplogError: REPLOG_DATA_LOSS: the rows leave offsets out; as `plan_fetches`.
+    """
+    objects = state.object_refs({row.object_number for _, rows in found for row in rows})
+    plans = []
+    for (topic, topic_id, partition, expected, last), rows in found:
+        slices = []
+        for base, count, number, start_byte, size_bytes, crc32c, _, _, kind, end in rows:
+            if base > expected:
+                break
+            item, time_ms = objects[number]
+            until = min(end, last)
+            where = topic, topic_id, partition, expected, until, base, count
+            slices.append(FetchSlice(*where, item, start_byte, size_bytes, crc32c, time_ms, kind))
+            expected = until
+        if expected < last:
+            raise _data_loss(topic, partition, expected, last, "no section holds them")
+        plans.append(tuple(slices))
+    return plans
 
 
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:

@@ -115,6 +115,8 @@ PREFETCH_READS_MAX = 8
 BATCH_SIZE_BYTES_MIN = 1024 * 1024
 """Smaller adjacent batches are joined: Spark's work per batch costs more than the copy."""
 
+_SIZE_BYTES = pa.RecordBatch.get_total_buffer_size
+"""Of a whole decoded batch; `nbytes` adds up the same, and takes 20 times as long. A part of a batch needs `nbytes`."""
 _DECODING = "decoding"
 """The lane of `IO_POOL` that decodes reads; a root's lane is its URL."""
 
@@ -235,23 +237,23 @@ class Fetcher:
             is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
             append_time_ms = piece.append_time_ms if is_same_time else None
             has_offsets = piece.object.has_offsets
-            for first, wanted in _wanted_rows(piece, stored):
+            for first, wanted, size_bytes in _wanted_rows(piece, stored):
                 is_next = has_offsets if offsets else not has_offsets and first == next_offset
                 if parts and run is not None and (run != piece_run or not is_next):
-                    yield read_columns(parts, run, first_offset, offsets)
+                    yield read_columns(parts, run, first_offset, offsets, include_headers=include_headers)
                     parts, part_bytes, offsets = [], 0, []
                 if not parts:
                     run, first_offset = piece_run, first
                 parts.append(stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms))
                 if has_offsets:
                     offsets.append(wanted.column("offset").to_numpy())
-                part_bytes += wanted.nbytes
+                part_bytes += size_bytes
                 next_offset = first + wanted.num_rows
                 if part_bytes >= batch_bytes_min:
-                    yield read_columns(parts, piece_run, first_offset, offsets)
+                    yield read_columns(parts, piece_run, first_offset, offsets, include_headers=include_headers)
                     parts, part_bytes, offsets = [], 0, []
         if parts and run is not None:
-            yield read_columns(parts, run, first_offset, offsets)
+            yield read_columns(parts, run, first_offset, offsets, include_headers=include_headers)
 
     def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[_Section]:
         """Yield each slice with the decoded batches of its whole section."""
@@ -282,7 +284,7 @@ class Fetcher:
         sections: Iterable[_Section]
         sections, error = (self._finish(read), None) if read.decoded is None else read.decoded.result()
         for count, (piece, batches) in enumerate(sections):
-            if not count and ahead and sum(each.nbytes for each in batches) > piece.size_bytes:
+            if not count and ahead and sum(map(_SIZE_BYTES, batches)) > piece.size_bytes:
                 ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish_ahead, ahead[0])
             yield piece, batches
         if error is not None:
@@ -409,7 +411,7 @@ class Fetcher:
     def _holders(self, piece: FetchSlice) -> list[BrokerId]:
         """Return the holders, best first: without failures, local, not slow; then in an order per object."""
         holders = sorted(piece.object.holders.intersection(self._brokers.broker_ids))
-        if not holders:
+        if len(holders) < 2:
             return holders
         turn, avoided = sum(piece.object.id.name.encode()) % len(holders), HEDGES.avoided_url
         return sorted(
@@ -525,21 +527,28 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
     return batches
 
 
-def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the parts of the section's batches that a slice covers, each with the offset of its first row."""
-    offset = piece.base_offset
+def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> list[tuple[int, pa.RecordBatch, int]]:
+    """Return the parts of the section's batches that a slice covers, each with the offset of its first row and its
+    size in bytes.
+    """
+    found, offset = [], piece.base_offset
     for batch in stored:
+        row_count = batch.num_rows
         if piece.object.has_offsets:
             offsets = batch.column("offset").to_numpy()
             start, end = np.searchsorted(offsets, (piece.start_offset, piece.end_offset)).tolist()
             first = int(offsets[start]) if start < end else 0
         else:
             start = max(piece.start_offset - offset, 0)
-            end = min(piece.end_offset - offset, batch.num_rows)
+            end = min(piece.end_offset - offset, row_count)
             first = offset + start
-        offset += batch.num_rows
-        if start < end:
-            yield first, batch if end - start == batch.num_rows else batch.slice(start, end - start)
+        offset += row_count
+        if 0 < row_count == end - start:
+            found.append((first, batch, _SIZE_BYTES(batch)))
+        elif start < end:
+            part = batch.slice(start, end - start)
+            found.append((first, part, part.nbytes))
+    return found
 
 
 def _absent(piece: FetchSlice, why: str) -> NotFoundError:

@@ -44,27 +44,32 @@ class Run(NamedTuple):
 
 
 def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_ms: int | None) -> pa.RecordBatch:
-    """Return key, value, timestamp[, headers] of a stored batch.
+    """Return key, value, timestamp[, headers] of a stored batch; without headers if its object has none.
 
     Args:
         batch: columns of a data object; a stored offset is left out.
-        include_headers: whether to return headers; null if the object has none.
+        include_headers: whether to return headers.
         append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
     """
+    if batch.num_columns == 3 and append_time_ms is None:
+        return batch
     columns = [batch.column(0), batch.column(1), batch.column(2)]
     names = ["key", "value", "timestamp"]
     if append_time_ms is not None:
         columns[2] = _constant_time(batch.num_rows, append_time_ms)
-    if include_headers:
+    if include_headers and "headers" in batch.schema.names:
         names.append("headers")
-        columns.append(
-            _null_empty(batch.column(3)) if "headers" in batch.schema.names else pa.nulls(batch.num_rows, HEADERS_TYPE)
-        )
+        columns.append(_null_empty(batch.column(3)))
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def read_columns(
-    parts: list[pa.RecordBatch], run: Run, first_offset: int, stored_offsets: list[np.ndarray] | None = None
+    parts: list[pa.RecordBatch],
+    run: Run,
+    first_offset: int,
+    stored_offsets: list[np.ndarray] | None = None,
+    *,
+    include_headers: bool = False,
 ) -> pa.RecordBatch:
     """Return one batch of `read_schema` from `stored_columns` batches.
 
@@ -73,7 +78,11 @@ def read_columns(
         run: values that they share.
         first_offset: of the first row, if offsets are consecutive.
         stored_offsets: of each part's rows, if offsets have gaps.
+        include_headers: whether to return null headers if no part has any; those of a part are always returned.
     """
+    has_headers = max([part.num_columns for part in parts]) > 3
+    if has_headers:
+        parts = [_with_headers(part) for part in parts]
     batch = join_batches(parts)
     rows = batch.num_rows
     cached_rows = max(_CACHED_ROWS_MIN, 1 << (rows - 1).bit_length())
@@ -90,9 +99,17 @@ def read_columns(
         batch.column(2),
         _number_array(run.timestamp_type, cached_rows).slice(0, rows),
     ]
+    if has_headers or include_headers:
+        columns.append(batch.column(3) if has_headers else pa.nulls(rows, HEADERS_TYPE))
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(has_headers or include_headers))
+
+
+def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return key, value, timestamp, headers: null if there are none."""
     if batch.num_columns > 3:
-        columns.append(batch.column(3))
-    return pa.RecordBatch.from_arrays(columns, schema=_READ_HEADERS if batch.num_columns > 3 else _READ_PLAIN)
+        return batch
+    columns = [*batch.columns, pa.nulls(batch.num_rows, HEADERS_TYPE)]
+    return pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "headers"])
 
 
 def _null_empty(headers: pa.Array) -> pa.Array:

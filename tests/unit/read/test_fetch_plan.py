@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import ObjectId
-from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRow
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 
 TOPIC = "ab" * 16
@@ -22,14 +22,17 @@ def ref(base):
 
 def state_of(spans, *, end=None, start=0):
     """A fold's answer with the given (base, rows) sections."""
-    refs = [SectionRef(base, rows, ref(base), 8, 8, 1, 0, 0, 5, 0, base + rows) for base, rows in spans]
+    table = [SectionRow(base, rows, base, 8, 8, 1, 0, 0, 0, base + rows) for base, rows in spans]
     mark = end if end is not None else sum(spans[-1])
-    partition = SimpleNamespace(log_start_offset=start, log_start_reason=None, high_watermark=mark)
+    partition = SimpleNamespace(
+        log_start_offset=start,
+        log_start_reason=None,
+        high_watermark=mark,
+        sections_between=lambda low, high: [row for row in table if row.base_offset < high and row.end_offset > low],
+    )
     return SimpleNamespace(
         topics={TOPIC: SimpleNamespace(partitions=[partition])},
-        sections=lambda topic_id, number, low, high: [
-            ref for ref in refs if ref.base_offset < high and ref.base_offset + ref.row_count > low
-        ],
+        object_refs=lambda numbers: {number: (ref(number), 5) for number in numbers},
     )
 
 

@@ -107,6 +107,26 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
     assert sizes == [2, 2, 1]  # 600 KB a row, key and value
 
 
+def test_a_part_of_a_section_counts_only_its_own_bytes(roots, make_topic):
+    topic = make_topic(roots)
+    topic.write([(0, [b"x" * 300_000] * 4)])
+    pieces = [piece for first in range(4) for piece in plan(topic, 0, first, first + 1)]
+    assert [b.num_rows for b in Fetcher(roots).fetch(pieces)] == [2, 2]
+
+
+def test_a_message_without_rows_makes_no_batch(roots, make_topic, monkeypatch):
+    topic = make_topic(roots)
+    topic.write([(0, [b"a", b"b"])])
+    decode = fetcher_module.decode_section
+
+    def with_empty(*given):
+        found = list(decode(*given))
+        return [found[0].slice(0, 0), *found, found[0].slice(0, 0)]
+
+    monkeypatch.setattr(fetcher_module, "decode_section", with_empty)
+    assert [b.num_rows for b in Fetcher(roots).fetch(plan(topic), batch_bytes_min=0)] == [2]
+
+
 @pytest.mark.guarantee("G8")
 def test_reads_run_ahead_and_are_bounded_by_their_bytes(roots, make_topic, jobs):
     roots.local = False
