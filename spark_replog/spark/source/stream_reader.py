@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
 from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.groups.progress_publisher import ProgressPublisher
 from spark_replog.ids import TopicId, TopicPartition, new_id
@@ -63,6 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._process = new_id()
         self._view: LogView | None = None
         """The last view of the log."""
+        self._view_ms = 0
+        """When the look for it began, by the cluster's monotonic clock."""
         limits = options.limits
         self._delay = None if limits.rows_min is None else BatchDelay(limits.rows_min, limits.delay_max_ms)
         self._is_available_now = False
@@ -118,6 +120,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` itself if nothing is new.
 
+        Looks for newer rows unless the known ones fill the limit: see ``_view_that_fills``. The limit is shared in
+        proportion to the known unread rows, so a partition whose first unread rows are newer waits for the next look.
+
         Args:
             start: the end of the previous batch; Spark 4.0 and 4.1 do not pass it.
             limit: Spark's read limit; they do not pass it either.
@@ -132,7 +137,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group_id is not None:
             self._show(at, self._options.group_id)
         cluster = self._options.store.cluster()
-        view = self._look(cluster, at)
+        is_limited = start is None or not is_read_all(limit)
+        view = (self._view_that_fills(cluster, at) if is_limited else None) or self._look(cluster, at)
         if self._target is not None:
             check_target(self._target, view)
         span = reconcile(at, view, self._losses, lambda topic_id: self._final_ends(cluster, topic_id))
@@ -142,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._is_available_now:
             self._target = self._target or LogOffset(span.ends, view.topic_ids)
             ends = self._target.ends
-        if start is None or not is_read_all(limit):
+        if is_limited:
             if not self._is_due(span.starts, ends, cluster):
                 return at.to_json()
             ends = self._limited(cluster, view, span.starts, ends)
@@ -225,12 +231,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._initial = LogOffset(ends, view.topic_ids, origin=ends)
         return self._initial
 
+    def _view_that_fills(self, cluster: Cluster, at: LogOffset) -> LogView | None:
+        """Return the last view if its unread rows exceed the limit, so that newer rows cannot make the batch larger.
+
+        Saves a lagging query one storage call per micro-batch. The view and the ACLs are less than ``ACCESS_AGE_MS``
+        old: that late does the query find a deleted or trimmed topic, new partitions and a changed ACL.
+
+        Returns:
+            None: look. An AvailableNow run always looks, to find out whether it can still reach its end.
+        """
+        view, now_ms = self._view, cluster.clock.monotonic_ms()
+        if view is None or self._is_available_now or now_ms - self._view_ms >= ACCESS_AGE_MS:
+            return None
+        if cluster.is_access_stale() or view.bounds.keys() != at.ends.keys() or not view.reaches(at):
+            return None
+        ends = view.high_watermarks
+        unread_count = sum(end - at.ends[key] for key, end in ends.items())
+        if unread_count < (self._options.limits.rows_min or 0):
+            return None
+        return view if self._limited(cluster, view, at.ends, ends) != ends else None
+
     def _look(self, cluster: Cluster, known: LogOffset) -> LogView:
         """Fold and return the log; wait up to a second for a fold that reaches the known position.
 
         A known position is a lower bound: a process that reads fewer roots than the one that returned it must not
         take the difference for data loss.
         """
+        view_ms = cluster.clock.monotonic_ms()
         view = self._see(cluster, known.topic_ids)
         for key, end in known.ends.items():
             handle = view.handles.get(key.topic)
@@ -241,7 +268,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 view = self._see(cluster, known.topic_ids)
                 break
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
-        self._view = view
+        self._view, self._view_ms = view, view_ms
         return view
 
     def _see(self, cluster: Cluster, known: Iterable[str] = ()) -> LogView:

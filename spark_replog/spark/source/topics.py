@@ -11,17 +11,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from spark_replog.cluster.authorizer import Authorizer, default_principal
 from spark_replog.cluster.cluster import Cluster, KnownTopics, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
-from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition
+from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
 from spark_replog.logs import Once
-from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
+from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions, Subscription
 from spark_replog.spark.source.positions import OffsetsForTimes
@@ -181,6 +182,7 @@ def plan_partitions(
     )
     quota = cluster.fetch_quota(options.principal or default_principal(), options.client_id)
     partitions = []
+    plans = _plans(cluster, view, pieces)
     for group in coalesce(pieces, options.partitions_max):
         handles = [view.handles[piece.topic_partition.topic] for piece in group]
         partitions.append(
@@ -196,7 +198,7 @@ def plan_partitions(
                     )
                     for piece, handle in zip(group, handles, strict=True)
                 ),
-                slices=in_log_order([_plan(cluster, *each) for each in zip(handles, group, strict=True)]),
+                slices=in_log_order([plans[piece] for piece in group]),
                 brokers=cluster.brokers,
                 quota=quota,
             )
@@ -204,10 +206,18 @@ def plan_partitions(
     return partitions
 
 
-def _plan(cluster: Cluster, handle: TopicHandle, item: OffsetRange) -> tuple[FetchSlice, ...]:
-    ledger = cluster.topic_ledger(handle.ledger_id)
-    number = item.topic_partition.partition
-    return ledger.ask(lambda state: plan_fetch(state, handle.name, handle.topic_id, number, item.start, item.end))
+def _plans(cluster: Cluster, view: LogView, pieces: Iterable[OffsetRange]) -> dict[OffsetRange, tuple[FetchSlice, ...]]:
+    """Return the slices of each range; asks each ledger once."""
+    by_ledger: dict[LedgerId, dict[OffsetRange, FetchRange]] = {}
+    for piece in pieces:
+        handle, partition = view.handles[piece.topic_partition.topic], piece.topic_partition.partition
+        ranges = by_ledger.setdefault(handle.ledger_id, {})
+        ranges[piece] = FetchRange(handle.name, handle.topic_id, partition, piece.start, piece.end)
+    plans: dict[OffsetRange, tuple[FetchSlice, ...]] = {}
+    for ledger_id, ranges in by_ledger.items():
+        found = cluster.topic_ledger(ledger_id).ask(partial(plan_fetches, ranges.values()))
+        plans.update(zip(ranges, found, strict=True))
+    return plans
 
 
 def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:

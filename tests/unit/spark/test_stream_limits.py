@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.cluster import cluster
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.spark.compat import ReadAllAvailable
+from spark_replog.spark.source import stream_reader
 from tests.unit.spark.support import loses
 
 pytestmark = pytest.mark.case("connector-planned-tasks-deleted-topic")
@@ -101,6 +105,92 @@ def test_bytes_limit_a_batch(source, start_query):
     assert all(10 <= count <= 20 for count in counts[:-1])
 
 
+@pytest.fixture
+def looks(source, monkeypatch):
+    """Return how many looks at the log the queries made since the last call. A view is as good as new for an hour."""
+    for module in (cluster, stream_reader):
+        monkeypatch.setattr(module, "ACCESS_AGE_MS", 3_600_000)
+    Cluster.shared(str(source.path)).refresh()
+    found = []
+    view_topics = stream_reader.view_topics
+    monkeypatch.setattr(
+        stream_reader, "view_topics", lambda *given, **named: found.append(1) or view_topics(*given, **named)
+    )
+
+    def take():
+        count = len(found)
+        found.clear()
+        return count
+
+    return take
+
+
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "10"}, {"maxBytesPerTrigger": "10000"}])
+def test_a_lagging_query_looks_for_rows_when_those_it_knows_do_not_fill_a_batch(source, start_query, looks, limit):
+    source.topic("t", 2)
+    source.write("t", {0: 20}, size=1000)
+    source.write("t", {0: 15}, size=1000)
+    query = start_query(subscribe="t", startingOffsets="earliest", **limit)
+    query.next()
+    assert looks() == 2, "where it begins, and the first batch"
+    source.write("t", {0: 30, 1: 20}, size=1000)
+    found = [query.next()]
+    while not looks() and len(found) < 20:
+        found.append(query.next())
+    assert len(found) >= 3
+    assert set(found[-1]) == {"t-0", "t-1"}, "newer rows wait for the next look"
+    assert all(set(each) == {"t-0"} and len(each["t-0"]) >= 9 for each in found[:-1])
+    while (rows := query.next()) is not None:
+        found.append(rows)
+    assert [sum(len(each.get(name, ())) for each in found) for name in ("t-0", "t-1")] == [65 - found[0]["t-0"][0], 20]
+    looks()
+    assert query.next() is None and looks() == 1
+
+
+def test_a_lagging_query_looks_again_when_its_view_or_its_acls_are_old(source, start_query, looks, monkeypatch):
+    source.topic("t")
+    source.write("t", {0: 50})
+    query = start_query(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    query.next()
+    looks()
+    assert len(query.next()["t-0"]) == 10 and looks() == 0
+    source.controller.add_partitions("t", 2)
+    monkeypatch.setattr(stream_reader, "ACCESS_AGE_MS", 0)
+    query.next()
+    assert looks() == 1 and query.position("t") == {"0": 30, "1": 0}
+    monkeypatch.setattr(stream_reader, "ACCESS_AGE_MS", 3_600_000)
+    monkeypatch.setattr(cluster, "ACCESS_AGE_MS", -1)
+    query.next()
+    assert looks() == 1
+
+
+def test_a_lagging_query_with_a_minimum_looks_while_it_knows_fewer_rows(source, start_query, looks):
+    source.topic("t")
+    source.write("t", {0: 9}, size=1000)
+    source.write("t", {0: 9}, size=1000)
+    limits = {"maxBytesPerTrigger": "3000", "minOffsetsPerTrigger": "14", "maxTriggerDelay": "1h"}
+    query = start_query(subscribe="t", startingOffsets="earliest", **limits)
+    query.next()
+    looks()
+    assert query.next() is not None and looks() == 0
+    while query.next() is not None:
+        assert looks() <= 1
+    assert 18 - query.position("t")["0"] < 14
+    assert looks() == 1, "the bytes fill a batch, but the rows are too few"
+
+
+def test_a_position_that_the_last_view_does_not_reach_is_looked_for(source, start_query, looks):
+    source.topic("t", 2)
+    source.write("t", {0: 50, 1: 50})
+    query = start_query(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    query.next()
+    looks()
+    source.write("t", {0: 50})
+    at = {**query.committed, "t": {"0": 60, "1": 5}}
+    assert query.reader.latestOffset(at, query.limit)["t"]["0"] > 60
+    assert looks() == 1
+
+
 def test_few_tasks_read_many_partitions_and_each_object_once(source, start_query, monkeypatch):
     from spark_replog.read.fetcher import Fetcher
 
@@ -135,3 +225,25 @@ def test_tasks_of_several_partitions_go_on_where_one_object_was_lost(source, sta
         file.unlink()
     assert source.rows(query.reader, [task]) == {f"t-{number}": [0, 1, 4, 5] for number in range(4)}
     loses(lambda: source.rows(start_query(**given).reader, [task]), "offsets 2 to 4")
+
+
+@pytest.mark.parametrize("tasks", [None, "2"])
+def test_a_plan_of_many_partitions_looks_objects_up_once_for_each_ledger(source, start_query, monkeypatch, tasks):
+    for name in ("a", "b"):
+        source.topic(name, 3)
+        source.write(name, dict.fromkeys(range(3), 4))
+    query = start_query(
+        subscribe="a,b", startingOffsets="earliest", **({} if tasks is None else {"maxPartitions": tasks})
+    )
+    first = query.reader.initialOffset()
+    last = query.reader.latestOffset(first, ReadAllAvailable())
+    asked, before = [], TopicLedgerState.object_refs
+    monkeypatch.setattr(
+        TopicLedgerState,
+        "object_refs",
+        lambda state, numbers: (asked.append(state.ledger_id), before(state, numbers))[1],
+    )
+    planned = query.reader.partitions(first, last)
+    assert len(planned) == int(tasks or 6)
+    assert source.rows(query.reader, planned) == {f"{name}-{at}": [0, 1, 2, 3] for name in "ab" for at in range(3)}
+    assert len(asked) == len(set(asked)) == 2
