@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_replog.ids import ObjectId
@@ -50,12 +50,14 @@ class Checker:
 
     Args:
         holds: whether a broker has an object.
+        content: the rows of each object's sections by start byte, each with its offset if the section stores offsets.
         pages, heads: what is stored of snapshots.
     """
 
     def __init__(
         self,
         holds: Callable[[int, ObjectId], bool],
+        content: Mapping[ObjectId, Mapping[int, Sequence[tuple[int | None, Row]]]],
         pages: Mapping[str, bytes],
         heads: Mapping[str, tuple[bytes, DecidedSnapshot]],
     ) -> None:
@@ -64,10 +66,12 @@ class Checker:
         self.live_pages: set[str] = set()
         self.named_pages: dict[str, set[str]] = {}
         self.seen: dict[Place, dict[int, Row]] = {}
+        self._written: dict[Place, dict[int, Row]] = {}
+        """All rows that entries have named; above the log's end there may be rows that were cut."""
         self.acknowledged: dict[str, tuple[Place, int]] = {}
         self.counts: dict[str, int] = {}
         self.unclean: set[Place] = set()
-        self._holds, self._pages, self._heads = holds, pages, heads
+        self._holds, self._content, self._pages, self._heads = holds, content, pages, heads
         self.generation = 0
         self.commits: dict[int, int] = {}
         self._committed: dict[int, int] = {}
@@ -91,6 +95,11 @@ class Checker:
         """Return the live sections of a partition."""
         found = self.state.topics[place[0]].partitions[place[1]]
         return self.state.sections(*place, found.log_start_offset, found.log_end_offset)
+
+    def rows_of(self, section: SectionRef) -> dict[int, Row]:
+        """Return a section's rows by offset."""
+        found = self._content[section.object.id][section.start_byte]
+        return {section.base_offset + at if known is None else known: row for at, (known, row) in enumerate(found)}
 
     # -- after each entry ---------------------------------------------------------------------------
 
@@ -119,6 +128,8 @@ class Checker:
             first = partition.log_start_offset if changed is None else self._log_ends.get(place, 0)
             for section in self.state.sections(*place, first, partition.log_end_offset):
                 live.add(section.object.id)
+                if section.object.id not in self._live:
+                    self._written.setdefault(place, {}).update(self.rows_of(section))
                 for broker_id in section.object.holders:
                     if not self._holds(broker_id, section.object.id):
                         raise Violation(f"I10 broker {broker_id} lacks {section.object.id}, which entry {index} names")
@@ -223,7 +234,8 @@ class Checker:
 
     def folded(self, process: str, index: int, results: tuple[CommandResult, ...]) -> None:
         """Take what a process made of an entry: the same as every other."""
-        if not all(_is_same(*each) for each in zip(results, self.results[index], strict=True)):
+        known = self.results[index]
+        if results != known and not all(_is_same(*each) for each in zip(results, known, strict=True)):
             raise Violation(f"{process} folds entry {index} to {results}, not {self.results[index]}")
 
     def check_copies(self) -> None:
@@ -276,13 +288,13 @@ class Checker:
                 if ranks.get(producer, (-1, 0)) >= (int(number), int(at)):
                     raise Violation(f"row {row.uid} of {place} comes after {ranks[producer]}")
                 ranks[producer] = int(number), int(at)
-        latest = {
-            row.key: offset for offset, row in sorted({**self.seen.get(place, {}), **rows}.items()) if offset >= start
-        }
+        written = {offset: row for offset, row in self._written.get(place, {}).items() if start <= offset < high}
+        latest = {row.key: offset for offset, row in sorted(written.items())}
         for offset in range(start, high):
-            row = rows.get(offset) or self.seen.get(place, {}).get(offset)
-            is_superseded = row is None or latest[row.key] > offset or row.is_tombstone
-            if offset not in rows and not (is_compacted and is_superseded):
+            row = written[offset]
+            if rows.get(offset, row) != row:
+                raise Violation(f"offset {offset} of {place} was {row}, and is {rows[offset]}")
+            if offset not in rows and not (is_compacted and (latest[row.key] > offset or row.is_tombstone)):
                 raise Violation(f"offset {offset} of {place} holds no row; it was {row}")
         for uid, (where, offset) in self.acknowledged.items():
             if (

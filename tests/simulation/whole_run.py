@@ -63,9 +63,7 @@ def run(steps: Sequence[Step], rules: Rules | None = None) -> World:
         for section in world.checker.sections(place):
             if not any(world.holds(each, section.object.id) for each in BROKERS):
                 raise Violation(f"{section.object.id} is gone, and rows are in it")
-            content = world.content[section.object.id][section.start_byte]
-            offsets = ((section.base_offset + at if offset is None else offset, row)
-                       for at, (offset, row) in enumerate(content))  # fmt: skip
+            offsets = world.checker.rows_of(section).items()
             rows.update({offset: row for offset, row in offsets if start <= offset < high})
         world.checker.read_all(place, rows, is_compacted=place[0] == COMPACTED)
     return world

@@ -46,6 +46,7 @@ _TOPICS = (
     TopicInit(RISKY, "risky", ((1, 2, 0),), _UNCLEAN),
     TopicInit(f"{SHORT}{0:06d}", "short", ((0, 2, 1),), (_SEGMENT,)),
 )
+_FIRST_COMMANDS = [encode_command(each) for each in _TOPICS]
 PARTITIONS = ((DELETED, 0), (DELETED, 1), (COMPACTED, 0))
 Job = Generator[None]
 
@@ -222,8 +223,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.keys: dict[int, set[str]] = {broker_id: set() for broker_id in BROKERS}
-        self.checker = Checker(self.may_hold, self.pages, self.heads)
-        self.decide([encode_command(each) for each in _TOPICS])
+        self.checker = Checker(self.may_hold, self.content, self.pages, self.heads)
+        self.decide(_FIRST_COMMANDS)
         self.processes = [Process(self, number, 0) for number in range(3)]
 
     @property
@@ -315,7 +316,7 @@ class World:
             process.restore(name)
 
     def step(self, step: Step, jobs: dict[str, Callable[[World, Process], Job]]) -> None:
-        self.rng = Random(step.draw)
+        self.rng.seed(step.draw)
         self.now_ms += 1_000
         process = self.processes[step.process]
         if step.job == "restart":
