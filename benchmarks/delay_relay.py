@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Self
-
-CHUNK_BYTES = 1 << 18
 
 
 class DelayRelay:
@@ -49,36 +46,64 @@ class DelayRelay:
 
 def _run(pipe: Connection, upstream_port: int, delay_seconds: float) -> None:
     async def serve() -> None:
-        async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", upstream_port)
-            await asyncio.gather(
-                _pump(reader, server_writer, delay_seconds), _pump(server_reader, writer, 0), return_exceptions=True
-            )
-
-        server = await asyncio.start_server(relay, "127.0.0.1", 0)
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Client(loop, upstream_port, delay_seconds), "127.0.0.1", 0)
         pipe.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(serve())
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_seconds: float) -> None:
-    """Pass on what comes, each piece as long after it came, until one side ends."""
-    loop, held = asyncio.get_running_loop(), asyncio.Queue[tuple[float, bytes]]()
+class _Client(asyncio.Protocol):
+    """A client's connection: each piece that comes is passed on as long after it came, until one side ends."""
 
-    async def write() -> None:
-        while (piece := await held.get())[1]:
-            await asyncio.sleep(piece[0] - loop.time())
-            writer.write(piece[1])
-            await writer.drain()
+    def __init__(self, loop: asyncio.AbstractEventLoop, upstream_port: int, delay_seconds: float) -> None:
+        self._loop, self._upstream_port, self._delay_seconds = loop, upstream_port, delay_seconds
+        self._early: list[bytes | None] = []
+        self._upstream: asyncio.Transport | None = None
+        self._due = 0.0
 
-    writing = asyncio.create_task(write())
-    try:
-        with suppress(ConnectionError):
-            while data := await reader.read(CHUNK_BYTES):
-                held.put_nowait((loop.time() + delay_seconds, data))
-        held.put_nowait((0, b""))
-        with suppress(ConnectionError):
-            await writing
-    finally:
-        writer.close()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._connecting = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        try:
+            made, _ = await self._loop.create_connection(lambda: _Upstream(self), "127.0.0.1", self._upstream_port)
+        except OSError:
+            self.transport.close()
+            return
+        self._upstream = made
+        for piece in self._early:
+            self._pass_on(piece)
+
+    def data_received(self, data: bytes) -> None:
+        self._hold(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._hold(None)
+
+    def _hold(self, piece: bytes | None) -> None:
+        self._due = max(self._loop.time() + self._delay_seconds, self._due + 1e-6)  # keeps the order
+        self._loop.call_at(self._due, self._pass_on, piece)
+
+    def _pass_on(self, piece: bytes | None) -> None:
+        if self._upstream is None:
+            self._early.append(piece)
+        elif piece is None:
+            self._upstream.close()
+        else:
+            self._upstream.write(piece)
+
+
+class _Upstream(asyncio.Protocol):
+    """The connection to the server for one client."""
+
+    def __init__(self, client: _Client) -> None:
+        self._client = client
+
+    def data_received(self, data: bytes) -> None:
+        self._client.transport.write(data)  # type: ignore[attr-defined]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client.transport.close()

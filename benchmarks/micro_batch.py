@@ -5,7 +5,7 @@ in turn in one session, several times; the first 30 micro-batches of each run ar
 replog with one end that does nothing, its garbage frozen: only the sink, only the source.
 
     python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--shipped]
-        [--conf NAME=VALUE ...]
+        [--conf NAME=VALUE ...] [--cases NAME ...]
         [--two-queries [--trigger-ms 1000]] [--delay-ms 20]
 
 --two-queries: instead, one query beside two that write to one topic, and two that write to a topic each.
@@ -13,6 +13,7 @@ replog with one end that does nothing, its garbage frozen: only the sink, only t
 Spark starts such batches at multiples of the interval: two queries of one interval always start at the same moment. In
 the cases "apart" the second one's interval is 0.7 of the first one's, so that it starts at ten moments of it.
 --delay-ms: the roots are buckets on versitygw, behind a relay that adds this to each call.
+--cases: only these, for instance "floor, gc frozen" and replog.
 --shipped: with the settings of ``spark_replog.session_conf()``. --conf: with one more, for instance
 spark.python.udf.pipelined.enabled=true.
 """
@@ -150,6 +151,7 @@ def main() -> None:
     parser.add_argument("--delay-ms", type=float, default=0)
     parser.add_argument("--shipped", action="store_true")
     parser.add_argument("--conf", nargs="*", default=[])
+    parser.add_argument("--cases", nargs="*", default=[])
     arguments = parser.parse_args()
     batches = arguments.batches
     results: dict[str, list[dict[str, float]]] = {}
@@ -175,6 +177,7 @@ def main() -> None:
             "replog as sink": lambda home: replog_sink(floor_source(spark, batches, True), path, home),
             "replog as source": lambda home: floor_sink(replog_source(spark, path), home, True),
         }
+        cases = {name: cases[name] for name in arguments.cases or cases}
         for number in range(arguments.rounds):
             for name, start in cases.items():
                 found = durations(start(folder / f"{name}-{number}"), batches)
@@ -184,7 +187,7 @@ def main() -> None:
         print(f"\n{phase}")
         print(table([(name, [row.get(phase, 0.0) for row in values]) for name, values in results.items()], "ms"))
     median = {name: statistics.median(row["triggerExecution"] for row in rows) for name, rows in results.items()}
-    for name in ("floor", "floor, gc frozen"):
+    for name in {"floor", "floor, gc frozen"} & median.keys() if "replog" in median else ():
         print(f"\nreplog over the do-nothing pair ({name}): {median['replog'] - median[name]:.1f} ms a micro-batch")
 
 

@@ -1,7 +1,9 @@
 """Rows per second of Spark writing to and reading from replog, beside two floors in the same run.
 
-Floors: a Python data source that only passes Arrow batches, and Spark's own uncompressed parquet. The
-cases are interleaved round by round; medians are printed as rows/s and MB/s of values.
+Floors: a Python data source that only passes Arrow batches, and Spark's own uncompressed parquet. A stream case runs
+five micro-batches of a quarter of the rows, and what four of them take counts, without the first; its floor reads from
+and writes to that source, its garbage frozen. The cases are interleaved round by round; medians are printed as rows/s
+and MB/s of values.
 
     python -m benchmarks.spark_throughput [--rows 4000000] [--rounds 5] [--dir FOLDER] [--conf NAME=VALUE ...]
 """
@@ -9,6 +11,7 @@ cases are interleaved round by round; medians are printed as rows/s and MB/s of 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import time
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.bench_session import scratch, session, table
 from benchmarks.floors import VALUE_SIZE_BYTES
@@ -23,6 +27,8 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 
 PARTITIONS = 2
+STREAM_BATCHES = 4
+"""Micro-batches that count; one more comes before them."""
 
 
 def make_store(folder: Path, name: str, replicas: int) -> str:
@@ -78,6 +84,52 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
     }
 
 
+def streamed_seconds(query: StreamingQuery) -> float:
+    """Return what the counted micro-batches of a query took, and stop it."""
+    query.processAllAvailable()
+    progresses = [each for each in query.recentProgress if each["numInputRows"]]
+    query.stop()
+    counted = progresses[1 : STREAM_BATCHES + 1]  # of a source that rounds down, a few rows are left for one more
+    assert len(counted) == STREAM_BATCHES, progresses
+    return float(sum(each["durationMs"]["triggerExecution"] for each in counted)) / 1000
+
+
+def stream_cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dict[str, Callable[[], float]]:
+    """Return case name -> one run, which returns the seconds that `rows` rows took."""
+    loaded = make_store(folder, "stream-loaded", 3)
+    numbers = itertools.count()
+    a_batch = rows // STREAM_BATCHES
+    for part in (frame, frame.limit(a_batch)):
+        part.write.format("replog").option("path", loaded).option("topic", "t").mode("append").save()
+
+    def run(source: DataFrame, sink: str, **options: str) -> float:
+        options["checkpointLocation"] = str(folder / f"checkpoint-{next(numbers)}")
+        return streamed_seconds(source.select("key", "value").writeStream.format(sink).options(**options).start())
+
+    def floor_source() -> DataFrame:
+        reader = spark.readStream.format("floor").option("rows", a_batch).option("tasks", PARTITIONS)
+        return reader.option("batches", STREAM_BATCHES + 1).option("freeze", "true").load()
+
+    def replog_source() -> DataFrame:
+        reader = spark.readStream.format("replog").option("path", loaded).option("subscribe", "t")
+        return reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", a_batch).load()
+
+    three = make_store(folder, "stream-three", 3)
+    return {
+        "stream: pass-through floor": lambda: run(floor_source(), "floor", freeze="true"),
+        "stream write: replog, 3 replicas": lambda: run(floor_source(), "replog", path=three, topic="t"),
+        "stream read: replog": lambda: run(replog_source(), "floor", freeze="true"),
+    }
+
+
+FLOORS = {
+    "write": "write: pass-through floor",
+    "read": "read: pass-through floor",
+    "stream": "stream: pass-through floor",
+}
+"""First word of a case -> the case that is its floor."""
+
+
 def main() -> None:
     """Run the rounds and print the table and the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -93,18 +145,19 @@ def main() -> None:
         frame = source.select("key", "value").cache()
         frame.count()
         seconds: dict[str, list[float]] = {}
-        actions = cases(spark, folder, frame, rows)
+        actions = cases(spark, folder, frame, rows) | stream_cases(spark, folder, frame, rows)
         for number in range(arguments.rounds + 1):
             for name, action in actions.items():
                 began = time.perf_counter()
-                action()
+                took = action()
                 if number:
-                    seconds.setdefault(name, []).append(time.perf_counter() - began)
+                    measured = took if isinstance(took, float) else time.perf_counter() - began
+                    seconds.setdefault(name, []).append(measured)
     rates = {name: [rows / value / 1e6 for value in values] for name, values in seconds.items()}
     print(table(list(rates.items()), "M rows/s"))
     median = {name: statistics.median(values) for name, values in rates.items()}
     for name, value in median.items():
-        floor = median["write: pass-through floor" if name.startswith("write") else "read: pass-through floor"]
+        floor = median[FLOORS[name.partition(":")[0].partition(" ")[0]]]
         print(f"{name}: {value * VALUE_SIZE_BYTES:,.0f} MB/s of values, {value / floor:.2f} of the pass-through floor")
 
 
