@@ -191,6 +191,18 @@ class UnsupportedFormatError(ReplogError):
     """Written by a newer release: upgrade this one."""
 
 
+def stays_in_process(what: str) -> ReplogError:
+    """Return the error for an object that is pickled, such as for Spark's workers, and belongs to one process.
+
+    Args:
+        what: store, producer, consumer or client.
+    """
+    return ReplogError(
+        ErrorCode.REPLOG_NOT_FORK_SAFE,
+        f"an open {what} cannot be sent to another process. Send the store's path, and open a {what} there.",
+    )
+
+
 def unknown_partition(topic: str, partition: int, count: int) -> NotFoundError:
     """Return the error for a partition number that a topic with ``count`` partitions does not have."""
     return NotFoundError(

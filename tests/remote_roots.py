@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import time
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +35,8 @@ class NameNode(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.tree = {"": FOLDER, "/store": FOLDER}
+        self.now_ms = int(time.time() * 1000)
+        self.written_ms = {}
         self.lock = threading.RLock()
         self.requests = []
         self.planned = {}
@@ -96,11 +99,11 @@ class Handler(BaseHTTPRequestHandler):
     def answer(**fields):
         return 200, {"Content-Type": "application/json"}, json.dumps(fields).encode()
 
-    @staticmethod
-    def status(tree, path, suffix):
+    def status(self, tree, path, suffix):
         body = tree[path]
-        kind = "DIRECTORY" if body is FOLDER else "FILE"
-        return {"pathSuffix": suffix, "type": kind, "length": 0 if body is FOLDER else len(body)}
+        kind, length = ("DIRECTORY", 0) if body is FOLDER else ("FILE", len(body))
+        written_ms = self.server.written_ms.get(path, self.server.now_ms)
+        return {"pathSuffix": suffix, "type": kind, "length": length, "modificationTime": written_ms}
 
     def need(self, tree, path):
         if path not in tree:
@@ -134,6 +137,7 @@ class Handler(BaseHTTPRequestHandler):
         if query.get("overwrite") != "true" and path in tree:
             raise RemoteError(403, "FileAlreadyExistsException")
         tree[path] = body
+        self.server.written_ms[path] = self.server.now_ms
         return 201, {}, b""
 
     def op_rename(self, tree, path, query, body):

@@ -19,7 +19,7 @@ from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import change_partition, complete_reassignments, live_partitions
 from spark_replog.errors import ReplogError
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import elect_preferred
@@ -42,6 +42,15 @@ class RoundReport:
     reassigned_count: int = 0
     elected_count: int = 0
     failed_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfSync:
+    """A broker that is out of some ISR of a ledger's partitions, and why it has not joined."""
+
+    ledger_id: LedgerId
+    broker: BrokerId
+    reason: str
 
 
 class CoordinatorLoop:
@@ -105,6 +114,17 @@ class CoordinatorLoop:
             _log.warning("the end of the round is left to the next one: %s", error)
             report.failed_count += 1
         return report
+
+    def out_of_sync(self) -> list[OutOfSync]:
+        """Return the replicas that have not joined, as the last round left them, by ledger and broker.
+
+        Checks the root of each, which takes up to ``replica.lag.time.max.ms`` if it hangs.
+        """
+        return [
+            OutOfSync(ledger.ledger_id, broker_id, reason)
+            for ledger in topic_ledgers(self._cluster)
+            for broker_id, reason in self._catch_up.why_out(ledger).items()
+        ]
 
     def _look_after(
         self,

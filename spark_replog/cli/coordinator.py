@@ -9,7 +9,7 @@ from types import FrameType
 import click
 
 from spark_replog.cli.completion import config_flag
-from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, note
+from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, item_table, note
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values
 
 
@@ -52,7 +52,12 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
         done = loop.run_once()
         report = asdict(done)
         text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())
-        items = [{**item_of(done), "ok": not done.failed_count}]
+        out = [] if done.failed_count else [item_of(each) for each in loop.out_of_sync()]
+        items = [{**item_of(done), "outOfSync": out, "ok": not done.failed_count}]
+        if out:
+            text += "\n" + item_table({"BROKER": "broker", "LEDGER": "ledgerId", "NOT IN SYNC, BECAUSE": "reason"}, out)
+        elif not done.failed_count:
+            text += "\nevery replica is in sync"
         return emit(
             "coordinator run", items, settings, text=text, exit_code=EXIT_UNREACHABLE if report["failed_count"] else 0
         )

@@ -6,9 +6,11 @@ import atexit
 import gc
 import importlib
 import os
+import signal
 import sys
 import threading
 import traceback
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -191,19 +193,36 @@ _GC_THRESHOLD = 50_000
 def main() -> None:
     """Run ``replog`` as a program, or answer its completion script."""
     gc.set_threshold(_GC_THRESHOLD)
+    is_terminated = False
+
+    def terminate(number: int, _frame: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        signal.signal(number, signal.SIG_DFL)  # the second one ends the process at once
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
     answer = answer_shell(cli)
-    _end(run(sys.argv[1:]) if answer is None else answer)
+    exit_code = run(sys.argv[1:]) if answer is None else answer
+    _end(-signal.SIGTERM if is_terminated else exit_code)
 
 
 def _end(exit_code: int) -> NoReturn:
-    """End the process as ``sys.exit`` does, but let the system free its memory: Python would take 50 ms."""
-    if threading.active_count() == sum(each.daemon for each in threading.enumerate()) + 1:
+    """End the process as ``sys.exit`` does, but let the system free its memory: Python would take 50 ms.
+
+    Args:
+        exit_code: below 0: end by this signal, so that whoever sent it sees that it was obeyed.
+    """
+    if exit_code < 0 or threading.active_count() == sum(each.daemon for each in threading.enumerate()) + 1:
         try:
             atexit._run_exitfuncs()
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
         except (OSError, ValueError):
-            sys.exit(exit_code)  # reports the error
+            sys.exit(exit_code if exit_code >= 0 else 128 - exit_code)  # reports the error
+        if exit_code < 0:
+            os.kill(os.getpid(), -exit_code)
         os._exit(exit_code)
     sys.exit(exit_code)

@@ -591,7 +591,8 @@ def _read(name: str) -> bytes:
         with Path(name).open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot read {name}: {error}. Name a file.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"cannot read {name}: {reason}. Name a file.") from error
     if len(data) > _FILE_BYTES_MAX:
         raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{name} is larger than any file of a store. Name another.")
     return data

@@ -72,8 +72,13 @@ class ConfigKey:
             by_lower = {word.lower(): meaning for word, meaning in choices.items()}
             if text.lower() not in by_lower:
                 allowed = ", ".join(choices)
-                code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE if self.name == "compression.type" else code
-                raise InvalidConfigError(code, f"Invalid value '{text}' for '{self.name}'. Use one of: {allowed}.")
+                remedy = f"Use one of: {allowed}."
+                if self.name == "compression.type":
+                    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+                    remedy += (
+                        " Arrow has no gzip and no snappy: zstd makes small objects like gzip, lz4 is fast like snappy."
+                    )
+                raise InvalidConfigError(code, f"Invalid value '{text}' for '{self.name}'. {remedy}")
             return by_lower[text.lower()]
         if self.unit == "ratio":
             try:

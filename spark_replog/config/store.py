@@ -39,9 +39,11 @@ class TopicConfig:
     )
     compression_type: str = setting(
         "none",
-        "Compression inside data objects (Arrow's own). Kafka's gzip and snappy are refused.",
+        "Compression inside data objects (Arrow's own) for writers that set none themselves, and for compaction. "
+        "uncompressed is another word for none; so is producer, because a writer's own setting always applies. Kafka's "
+        "gzip and snappy are refused: use zstd or lz4.",
         kafka="producer",
-        choices=words("none", "lz4", "zstd"),
+        choices=words("none", "lz4", "zstd") | {"uncompressed": "none", "producer": "none"},
     )
     max_message_bytes: int = setting(32 * _MIB, "Largest record.", kafka="1048588", minimum=1, maximum=INT32_MAX)
     message_timestamp_type: str = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from spark_replog.groups.group_rebalance import decode_assignment
 from spark_replog.health.readers import PartitionProgress, Reader, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.fold.group_state import GroupState
+
+_LOG = logging.getLogger(__name__)
 
 
 def describe_group(cluster: Cluster, coordinator: GroupCoordinator, group: str) -> Reader:
@@ -138,6 +141,8 @@ def plan_reset(
 ) -> dict[TopicPartition, tuple[int | None, int]]:
     """Return per partition the committed offset (None for none) and the new one, never outside of the log.
 
+    A wanted offset outside of the log is moved to its nearest end, and a warning is logged, as Kafka's command does.
+
     Args:
         group: its name; it need not exist yet.
         given: offsets of ``from_file``.
@@ -177,5 +182,9 @@ def plan_reset(
                 "shift_by": current + target.value,
                 "from_file": given.get(key, current),
             }[target.kind]
-        found[key] = (before, min(max(wanted, start), end))
+        after = min(max(wanted, start), end)
+        if after != wanted:
+            bounds = f"the log of {key.topic}-{key.partition} has offsets {start} to {end}"
+            _LOG.warning("Offset %d is not used: %s. The new offset is %d.", wanted, bounds, after)
+        found[key] = (before, after)
     return found

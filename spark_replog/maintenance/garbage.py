@@ -36,7 +36,6 @@ from spark_replog.logs import event
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectInfo
 from spark_replog.storage.paths import all_data_folder, data_folder, data_key
-from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 100
@@ -286,9 +285,8 @@ class GarbageCollector:
             store.delete(key)
 
     def _sweep_temp_files(self, broker_id: BrokerId) -> None:
-        if broker_id in self._cluster.brokers.local_ids:
-            url = self._cluster.brokers.url(broker_id)
-            self.report.temp_files[broker_id] = sweep_temp_files(url, TEMP_FILE_AGE_MS, is_dry_run=self._is_dry_run)
+        count = self._cluster.brokers.sweep_temp_files(broker_id, is_dry_run=self._is_dry_run)
+        self.report.temp_files[broker_id] = count
 
     def _guarded(self, broker_id: BrokerId, call: Callable[..., None], *arguments: object) -> None:
         """Call, unless the root failed earlier in this run: a root that hangs costs one timeout a run."""

@@ -40,7 +40,6 @@ from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
 from spark_replog.storage.root_file import encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
@@ -569,8 +568,8 @@ class StoreRepair:
         behind = [each for each in ledger_ids if not self._admit(each, root)]
         if behind:
             root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."
-        elif root.broker_id in self._brokers.local_ids:
-            root.temp_files = sweep_temp_files(self._brokers.url(root.broker_id), TEMP_FILE_AGE_MS)
+        else:
+            root.temp_files = self._brokers.sweep_temp_files(root.broker_id)
         root.is_repaired = not root.detail
 
     def _admit(self, ledger_id: LedgerId, root: RootRepair) -> bool:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_replog.config import stored_topic_config
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, new_id
@@ -149,7 +150,7 @@ def make_run(
     """Return the run of some sections as the topic is now."""
     topic = state.topics[topic_id]
     found: PartitionState = topic.partitions[partition]
-    compression = topic.config.get("compression.type", "none")
+    compression = stored_topic_config(tuple(topic.config.items()))[0].compression_type
     where = (topic.name, topic_id, partition, state.ledger_id)
     return CompactionRun(*where, state.generation, found.replicas, compression, tuple(sections), state.applied_index)
 

@@ -17,7 +17,7 @@ from spark_replog.commit import replication as replication_round
 from spark_replog.commit.append_judge import AppendJudge
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.config import CoordinatorConfig
-from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import (
     UNKNOWN_OFFSET,
@@ -227,14 +227,21 @@ def test_a_repeated_append_whose_isr_shrank_is_in_the_log_and_not_on_enough_repl
     assert store.high_watermarks("orders") == [0]
 
 
-def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        RetriableError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer; nothing was decided. Repeat it."),
+        ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "too few roots take a write; nothing was decided."),
+    ],
+)
+def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch, error) -> None:
     store.config = CoordinatorConfig(replica_catchup_budget_ms=0, replica_rejoin_wait_ms=3_600_000)
     store.reopen()
     store.create("orders")
     assert store.append("orders", {0: 10}, batch=0, holders={0}, acks=1).error is None
 
     def without_a_majority(*_):
-        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer; nothing was decided. Repeat it.")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(AppendJudge, "judge_settling", without_a_majority)

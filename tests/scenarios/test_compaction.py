@@ -85,7 +85,7 @@ def topic(tmp_path):
     return Topic(tmp_path / "store")
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd", "ZSTD", "uncompressed", "producer"])
 def test_many_small_objects_become_few_and_no_row_changes(tmp_path, compression):
     topic = Topic(tmp_path / "store", compression_type=compression)
     topic.write(12)

@@ -74,6 +74,19 @@ def test_what_a_bucket_lost_is_found_and_copied_from_other_kinds_of_storage(stor
     assert [info.key for info in bucket.list_keys("ledgers/") if "/data/" in info.key] == lost
 
 
+def test_garbage_collection_sweeps_what_killed_writers_left_on_every_kind_of_root(store) -> None:
+    tree, written_ms = store.name_node.tree, store.name_node.written_ms
+    folder = min(name.rpartition("/")[0] for name in tree if "/journal/" in name)
+    old = f"{folder}/.tmp-old"
+    tree[old], written_ms[old] = b"part", store.name_node.now_ms - 86_400_000
+    for flags, is_left in ((["--dry-run"], True), ([], False)):
+        code, items = store.replog("store", "gc", *flags)
+        assert code == 0
+        (swept,) = [item for item in items if item.get("reason") == "left by an interrupted writer"]
+        assert (swept["broker"], swept["files"]) == (2, 1)
+        assert (old in tree) is is_left
+
+
 def test_a_root_that_lost_everything_is_made_anew_from_other_kinds_of_storage(store) -> None:
     opened = spark_replog.open(store.path, store.options)
     write(opened, b"0", b"1")

@@ -75,7 +75,7 @@ def test_a_short_copy_stays_until_good_bytes_for_it_are_in_hand(store) -> None:
     whole = short.read_bytes()
     short.write_bytes(whole[:-1])  # the first partition's rows are all there, and nowhere else
     for path in rotten:
-        path.write_bytes(b"?" + whole[1:])
+        path.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
     report = repair(store)  # sizes tell, not bytes
     assert not report.roots[0].is_repaired
     assert short.read_bytes() == whole[:-1]

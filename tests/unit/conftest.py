@@ -50,5 +50,9 @@ def short_retries(monkeypatch):
 
 @pytest.fixture
 def short_waits(monkeypatch, short_retries):
-    """A majority that is away is given up after half a second instead of three."""
-    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, quorum_timeout_ms=500))
+    """Return a function: from its call on, a majority that is away is given up after half a second instead of three.
+
+    To be called once no majority is there: a busy machine may stand still for longer than half a second.
+    """
+    short = partial(LedgerSettings, quorum_timeout_ms=500)
+    return lambda: monkeypatch.setattr(cluster, "LedgerSettings", short)

@@ -98,7 +98,9 @@ def test_producer_reads_its_own_and_leaves_the_coordinators():
         ({"linger.ms": "-1"}, ErrorCode.REPLOG_INVALID_OPTION, "from 0 to"),
         ({"partitioner.ignore.keys": "yes"}, ErrorCode.REPLOG_INVALID_OPTION, "true, false"),
         ({"delivery.timeout.ms": "1"}, ErrorCode.REPLOG_INVALID_OPTION, "request.timeout.ms"),
-        ({"compression.type": "gzip"}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "lz4"),
+        ({"compression.type": "gzip"}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd makes small objects like gzip"),
+        ({"compression.type": "snappy"}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "lz4 is fast like snappy"),
+        ({"compression.type": "producer"}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "none, lz4, zstd."),
     ],
 )
 def test_refusals_of_a_producer(options, code, said):
@@ -110,6 +112,12 @@ def test_refusals_of_a_producer(options, code, said):
 
 def test_a_batch_size_of_nothing_is_one_record_a_batch_as_in_kafka():
     assert read_producer_config({"kafka.batch.size": "0"}).batch_size_bytes == 1
+
+
+@pytest.mark.parametrize(("word", "means"), [("uncompressed", "none"), ("producer", "none"), ("lz4", "lz4")])
+def test_a_topic_takes_all_of_kafkas_words_for_compression_that_arrow_has(word, means):
+    assert read_topic_config({"compression.type": word}).compression_type == means
+    assert stored_topic_config((("compression.type", word),))[0].compression_type == means
 
 
 def test_topic_takes_nothing_beside_its_own():

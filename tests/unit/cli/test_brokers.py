@@ -51,6 +51,27 @@ def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, rep
     assert (unknown.exit_code, unknown.items[0]["error"]) == (1, "BROKER_ID_NOT_REGISTERED")
 
 
+def test_one_round_says_why_a_replica_has_not_joined(store, replog):
+    def round_of(*flags):
+        (report,) = replog("-s", store, "coordinator", "run", "--once", *flags, "-f", "json").items
+        return report["joinedCount"], [(each["broker"], each["reason"]) for each in report["outOfSync"]]
+
+    text = replog("-s", store, "coordinator", "run", "--once").out
+    assert text.splitlines()[1:] == ["every replica is in sync"] and round_of() == (0, [])
+    root = store / "broker-1"
+    root.rename(store / "away")
+    joined, ((broker, reason),) = round_of()
+    assert (joined, broker) == (0, 1) and "does not answer" in reason
+    assert "does not answer" in replog("-s", store, "coordinator", "run", "--once").out
+    (store / "away").rename(root)
+    joined, ((broker, reason),) = round_of("-c", "replica.rejoin.wait.ms=3600000")
+    assert (joined, broker) == (0, 1) and "replica.rejoin.wait.ms" in reason
+    assert round_of("-c", "replica.rejoin.wait.ms=0") == (1, [])
+    assert replog("-s", store, "broker", "fence", 1).exit_code == 0
+    joined, ((broker, reason),) = round_of()
+    assert (joined, broker) == (0, 1) and "broker unfence 1" in reason
+
+
 def test_fencing_below_min_isr_is_warned_of(store, replog):
     assert "warning" not in replog("-s", store, "broker", "fence", 0).err
     warned = replog("-s", store, "broker", "fence", 1)

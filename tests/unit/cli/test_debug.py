@@ -67,6 +67,7 @@ def test_it_holds_what_support_asks_for_and_no_row_note_or_credential(store, rep
 def test_a_store_in_trouble_has_one_that_says_so(store, replog, tmp_path, short_waits):
     for broker in (0, 1):
         (tmp_path / "store" / f"broker-{broker}").rename(tmp_path / f"gone-{broker}")
+    short_waits()
     answer, found = bundle(store, replog, tmp_path)
     assert "with an error instead of: store" in answer.out
     assert found["store.json"]["error"].startswith("REPLOG_") and "python" in found["about.json"]

@@ -110,11 +110,14 @@ def test_a_group_that_is_not_there_fails_alone(call, billing):
         (["--by-duration", "PT1S"], {0: 3, 1: 2}),
     ],
 )
-def test_a_reset_shows_its_plan_and_does_it_when_told(call, store, billing, words, after):
+def test_a_reset_shows_its_plan_and_does_it_when_told(call, store, billing, caplog, words, after):
     plan = call("group", "reset-offsets", "billing", "--topic", "orders", *words, "-f", "json")
     assert {item["partition"]: item["after"] for item in plan.items} == after
     assert [item["before"] for item in plan.items] == [1, None]
     assert all(item["dry_run"] for item in plan.items)
+    said = [record.args[0] for record in caplog.records if "is not used" in record.msg]
+    assert said == ([99, 99] if "99" in words else [-4, -3] if "-5" in words else [3] if "1" in words else [])
+    caplog.clear()
     (found,) = call("group", "describe", "billing", "-f", "json").items
     assert found["partitions"][0]["committed"] == 1
     call("group", "reset-offsets", "billing", "--topic", "orders", *words, "--execute")

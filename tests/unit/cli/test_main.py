@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -154,6 +155,25 @@ def test_a_stream_closed_before_the_start_is_not_a_terminal(
     assert (answer.exit_code, reason in answer.err) == (exit_code, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "ready"),
+    [(["metrics", "serve", "--listen", "127.0.0.1:0"], "http://"), (["ui", "--listen", "127.0.0.1:0"], "http://")],
+    ids=["metrics serve", "ui"],
+)
+def test_sigterm_ends_a_server_with_a_word_and_by_the_signal(replog, tmp_path, arguments, ready):
+    assert replog("-s", tmp_path / "store", "init", "--no-fsync").exit_code == 0
+    words = [sys.executable, "-m", "spark_replog", "-s", str(tmp_path / "store"), *arguments]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        while said and ready not in said:
+            said = server.stdout.readline()
+        server.terminate()
+        rest, _ = server.communicate(timeout=60)
+    assert ready in said and rest == "replog: stopped\n"
+    assert server.returncode == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("format_name", ["text", "json", "jsonl"])
 @pytest.mark.parametrize("command", [("store", "info"), ("topic", "describe", "missing")])
 def test_full_stdout_is_said_once_on_stderr(replog, tmp_path, monkeypatch, format_name, command):
@@ -221,3 +241,21 @@ def test_an_error_is_one_line_whatever_its_message_holds(replog, tmp_path, monke
     assert answer.err == "replog: [REPLOG_STORE_UNAVAILABLE] <Error> <Code>Slow</Code> </Error> Try again.\n"
     assert answer.exit_code == 5
     assert "Traceback" in replog("-s", tmp_path, "status", "-v").err
+
+
+def test_sigterm_to_a_command_whose_last_output_fails_ends_it_with_the_code_of_a_shell(monkeypatch):
+    def stop(_arguments):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 130
+
+    def fail():
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(main_module, "run", stop)
+    monkeypatch.setattr("gc.set_threshold", lambda _count: None)
+    monkeypatch.setattr("atexit._run_exitfuncs", fail)
+    monkeypatch.setattr(sys, "argv", ["replog"])
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 128 + signal.SIGTERM

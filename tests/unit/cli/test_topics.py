@@ -7,6 +7,8 @@ import shutil
 import pytest
 
 import spark_replog
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.posix_store import PosixStore
 
 ONE_ITEM_KEYS = {
     "partition",
@@ -202,8 +204,7 @@ def test_what_cannot_be_undone_is_confirmed(store, replog, arguments, monkeypatc
     assert len(replog("-s", store, "topic", "offsets", "orders", "-f", "json").items) == 3
 
 
-@pytest.mark.usefixtures("short_waits")
-def test_store_info_with_a_root_away_and_a_majority_away(store, replog):
+def test_store_info_with_a_root_away_and_a_majority_away(store, replog, short_waits):
     replog("-s", store, "topic", "create", "orders")
     (item,) = replog("-s", store, "store", "info", "-f", "json").items
     assert (item["topics"], item["fsync"]) == (1, False)
@@ -214,9 +215,35 @@ def test_store_info_with_a_root_away_and_a_majority_away(store, replog):
     assert [broker["state"] for broker in answer.items[0]["brokers"]] == ["ok", "REPLOG_ROOT_STALE", "ok"]
     assert replog("-s", store, "topic", "list", "-f", "json").items[0]["topic"] == "orders"
     (store / "broker-2").rename(store / "broker-2.away")
+    short_waits()
     answer = replog("-s", store, "topic", "list", "-f", "json")
     assert answer.exit_code == 5
     assert answer.items[0]["error"] == "REPLOG_NO_QUORUM"
+
+
+def test_a_store_whose_roots_are_all_read_only_refuses_a_topic_and_a_snapshot_at_once(store, replog, monkeypatch):
+    replog("-s", store, "topic", "create", "orders")
+    create = PosixStore.create
+
+    def refuse(self, key, data, **more):
+        if not key.startswith("ledgers/"):
+            return create(self, key, data, **more)
+        raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the file system is read-only.", url=self.url, key=key)
+
+    monkeypatch.setattr(PosixStore, "create", refuse)
+    for command in (["topic", "create", "payments"], ["store", "snapshot"]):
+        answer = replog("-s", store, *command, "-f", "json")
+        assert answer.exit_code == 1
+        refused = [item for item in answer.items if not item["ok"]]  # the newest snapshot of a ledger may exist
+        assert refused
+        for item in refused:
+            assert item["error"] == "REPLOG_STORE_REFUSED"
+            text = f"{item['message']} {item['hint']}"
+            assert [f"/broker-{number}" in text for number in range(3)] == [True] * 3
+            assert text.count("the file system is read-only") >= 3
+            assert "answered" not in text
+    monkeypatch.undo()
+    assert [item["topic"] for item in replog("-s", store, "topic", "list", "-f", "json").items] == ["orders"]
 
 
 def test_store_info_names_a_root_whose_journals_are_gone(store, replog):

@@ -242,11 +242,10 @@ def test_offsets_of_a_topic_made_again_under_the_same_name_count_as_none(store, 
 
 
 @pytest.mark.case("consumer-failures-translated-coordinator")
-@pytest.mark.usefixtures("short_waits")
-def test_a_lost_majority_is_said_and_nothing_is_committed(store3):
+def test_a_lost_majority_is_said_and_nothing_is_committed(store3, short_waits, monkeypatch):
     store3.create("orders", 2)
-    groups = GroupCoordinator(store3.cluster, timeout_ms=200)
-    commit(groups, 5)
+    commit(GroupCoordinator(store3.cluster), 5)
+    short_waits()
     again = store3.another_process()
     for number in (1, 2):
         again.cluster.brokers.stores[number] = Away()
@@ -254,6 +253,7 @@ def test_a_lost_majority_is_said_and_nothing_is_committed(store3):
     with pytest.raises(RetriableError) as refused:
         ledger.append("g", lambda _: (), NO_MEMBER)
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    monkeypatch.undo()
     assert committed(GroupCoordinator(store3.another_process().cluster)) == {P0: 5}
 
 
