@@ -5,7 +5,9 @@
 
 Puts and ranged gets: those of fsspec's and obstore's clients, and those of replog's store of the root over each, of the
 same sizes, on as many threads, in turns. With `--delay-ms` a relay adds that to each call; then times are told in
-calls: one is a plain ranged get. Servers are those of the tests (docs/storage.md).
+calls: one is a plain ranged get. `doctor` also starts the python3 that is first on the PATH, beside its calls: if that
+one has pyspark and this package, their imports take longer than the calls. Servers are those of the tests
+(docs/storage.md).
 """
 
 from __future__ import annotations

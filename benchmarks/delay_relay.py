@@ -1,7 +1,7 @@
 """A TCP relay in a process of its own that holds what clients send for a while: a network's round trip.
 
-It knows no requests and shares no interpreter with the client that is measured, so it takes some 0.1 ms of another
-processor for each call.
+It knows no requests and shares no interpreter with the client that is measured. It takes some 0.3 ms of processor for
+each call, which is less than Toxiproxy 2.12 with a toxic of latency took (0.4 ms).
 """
 
 from __future__ import annotations

@@ -111,16 +111,24 @@ def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     """Check this Python and its packages; with pyspark or SPARK_HOME, also Java and the workers' Python."""
+    from spark_replog.storage.io_pool import IO_POOL
+
+    java, workers = None, []
+    if _has_package("pyspark") or environ.get("SPARK_HOME"):
+        # Each starts a program and waits for it, so they run side by side.
+        java = IO_POOL.submit_to("doctor", _java, environ)
+        for variable, program in worker_programs(environ).items():
+            workers.append(IO_POOL.submit_to("doctor", list, worker_checks(variable, program, environ)))
     yield _python()
     for name, least in _PACKAGES_MIN.items():
         yield _package(name, least)
     yield _pyspark(environ)
-    if not _has_package("pyspark") and not environ.get("SPARK_HOME"):
+    if java is None:
         return
-    yield _java(environ)
+    yield java.result()
     yield _session(environ)
-    for variable, program in worker_programs(environ).items():
-        yield from worker_checks(variable, program, environ)
+    for worker in workers:
+        yield from worker.result()
 
 
 def _has_package(name: str) -> bool:

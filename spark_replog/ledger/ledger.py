@@ -211,8 +211,8 @@ class Ledger(Generic[S]):
             if self._snapshots is not None and not self._is_driven and not self._has_started:
                 self._begin_looks(self._snapshots)
 
-    def _begin_looks(self, keeper: SnapshotKeeper) -> None:
-        if self._io.look_ahead():
+    def _begin_looks(self, keeper: SnapshotKeeper, record_count: int = 0) -> None:
+        if self._io.look_ahead(record_count):
             keeper.look_ahead()
 
     def check_again(self, broker_id: int) -> None:
@@ -261,7 +261,7 @@ class Ledger(Generic[S]):
             raise self._core.fatal
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
-                self._begin_looks(self._snapshots)
+                self._begin_looks(self._snapshots, self._settings.early_record_count)
                 self._snapshots.start(core, self._io.begin_last_gets)
             self._has_started = True
         self._heard_ms = self._clock.monotonic_ms()

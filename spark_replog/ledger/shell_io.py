@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from spark_replog.clock import Clock
@@ -120,10 +121,14 @@ class RootIo:
         is_listing = any(now_ms - start_ms < LISTING_MS_MAX for start_ms in tuple(self._listings.values()))
         return now_ms if is_listing else self._learned_ms
 
-    def look_ahead(self) -> bool:
+    def look_ahead(self, record_count: int = 0) -> bool:
         """Start each root's first check, and over a network its listing, while the snapshot is read.
 
-        The later `Check` reports their errors. Nothing counts that was read before them.
+        The later `Check` reports their errors. Nothing counts that was read before ``replog.json`` was.
+
+        Args:
+            record_count: if a goal has begun: of the first records, which are got too over a network, as by
+                `begin_last_gets`.
 
         Returns:
             False if they have just been started.
@@ -133,9 +138,17 @@ class RootIo:
             return False
         self._ahead_ms = now_ms
         for number, root in enumerate(self._roots):
-            check = IO_POOL.submit_to(root.store.url, self._check, root, root.first_check or root.check)
+            early: dict[int, Future[Buffer | None]] = {}
+            count = record_count if _is_far(root) else 0
+            if count:
+                self._early[root.store.url] = early
+            check = IO_POOL.submit_to(root.store.url, self._check, root, partial(self._check_first, root, count, early))
             self._ahead[number] = check, self._begin_list(root, 0) if _is_far(root) else None
         return True
+
+    def _check_first(self, root: JournalRoot, record_count: int, early: dict[int, Future[Buffer | None]]) -> None:
+        (root.first_check or root.check)()
+        early.update(self._submit_gets(root, range(record_count)))
 
     def begin_last_gets(self, index: int) -> None:
         """Over a network, get the last records that each root's listing shows while the heads of snapshots are read.
@@ -298,7 +311,7 @@ class RootIo:
         if len(self._roots) == 1:
             check()  # no other root could have named what it forgot
             return
-        said = IO_POOL.submit_to(f"{root.store.url}#window0", root.store.get, out_key(self._ledger_id))
+        said = IO_POOL.submit_to(f"{root.store.url}#out", root.store.get, out_key(self._ledger_id))
         check()
         if said.result() is not None:
             raise RetriableError(

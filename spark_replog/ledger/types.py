@@ -110,6 +110,8 @@ class LedgerSettings:
         snapshot_rest_factor: a process rests this many times as long as its last snapshot took: about 3 % of its time.
         truncate_record_count_min: a root's journal is cut only if at least this many records can be deleted.
         kept_record_count: records before those that a snapshot needs that stay, for processes that read on from there.
+        early_record_count: first records that a cold process gets over a network before it knows of any: a ledger with
+            as few needs a round trip less, one with snapshots needs none of them.
         read_only: never claims, never appends.
         claim_round_step: how far above every seen round a claim goes; more than 1 only to rebuild a journal.
     """
@@ -129,6 +131,7 @@ class LedgerSettings:
     snapshot_rest_factor: int = 33
     truncate_record_count_min: int = 1024
     kept_record_count: int = 512
+    early_record_count: int = 0
     read_only: bool = False
     claim_round_step: int = 1
 

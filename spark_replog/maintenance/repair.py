@@ -38,6 +38,7 @@ from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.root_file import encode_root_file, read_root
@@ -153,11 +154,11 @@ class StoreRepair:
         Raises:
             RetriableError: REPLOG_NO_QUORUM: with three metadata roots or more, too few answer.
         """
-        roots = [self._look(broker_id) for broker_id in self._brokers.broker_ids]
+        roots = self._look_at_all()
         torn_count = sum(self._note_torn_tails(root) for root in roots)
         if not torn_count and find_lost_of_pair(self._brokers) is None:
             self._cluster.refresh()
-            roots = [self._look(broker_id) for broker_id in self._brokers.broker_ids]  # knowing what is registered
+            roots = self._look_at_all()  # knowing what is registered
         for root in roots:
             if root.condition is RootCondition.LOST:
                 root.note = self._what_is_there(root.broker_id)
@@ -178,7 +179,7 @@ class StoreRepair:
             on_record, leave = partial(self._on_progress, lost, "journal"), partial(self._leave_pair, lost)
             records = rebuild_one_of_pair(self._brokers, lost, other, on_record, leave)
         self._cluster.refresh()
-        roots = {broker_id: self._look(broker_id) for broker_id in self._brokers.broker_ids}
+        roots = {root.broker_id: root for root in self._look_at_all()}
         metadata = self._brokers.metadata_broker_ids
         whole = [each for each in metadata if roots[each].condition is RootCondition.OK and each not in torn]
         if len(metadata) > 2 and len(whole) > len(metadata) // 2:
@@ -212,6 +213,12 @@ class StoreRepair:
         if count:
             root.note = f"remove {count} damaged records at the ends of its journals, as a crash leaves without fsync"
         return count
+
+    def _look_at_all(self) -> list[RootRepair]:
+        """Return how each root is found, by broker; all are asked side by side."""
+        brokers = self._brokers
+        looks = [IO_POOL.submit_to(f"{brokers.url(each)}#repair", self._look, each) for each in brokers.broker_ids]
+        return [look.result() for look in looks]
 
     def _look(self, broker_id: BrokerId) -> RootRepair:
         is_named = broker_id in self._rebuild
@@ -302,9 +309,10 @@ class StoreRepair:
         """Return whether the root itself says that one of its journals went back in time."""
         if broker_id not in self._brokers.metadata_broker_ids:
             return False
-        store = self._brokers.store(broker_id)
+        store, lane = self._brokers.store(broker_id), f"{self._brokers.url(broker_id)}#out"
         ledger_ids = (self._brokers.cluster_id, *self._ledger_ids())
-        return any(store.get(out_key(ledger_id)) is not None for ledger_id in ledger_ids)
+        found = [IO_POOL.submit_to(lane, store.get, out_key(ledger_id)) for ledger_id in ledger_ids]
+        return any(each.result() is not None for each in found)
 
     def _attempt(self, root: RootRepair, step: Callable[[], None]) -> None:
         """Run a step; one root's failure leaves the others' repair alone."""

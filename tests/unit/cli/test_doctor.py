@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
@@ -36,6 +37,25 @@ def test_this_machine_is_well_where_workers_run_this_python(environ):
     assert {"python", "pyarrow", "pyspark", "java", "registration"} <= set(found)
     trouble = {name: check for name, check in found.items() if check.verdict == "critical" and name != "java"}
     assert not trouble
+
+
+def test_java_and_the_workers_pythons_are_asked_side_by_side(monkeypatch):
+    meeting = threading.Barrier(3, timeout=20)
+
+    def ask(program, environ):
+        meeting.wait()
+        return f"{program} does not answer"
+
+    def java(environ):
+        meeting.wait()
+        return doctor.Check("java", "ok", "21")
+
+    monkeypatch.setattr(doctor, "_java", java)
+    monkeypatch.setattr(doctor, "_ask_worker", ask)
+    found = list(doctor.machine_checks({"PYSPARK_PYTHON": "one", "PYSPARK_DRIVER_PYTHON": "two"}))
+    assert [check.name for check in found][-4:] == [
+        "java", "spark settings", "worker python (PYSPARK_PYTHON)", "worker python (PYSPARK_DRIVER_PYTHON)"
+    ]  # fmt: skip
 
 
 def test_worker_without_the_package(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -202,11 +203,35 @@ def test_last_records_are_got_before_the_first_read(make_store, index, first):
     assert wait_for(lambda: {key for verb, key in crowd.store.calls if verb == "get" and "/journal/" in key} == wanted)
 
 
-def far_io(store, reader):
+def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
+    """A root that is the wrong one before its check, and the right one after it, would show an end that is none."""
+    store = make_store(1)
+    writer, reader = store.process(UNHURRIED), store.process(UNHURRIED)
+    for number in range(3):
+        writer.append(b"command %d" % number)
+    seen = []
+
+    def check():
+        time.sleep(0.1)
+        seen.append(set(reader.counting[0].calls))
+
+    io, crowd = far_io(store, reader, check)
+    io.look_ahead(4)
+    wanted = {("get", journal_key(store.ledger_id, each)) for each in range(4)}
+    assert wait_for(lambda: wanted <= set(crowd.store.calls))
+    assert not seen[0] & wanted
+    for operation in (Check(0, False), Read(0, 0, 512, 0, checks_marker=True, finds_gaps=True)):
+        io.start([operation])
+        (completion,) = io.take(60_000)
+    assert completion.ended and len(completion.records) == 3
+    assert reader.journal_gets() == 4
+
+
+def far_io(store, reader, check=lambda: None):
     """Return the shell's part that calls one root, over a network, and that root."""
     crowd = Crowd(reader.counting[0], get_seconds=0)
     crowd.url = crowd.url.replace("file://", "far://")
-    root = JournalRoot(0, crowd, lambda: None)
+    root = JournalRoot(0, crowd, check)
     return shell_io.RootIo(store.ledger_id, [root], LedgerStats(), SYSTEM_CLOCK), crowd
 
 
@@ -217,8 +242,9 @@ def wait_for(condition):
     return found
 
 
+@pytest.mark.parametrize("gets", ["first", "last"])
 @pytest.mark.parametrize("event", ["none", "a later goal", "a later check"])
-def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_check(make_store, event):
+def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_check(make_store, event, gets):
     """A position that was empty at the first goal has a record at the second one, or was read on another root."""
     store = make_store(1)
     writer, reader = store.process(UNHURRIED), store.process(UNHURRIED)
@@ -226,8 +252,9 @@ def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_che
         writer.append(b"command %d" % number)
     io, crowd = far_io(store, reader)
     end = "get", journal_key(store.ledger_id, 12)
-    io.look_ahead()
-    io.begin_last_gets(0)
+    io.look_ahead(13 if gets == "first" else 0)
+    if gets == "last":
+        io.begin_last_gets(0)
     assert wait_for(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io._early.values()))
     writer.append(b"newer")
     if event == "a later goal":
@@ -254,15 +281,17 @@ class Late(Crowd):
         return super().get(key, **where)
 
 
-def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_one(make_store, monkeypatch):
+@pytest.mark.parametrize("gets", ["first", "last"])
+def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_one(make_store, monkeypatch, gets):
     """Gets that its late check began may be older than entries that others have appended since."""
     monkeypatch.setattr(shell_io, "_NEAR", frozenset())
     store = make_store(3)
     writer = paged(store, KEPT)
-    fill(writer, 0, 8)
-    shoot(writer)
-    wanted = fill(writer, 8, 12)
-    reader = paged(store, KEPT)
+    wanted = fill(writer, 0, 8)
+    if gets == "last":
+        shoot(writer)
+        wanted = fill(writer, 8, 12)
+    reader = paged(store, replace(KEPT, early_record_count=0 if gets == "last" else 16))
     late = reader.counting[2].store = Late(reader.counting[2].store)
     assert reader.commands() == wanted
     last = int(store.journal(2)[-1].name)
