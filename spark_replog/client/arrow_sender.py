@@ -128,8 +128,8 @@ class ArrowSender:
                 if not changed.num_rows:
                     continue
                 rows = columns.normalise(changed, self._clock.now_ms())
-                for handle, row_count in appender.append(rows):
-                    parts.append(handle)
+                for result, index, row_count in appender.append(rows):
+                    parts.append(RecordHandle(result, index))
                     counts.append(row_count)
         if self._interceptors:
             for part in parts:

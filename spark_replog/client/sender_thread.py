@@ -108,7 +108,7 @@ class SenderThread:
             self._run_tasks()
 
     def _is_finished(self) -> bool:
-        if self._accumulator.has_undrained or self._sender.has_open_requests or not self._is_delivered():
+        if self._accumulator.waiting_count or self._sender.has_open_requests or not self._is_delivered():
             return False
         return not self._accumulator.has_incomplete
 

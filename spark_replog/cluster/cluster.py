@@ -8,6 +8,7 @@ starts with none of its parent's.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,14 @@ from typing import NoReturn, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import CoordinatorConfig, storage_texts
-from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError, stays_in_process
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    stays_in_process,
+)
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
@@ -48,6 +56,10 @@ ACCESS_AGE_MS = 1_000
 """How old a process's view of ACLs and quotas may be when it plans, appends or reads. Not a setting, since users expect
 a change to apply at once; it costs a running process one get per metadata root and second."""
 
+EARLY_RECORDS = 12
+"""Records of the cluster ledger that a cold process gets at once over a network: those of a store with up to three
+topics. Topics' ledgers usually have more, and begin with a snapshot."""
+
 StorePath = str | os.PathLike[str]
 """A parent directory of roots, or the roots, comma separated."""
 _State = TypeVar("_State", ClusterLedgerState, TopicLedgerState)
@@ -60,10 +72,6 @@ class TopicHandle:
     name: str
     topic_id: TopicId
     ledger_id: LedgerId
-
-
-KnownTopics = tuple[set[TopicHandle], ReplogError | None]
-"""Topics that were folded, and the error if folding failed."""
 
 
 class Cluster:
@@ -93,7 +101,8 @@ class Cluster:
             brokers.cluster_id, ClusterLedgerState(), on_found=self._look_ahead
         )
         self._topic_ledgers: dict[LedgerId, Ledger[TopicLedgerState]] = {}
-        self._refreshed_ms: int | None = None
+        self._refreshed_ms = -math.inf
+        """When the cluster ledger was last folded."""
         self._wanted: tuple[str, ...] = ()  # topics that a caller of the first fold will ask for
         self._ahead: tuple[int, Future[None]] | None = None  # process id, last refresh that `refresh_ahead` started
         self._deposed = Once()
@@ -205,15 +214,15 @@ class Cluster:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION: no topic can have the name.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        is_recent = is_folded or not self._is_older_than(self.config.metadata_max_age_ms)
-        handle = self._known(name) if is_recent else None
-        if handle is None and not is_folded:
-            self._wanted = self._wanted or (name,)
-            self.refresh()
-            handle = self._known(name)
-        if handle is None:
+        if is_folded or self.clock.monotonic_ms() - self._refreshed_ms <= self.config.metadata_max_age_ms:
+            handle = self._find(name)
+            if handle is not None:
+                return handle
+        if is_folded:
             raise unknown_topic(name, self.path)
-        return handle
+        self._wanted = self._wanted or (name,)
+        self.refresh()
+        return self.lookup(name, is_folded=True)
 
     def produce_throttle_ms(self, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
         """Return for how many ms the answer to newly decided appends must be delayed. Nothing is dropped.
@@ -308,7 +317,8 @@ class Cluster:
 
     def is_access_stale(self) -> bool:
         """Return whether the known ACLs and quotas are older than ``ACCESS_AGE_MS``."""
-        return self._is_older_than(min(ACCESS_AGE_MS, self.config.metadata_max_age_ms))
+        age_ms = self.clock.monotonic_ms() - self._refreshed_ms
+        return age_ms > min(ACCESS_AGE_MS, self.config.metadata_max_age_ms)
 
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Fold the topic's ledger and return it with the topic's state.
@@ -335,41 +345,43 @@ class Cluster:
         for future in pending:
             future.result()
 
-    def refresh_known_topics(self, names: Iterable[str]) -> KnownTopics:
-        """Fold those of these topics that this process knows and, in parallel, ACLs and quotas that are too old.
+    def fold_topics(
+        self, names: Iterable[str], check_access: Callable[[], object]
+    ) -> tuple[dict[str, TopicHandle], dict[str, NotFoundError]]:
+        """Fold these topics and, in parallel, ACLs and quotas that are too old.
+
+        Topics that this process knows are folded before the check of the ACLs, the others after it.
+
+        Args:
+            check_access: checks the newest ACLs; its error counts before those of the topics.
 
         Returns:
-            The argument ``known`` of ``refresh_other_topics``.
+            The topics that exist, and for each other name the error to raise.
 
         Raises:
-            ReplogError: as ``refresh``: the ACLs and quotas cannot be read.
+            ReplogError: as ``refresh``, ``check_access`` and ``refresh_topics``.
         """
         self._wanted = names = tuple(names)
         self.refresh_ahead()
-        known, problem = set(), None
-        for name in names:
-            with suppress(ReplogError):  # not known yet
-                known.add(self.lookup(name, is_folded=True))
+        folded = {handle for name in names if (handle := self._find(name)) is not None}
+        problem: ReplogError | None = None
         try:
-            self.refresh_topics(known)
+            self.refresh_topics(folded)
         except ReplogError as error:
             problem = error
         self.refresh_if_stale()
-        return known, problem
-
-    def refresh_other_topics(self, handles: Sequence[TopicHandle], known: KnownTopics) -> None:
-        """Fold the topics that ``refresh_known_topics`` did not fold; call it after checking the ACLs.
-
-        Args:
-            handles: looked up since. A recreated topic has another handle, so its old ledger may fail.
-
-        Raises:
-            ReplogError: as ``refresh_topics``, or the error of ``refresh_known_topics``.
-        """
-        folded, problem = known
-        if problem is not None and folded.issubset(handles):
-            raise problem
-        self.refresh_topics([each for each in handles if problem is not None or each not in folded])
+        check_access()
+        found: dict[str, TopicHandle] = {}
+        missing: dict[str, NotFoundError] = {}
+        for name in names:
+            try:
+                found[name] = self._find(name) or self.lookup(name)
+            except NotFoundError as error:
+                missing[name] = error
+        if problem is not None and folded.issubset(found.values()):
+            raise problem  # otherwise the old ledger of a topic that was created again may have failed
+        self.refresh_topics([each for each in found.values() if problem is not None or each not in folded])
+        return found, missing
 
     def folded_topic(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Return the topic as this process has folded it so far; reads nothing. See ``topic_state``.
@@ -393,7 +405,7 @@ class Cluster:
                     topic=handle.name,
                 )
         if topic.closed:
-            self._refreshed_ms = None
+            self._refreshed_ms = -math.inf
             raise unknown_topic(handle.name, self.path)
         return ledger, topic
 
@@ -410,14 +422,10 @@ class Cluster:
         for ledger_id in set(ledger_ids.values()):
             self.topic_ledger(ledger_id).look_ahead()
 
-    def _known(self, name: str) -> TopicHandle | None:
+    def _find(self, name: str) -> TopicHandle | None:
         with self.cluster_ledger.lock:
             found = self.cluster_ledger.state.topics.get(name)
         return None if found is None else TopicHandle(name, found[0], found[1])
-
-    def _is_older_than(self, age_ms: int) -> bool:
-        refreshed = self._refreshed_ms
-        return refreshed is None or self.clock.monotonic_ms() - refreshed > age_ms
 
     def _make_ledger(
         self, ledger_id: LedgerId, state: _State, on_found: Callable[[Sequence[bytes]], None] | None = None
@@ -428,7 +436,8 @@ class Cluster:
             JournalRoot(broker_id, brokers.store(broker_id), check, partial(check, is_first=True))
             for broker_id, check in checks.items()
         ]
-        settings = LedgerSettings(grace_ms=self.config.commit_wait_ms)
+        early_count = EARLY_RECORDS if ledger_id == brokers.cluster_id else 0
+        settings = LedgerSettings(grace_ms=self.config.commit_wait_ms, early_record_count=early_count)
         decided = partial(self._log_changes, ledger_id)
         return Ledger(
             ledger_id, roots, state, settings=settings, clock=self.clock, on_decided=decided, on_found=on_found

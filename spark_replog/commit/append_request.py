@@ -87,10 +87,10 @@ def refuse_all(
     return ProduceResponse(error, result, {key: PartitionResponse(own.get(key, error)) for key in append.row_counts})
 
 
-def respond_to(
+def respond(
     state: TopicLedgerState, request: AppendRequest, result: CommandResult, refused: Mapping[PartitionKey, ReplogError]
 ) -> ProduceResponse:
-    """Answer an append that the fold has judged. Called under the ledger's lock.
+    """Answer an append that the fold has judged; log one that had no effect. Called under the ledger's lock.
 
     Args:
         request: the whole append, refused partitions included; with acks=0 no offsets are returned.
@@ -98,9 +98,19 @@ def respond_to(
         refused: partitions that were left out, with their errors.
     """
     append = request.append
-    answer = respond(state.ledger_id, append, result)
-    if answer.error is not None:
-        return refuse_all(append, answer.error, result, refused)
+    if result.outcome not in SUCCESSES:
+        return refuse_all(append, _refusal(state.ledger_id, append, result), result, refused)
+    if result.outcome is not Outcome.APPLIED:
+        identity, level = append.identity, logging.WARNING if result.detail else logging.INFO
+        _log.log(
+            level,
+            "batch %d of %s was %s in ledger %s. %s",
+            identity.sequence,
+            identity.producer_id,
+            "applied before" if result.outcome is Outcome.DUPLICATE else "skipped, as onCheckpointReset says",
+            state.ledger_id,
+            result.detail,
+        )
     bases = result.base_offsets if request.required_acks else {}
     partitions = {}
     for key in append.row_counts:
@@ -115,25 +125,6 @@ def respond_to(
             partition.log_start_offset,
         )
     return ProduceResponse(None, result, partitions)
-
-
-def respond(ledger_id: LedgerId, append: Append, result: CommandResult) -> ProduceResponse:
-    """Turn the fold's result into the caller's response; log an append that had no effect."""
-    if result.outcome not in SUCCESSES:
-        return ProduceResponse(_refusal(ledger_id, append, result), result)
-    identity = append.identity
-    if result.outcome is not Outcome.APPLIED:
-        level = logging.WARNING if result.detail else logging.INFO
-        _log.log(
-            level,
-            "batch %d of %s was %s in ledger %s. %s",
-            identity.sequence,
-            identity.producer_id,
-            "applied before" if result.outcome is Outcome.DUPLICATE else "skipped, as onCheckpointReset says",
-            ledger_id,
-            result.detail,
-        )
-    return ProduceResponse(None, result)
 
 
 _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {

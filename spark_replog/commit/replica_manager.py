@@ -21,7 +21,7 @@ from spark_replog.commit.append_judge import (
     Verdict,
     leader_epochs,
 )
-from spark_replog.commit.append_request import SUCCESSES, AppendRequest, ProduceResponse, refuse_all, respond_to
+from spark_replog.commit.append_request import SUCCESSES, AppendRequest, ProduceResponse, refuse_all, respond
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
@@ -353,7 +353,13 @@ class ReplicaManager:
             first()
         for thread in threads:
             thread.join()
-        throttle_ms = self._throttle(requests, responses)
+        applied = {
+            ledger_id: requests[ledger_id].append
+            for ledger_id, response in responses.items()
+            if response.result is not None and response.result.outcome is Outcome.APPLIED
+        }
+        limit_ms = min([each.timeout_ms for each in requests.values()], default=0) // 2
+        throttle_ms = self._cluster.produce_throttle_ms(applied, limit_ms)
         if not throttle_ms:
             return {each: responses[each] for each in requests}
         self._cluster.clock.sleep_ms(throttle_ms)
@@ -372,19 +378,6 @@ class ReplicaManager:
             timeout_ms: None: ``replica.catchup.budget.ms``.
         """
         return self._later.wait(self._services.config.replica_catchup_budget_ms if timeout_ms is None else timeout_ms)
-
-    def _throttle(
-        self, requests: Mapping[LedgerId, AppendRequest], responses: Mapping[LedgerId, ProduceResponse]
-    ) -> int:
-        """Return how long the client's quota delays the answer, in ms; the rows are already decided."""
-        applied = {
-            ledger_id: requests[ledger_id].append
-            for ledger_id, response in responses.items()
-            if response.result is not None and response.result.outcome is Outcome.APPLIED
-        }
-        if not applied:
-            return 0
-        return self._cluster.produce_throttle_ms(applied, min(each.timeout_ms for each in requests.values()) // 2)
 
     def _append(self, ledger_id: LedgerId, request: AppendRequest, responses: dict[LedgerId, ProduceResponse]) -> None:
         """Put the response of one ledger into ``responses``."""
@@ -420,7 +413,7 @@ class ReplicaManager:
             attempt = LedgerAppend(ledger, request, self._services)
             result = attempt.run()
             with ledger.lock:
-                return respond_to(ledger.state, request, result, attempt.refused)
+                return respond(ledger.state, request, result, attempt.refused)
         except ReplogError as error:
             return refuse_all(request.append, error, None, {} if attempt is None else attempt.refused)
         except Exception as error:  # a thread must not die silently: the caller waits for its answer

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import Cluster, KnownTopics, TopicHandle
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.commit.catch_up import plan_copies
 from spark_replog.config import CoordinatorConfig, stored_topic_config
 from spark_replog.errors import NotFoundError
@@ -43,17 +44,17 @@ def make_write_plan(
     """
     plans = []
     authorizer = Authorizer(cluster, principal)
-    known: KnownTopics = set(), None
     if topics is None:
         names = cluster.topic_names()  # folds the ACLs as well
         allowed = authorizer.allowed_topics(AclOperation.WRITE, names)
     else:
         names = allowed = list(dict.fromkeys(topics))
-        known = cluster.refresh_known_topics(names)
-        authorizer.require_topic(AclOperation.WRITE, *names)
-    handles = [cluster.lookup(name) for name in allowed]
-    cluster.refresh_other_topics(handles, known)
-    for handle in handles:
+    handles, missing = cluster.fold_topics(
+        allowed, partial(authorizer.require_topic, AclOperation.WRITE, *(topics or ()))
+    )
+    for error in missing.values():
+        raise error
+    for handle in handles.values():
         try:
             plans.append(_plan_topic(cluster, handle))
         except NotFoundError:

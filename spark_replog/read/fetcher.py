@@ -318,7 +318,7 @@ class Fetcher:
 
     def _timed_get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
         started_ms = self._clock.monotonic_ms()
-        buffer = self._get(broker_id, key, start, size_bytes)
+        buffer = self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)
         HEDGES.note(self._brokers.url(broker_id), self._clock.monotonic_ms() - started_ms, self._hedge_ratio)
         return buffer
 
@@ -358,7 +358,7 @@ class Fetcher:
             elif problem is None:
                 item = read.slices[0].object
                 key = data_key(item.ledger_id, *item.id)
-                buffer = self._get(read.broker_id, key, read.start_byte, size_bytes)
+                buffer = self._brokers.store(read.broker_id).get(key, start=read.start_byte, size_bytes=size_bytes)
         except (ReplogError, OSError) as error:
             problem = error
         view = memoryview(buffer) if buffer is not None else None
@@ -394,7 +394,8 @@ class Fetcher:
             if broker_id == failed_broker:
                 continue
             try:
-                buffer = self._get(broker_id, key, piece.start_byte, piece.size_bytes)
+                store = self._brokers.store(broker_id)
+                buffer = store.get(key, start=piece.start_byte, size_bytes=piece.size_bytes)
                 view = memoryview(buffer) if buffer is not None else None
                 batches = _decode(piece, view, piece.start_byte)
             except (ReplogError, OSError) as error:
@@ -404,9 +405,6 @@ class Fetcher:
             self._count(piece.size_bytes)
             return batches
         raise self._give_up(piece, problems)
-
-    def _get(self, broker_id: BrokerId, key: str, start: int, size_bytes: int) -> Buffer | None:
-        return self._brokers.store(broker_id).get(key, start=start, size_bytes=size_bytes)
 
     def _holders(self, piece: FetchSlice) -> list[BrokerId]:
         """Return the holders, best first: without failures, local, not slow; then in an order per object."""

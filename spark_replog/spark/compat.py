@@ -13,7 +13,7 @@ import os
 import sys
 import zipimport
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
@@ -51,21 +51,24 @@ else:
         class SupportsTriggerAvailableNow:
             """Empty: these versions run one batch."""
 
-        ReadAllAvailable = ReadMaxRows = None
+        class ReadAllAvailable:
+            """Empty: these versions pass no limit."""
+
+        ReadMaxRows = None
         HAS_READ_LIMITS = False
 
 __all__ = [
+    "COMMIT_WORKER",
     "HAS_READ_LIMITS",
     "HINTED_QUERIES",
+    "PUSH_DOWN_WORKER",
     "ReadAllAvailable",
     "ReadMaxRows",
     "SLOW_RENAME_MS",
     "StreamArrowWriter",
     "SupportsTriggerAvailableNow",
     "freeze_garbage",
-    "in_commit_worker",
-    "in_push_down_worker",
-    "is_read_all",
+    "is_worker",
     "log_lost_time",
     "patch_zipimport_if_asked",
 ]
@@ -78,32 +81,18 @@ ZIPIMPORT_PATCH_VARIABLE = "REPLOG_PATCH_ZIPIMPORT"
 """Set to 1 in the driver's and the executors' environment to save about 300 ms per batch on Spark < 4.2 with
 Python < 3.13, where every Python call reads the directory of pyspark.zip again."""
 
-_COMMIT_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
-_PUSH_DOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+COMMIT_WORKER = "pyspark.sql.worker.python_streaming_sink_runner"
+"""Commits a micro-batch; does not plan its tasks."""
+PUSH_DOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""Plans a batch read with filters. Spark starts it only with its conf on. While that is off, the default, Spark refuses
+a reader class that has ``pushFilters``."""
 _frozen_module_count = 0
 
 
-def in_commit_worker() -> bool:
-    """Return whether Spark started this process to commit a micro-batch, not to plan its tasks."""
-    return _is_worker(_COMMIT_WORKER)
-
-
-def in_push_down_worker() -> bool:
-    """Return whether this process plans a batch read with filters, which Spark starts only with its conf on.
-
-    While the conf is off, the default, Spark refuses a reader class that has ``pushFilters``.
-    """
-    return _is_worker(_PUSH_DOWN_WORKER)
-
-
-def _is_worker(module: str) -> bool:
+def is_worker(module: str) -> bool:
+    """Return whether Spark started this process to run the module."""
     main_name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
     return module in sys.modules or main_name == module
-
-
-def is_read_all(limit: Any) -> bool:
-    """Return whether Spark's ``ReadLimit`` is "everything" (trigger once)."""
-    return ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
 
 
 def freeze_garbage() -> None:

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.logs import Once
-from spark_replog.spark.compat import in_push_down_worker, patch_zipimport_if_asked
+from spark_replog.spark.compat import PUSH_DOWN_WORKER, is_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class ReplogDataSource(DataSource):
 
         options = parse_source_options(dict(self.options), streaming=False)
         check_read_schema(schema, include_headers=options.include_headers, columns=options.columns)
-        if options.push_down_filters and in_push_down_worker():
+        if options.push_down_filters and is_worker(PUSH_DOWN_WORKER):
             return FilteringBatchReader(options)
         return BatchReader(options)
 

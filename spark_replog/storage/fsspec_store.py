@@ -25,7 +25,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import KEY
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key, size_bytes_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
 from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, client_of, is_inherited, settings_of
 
 CLIENTS = ("auto", "fsspec", "obstore")
@@ -166,7 +166,8 @@ class FsspecStore:
 
         EXISTS may mean this call's own bytes: clients repeat a request whose answer was lost.
         """
-        size_bytes = size_bytes_of(data)
+        pieces = (data,) if isinstance(data, Buffer) else data
+        size_bytes = sum([memoryview(piece).nbytes for piece in pieces])
         if size_bytes > self.size_bytes_max:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
@@ -177,7 +178,7 @@ class FsspecStore:
             )
         try:
             with Apart():
-                self._put(key, b"".join(pieces_of(data)), make_parent=make_parent)
+                self._put(key, b"".join(pieces), make_parent=make_parent)
         except ReplogError:
             raise
         except Exception as error:

@@ -112,6 +112,16 @@ class _Lane:
             result = error = None
 
 
+class _Lanes(dict[str, _Lane]):
+    """Lanes by name, made on first use. If two threads make one, one of the two is kept."""
+
+    def __init__(self, threads_max: int) -> None:
+        self._threads_max = threads_max
+
+    def __missing__(self, name: str) -> _Lane:
+        return self.setdefault(name, _Lane(name, self._threads_max))
+
+
 class IoPool:
     """Runs storage calls on daemon threads; never joined, never shut down.
 
@@ -125,8 +135,7 @@ class IoPool:
 
     def forget(self) -> None:
         """Drop all lanes. A forked child has none of the parent's threads, and may have inherited a held lock."""
-        self._lock = threading.Lock()
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes = _Lanes(self._lane_threads_max)
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run the call on the lane shared by calls without a root."""
@@ -139,19 +148,12 @@ class IoPool:
             A future; it can be cancelled while the call waits for a thread.
         """
         future: Future[T] = Future()
-        self._put(lane, (future, function, args, kwargs))
+        self._lanes[lane].put((future, function, args, kwargs))
         return future
 
     def post_to(self, lane: str, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Run the call on a lane, in the background. An error that it raises is logged."""
-        self._put(lane, (None, function, args, kwargs))
-
-    def _put(self, lane: str, job: _Job) -> None:
-        found = self._lanes.get(lane)
-        if found is None:
-            with self._lock:
-                found = self._lanes.setdefault(lane, _Lane(lane, self._lane_threads_max))
-        found.put(job)
+        self._lanes[lane].put((None, function, args, kwargs))
 
 
 IO_POOL = IoPool()

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from spark_replog.ids import KEY
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
 
 _lock = threading.Lock()
 _objects_by_root: dict[str, dict[str, bytes]] = {}
@@ -45,7 +45,7 @@ class MemoryStore:
         """As ``ObjectStore.create``; folders do not exist here."""
         if KEY.fullmatch(key) is None:
             raise refused_key(key, self.url)
-        body = b"".join(pieces_of(data))
+        body = b"".join((data,) if isinstance(data, Buffer) else data)
         with _lock:
             objects = _objects_by_root.setdefault(self.url, {})
             if key in objects:

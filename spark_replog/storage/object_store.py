@@ -90,15 +90,3 @@ def refused_key(key: str, url: str) -> CorruptDataError:
         "`replog store verify`.",
         url=url,
     )
-
-
-def size_bytes_of(data: Buffer | Sequence[Buffer]) -> int:
-    """Return the bytes of a body, or of its pieces."""
-    if isinstance(data, (bytes, bytearray)):
-        return len(data)
-    return data.nbytes if isinstance(data, memoryview) else sum([memoryview(piece).nbytes for piece in data])
-
-
-def pieces_of(data: Buffer | Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return the body's pieces in order."""
-    return (data,) if isinstance(data, (bytes, bytearray, memoryview)) else data

@@ -16,7 +16,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, pieces_of, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
 
 MAP_SIZE_BYTES_MIN = 65536
 """Ranges from this size on are mapped; for smaller ones, page faults cost more than the copy."""
@@ -285,7 +285,7 @@ class PosixStore:
     def _write_temp(
         self, folder_fd: int, above: os.stat_result, temp_name: str, data: Buffer | Sequence[Buffer]
     ) -> None:
-        pieces = [memoryview(piece).cast("B") for piece in pieces_of(data)]
+        pieces = [memoryview(piece).cast("B") for piece in ((data,) if isinstance(data, Buffer) else data)]
         if sum([piece.nbytes for piece in pieces]) >= DIRECT_SIZE_BYTES_MIN and self._is_local_disk():
             fd = open_direct(temp_name, folder_fd)
             if fd is not None and self._fill_temp(fd, above, pieces, write_direct):

@@ -8,7 +8,7 @@ from typing import TypeVar
 from spark_replog.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, ExponentialBackoff
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore, pieces_of, size_bytes_of
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
@@ -21,15 +21,13 @@ _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSE
 
 def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
     view = memoryview(found).cast("B")
-    if view.nbytes != size_bytes_of(pieces):
-        return False
     start = 0
     for piece in pieces:
         part = memoryview(piece).cast("B")
         if view[start : start + part.nbytes] != part:
             return False
         start += part.nbytes
-    return True
+    return start == view.nbytes
 
 
 class RetryingStore:
@@ -76,15 +74,16 @@ class RetryingStore:
             OutcomeUnknownError: no attempt before the deadline showed which bytes the name has.
         """
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
+        pieces = (data,) if isinstance(data, Buffer) else data
+        size_bytes = sum([memoryview(piece).nbytes for piece in pieces])
         failed_count = 0
         unknown: ReplogError | None = None
         while True:
             try:
-                size_bytes = size_bytes_of(data)
                 self.calls.count(self.url, "create", key, size_bytes, body=data, is_retry=failed_count > 0)
                 if self.store.create(key, data, make_parent=make_parent) is CreateOutcome.CREATED:
                     return CreateOutcome.CREATED
-                outcome = self._judge_existing(key, data)
+                outcome = self._judge_existing(key, pieces, size_bytes)
                 if outcome is not None:
                     return outcome
                 unknown = OutcomeUnknownError(
@@ -106,7 +105,7 @@ class RetryingStore:
             if not self._wait(failed_count, deadline_ms):
                 raise self._outcome_unknown(key, unknown) from unknown
             failed_count += 1
-            outcome = self._look(key, data)
+            outcome = self._look(key, pieces, size_bytes)
             if outcome is not None:
                 return outcome
 
@@ -140,26 +139,26 @@ class RetryingStore:
         try:
             found = self.store.get(key, start=start, size_bytes=size_bytes)
         finally:
-            self.calls.count(self.url, "get", key, 0 if found is None else size_bytes_of(found), is_retry=is_retry)
+            found_bytes = 0 if found is None else memoryview(found).nbytes
+            self.calls.count(self.url, "get", key, found_bytes, is_retry=is_retry)
         return found
 
-    def _look(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
+    def _look(self, key: str, pieces: Sequence[Buffer], size_bytes: int) -> CreateOutcome | None:
         """Return whose bytes have the name, before a create is repeated; None: unknown, or the name is free.
 
         Only for a large body: it may not need sending again, and a server may cut the connection in the middle of
         it if the name is taken, so that a repeated create would never get an answer.
         """
-        if size_bytes_of(data) < LOOK_SIZE_BYTES_MIN:
+        if size_bytes < LOOK_SIZE_BYTES_MIN:
             return None
         try:
-            return self._judge_existing(key, data)
+            return self._judge_existing(key, pieces, size_bytes)
         except ReplogError:
             return None
 
-    def _judge_existing(self, key: str, data: Buffer | Sequence[Buffer]) -> CreateOutcome | None:
+    def _judge_existing(self, key: str, pieces: Sequence[Buffer], size_bytes: int) -> CreateOutcome | None:
         """Return whose bytes have the name; None if it is free after all (a delete, a misread 409)."""
-        pieces = pieces_of(data)
-        found = self._get(key, 0, size_bytes_of(pieces) + 1)
+        found = self._get(key, 0, size_bytes + 1)
         if found is None:
             return None
         return CreateOutcome.CREATED if _is_same(found, pieces) else CreateOutcome.EXISTS

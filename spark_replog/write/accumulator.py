@@ -201,7 +201,7 @@ class RecordAccumulator:
         pinned: PinnedBytes,
         now_ms: int,
         record_size_max: int = 0,
-    ) -> RecordHandle:
+    ) -> tuple[BatchResult, int]:
         """Append a slice of N >= 1 records in order; never waits.
 
         Args:
@@ -211,7 +211,7 @@ class RecordAccumulator:
             record_size_max: upper bound of the largest record's bytes; for metrics.
 
         Returns:
-            The handle of the first record.
+            The result of its batch, and the number of its first record there.
 
         Raises:
             ReplogError: REPLOG_PRODUCER_CLOSED, the accumulator is closed.
@@ -232,7 +232,7 @@ class RecordAccumulator:
             batch.record_size_max = max(batch.record_size_max, record_size_max)
         if is_new:
             self._wake_up()
-        return RecordHandle(batch.result, index)
+        return batch.result, index
 
     def ready(self, now_ms: int, *, in_flight_count: int) -> ReadyCheck:
         """Return the destinations worth an object now, and when to ask again.
@@ -303,7 +303,7 @@ class RecordAccumulator:
             while node is not None and idle_count < len(node.queues):
                 node.drain_index %= len(node.queues)
                 queue = node.queues[node.drain_index]
-                batch = queue.head
+                batch = queue.head if queue.batches else None
                 if (
                     batch is None
                     or (batch.backoff_ms and batch.backoff_left_ms(now_ms))
@@ -460,14 +460,6 @@ class RecordAccumulator:
                 queue.columns = None
             self.waiting_count -= len(batches)
         self._abort(batches, error)
-
-    @property
-    def has_undrained(self) -> bool:
-        """Return whether any batch waits."""
-        with self._lock:
-            count = sum(len(queue.batches) for queue in self._queues.values())
-            assert count == self.waiting_count, (count, self.waiting_count)
-            return count > 0
 
     @property
     def has_incomplete(self) -> bool:

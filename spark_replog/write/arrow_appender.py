@@ -27,7 +27,7 @@ from spark_replog.write.buffer_pool import PinnedBytes
 from spark_replog.write.columns import Int64Array, Rows, row_ends
 from spark_replog.write.partitioner import Partitioner, TopicPartitioner
 from spark_replog.write.producer_batch import Destination, PartitionQueue
-from spark_replog.write.record_handle import RecordHandle
+from spark_replog.write.record_handle import BatchResult
 
 SORTED_SLOTS_MIN = 8
 """Fewer slots are looked for one by one, which is quicker than a sort."""
@@ -41,6 +41,8 @@ class SlotRows:
     slots: list[int]
     bounds: list[int]
     """The i-th slot's rows are [bounds[i], bounds[i + 1])."""
+    ends: Int64Array | None = None
+    """Running sum of the rows' bytes, see `row_ends`; None: not known yet."""
 
     def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (slot, start row, end row, bytes): pieces of about ``batch.size``, or all rows of the slot.
@@ -49,8 +51,8 @@ class SlotRows:
             batch_size_bytes: ``batch.size``.
             limit_bytes: ``max.request.size``: no piece of more than one row is larger.
         """
-        bound_ends = row_ends(self.data, np.array(self.bounds)).tolist()
-        ends = None
+        ends = self.ends
+        bound_ends = (row_ends(self.data, np.array(self.bounds)) if ends is None else ends[self.bounds]).tolist()
         for index, slot in enumerate(self.slots):
             start, stop = self.bounds[index], self.bounds[index + 1]
             first_bytes, size_bytes = bound_ends[index], bound_ends[index + 1] - bound_ends[index]
@@ -274,8 +276,8 @@ class ArrowAppender:
         self._queues: dict[int, PartitionQueue] = {}
         """By slot."""
 
-    def append(self, rows: Rows) -> Iterator[tuple[RecordHandle, int]]:
-        """Append N >= 1 rows; yield, for each slice, its first row's handle and its number of rows.
+    def append(self, rows: Rows) -> Iterator[tuple[BatchResult, int, int]]:
+        """Append N >= 1 rows; yield, for each slice, its batch's result, its first row there, and its number of rows.
 
         Rows are appended as the iterator advances, so exhaust it.
 
@@ -290,7 +292,7 @@ class ArrowAppender:
         record_size_max = int(sizes.max())
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
         if slots.lone_slot is not None and is_lean:
-            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(sizes)])
+            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(sizes)], ends)
             yield from self._append_slices(gathered, self._reserve(rows.pinned_bytes), record_size_max)
             self._after_range()
             return
@@ -301,14 +303,14 @@ class ArrowAppender:
 
     def _append_slices(
         self, gathered: SlotRows, pinned: PinnedBytes, record_size_max: int
-    ) -> Iterator[tuple[RecordHandle, int]]:
+    ) -> Iterator[tuple[BatchResult, int, int]]:
         now_ms = self._clock.monotonic_ms()
         limits = self._config.batch_size_bytes, self._config.max_request_size_bytes
         for slot, start, stop, size_bytes in gathered.pieces(*limits):
             queue = self._queues.get(slot) or self._queue(slot)
             records = gathered.data.slice(start, stop - start)
-            handle = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
-            yield handle, stop - start
+            result, index = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
+            yield result, index, stop - start
         pinned.release()
 
     def _queue(self, slot: int) -> PartitionQueue:

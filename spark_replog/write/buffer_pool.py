@@ -165,10 +165,11 @@ class BufferPool:
             self.deallocate(size_bytes)
             raise
 
-    def charge(self, size_bytes: int) -> None:
-        """Count bytes that exist already, without waiting: a copy made to release a larger original."""
+    def charge(self, size_bytes: int) -> PinnedBytes:
+        """Reserve bytes that exist already, without waiting: a copy made to release a larger original."""
         with self._lock:
             self.unallocated_bytes -= size_bytes
+        return PinnedBytes(self, size_bytes)
 
     def deallocate(self, size_bytes: int, buffer: bytearray | None = None) -> None:
         """Give bytes back; works after ``close`` too.

@@ -27,7 +27,7 @@ from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy, free_blocks
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
-from spark_replog.write.buffer_pool import BufferPool, PinnedBytes, trim_row_memory
+from spark_replog.write.buffer_pool import BufferPool, trim_row_memory
 from spark_replog.write.producer_batch import Destination, ProducerBatch, Slice, join_slices, with_headers
 
 
@@ -353,9 +353,8 @@ class ObjectBuilder:
 
     def _own_slice(self, rows: pa.Table, size_bytes: int) -> Slice:
         """Return a copy of the rows in their own memory, counted by the pool."""
-        self._pool.charge(size_bytes)
+        own = self._pool.charge(size_bytes)
         columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in rows.columns]
-        own = PinnedBytes(self._pool, size_bytes)
         own.retain(size_bytes)
         own.release()
         return Slice(pa.RecordBatch.from_arrays(columns, rows.schema.names), size_bytes, own)
@@ -387,7 +386,6 @@ class ObjectBuilder:
 
     def _exchange_memory(self, request: DataRequest) -> None:
         """Count the object's own bytes in place of the records, and release those."""
-        self._pool.charge(request.size_bytes)
-        records, request.memory = request.memory, [PinnedBytes(self._pool, request.size_bytes)]
+        records, request.memory = request.memory, [self._pool.charge(request.size_bytes)]
         for item in records:
             item.release()

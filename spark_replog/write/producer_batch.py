@@ -414,9 +414,8 @@ def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
     if len(slices) == 1 and not slices[0].pinned.is_wasteful:
         return slices[0]
     size_bytes = sum(item.size_bytes for item in slices)
-    pool.charge(size_bytes)
+    own = pool.charge(size_bytes)
     records = _concatenate([item.records for item in slices])
-    own = PinnedBytes(pool, size_bytes)
     own.retain(size_bytes)
     own.release()
     for item in slices:

@@ -55,7 +55,7 @@ from spark_replog.write.data_request import (
 )
 from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport, RootHealth
+from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""
@@ -105,7 +105,7 @@ class Sender:
         """Requests without memory that still await an answer: parked, or with an unanswered put."""
         self._next_sequence = 0
         self._late_after_ms = config.request_timeout_ms // LATE_SHARE
-        self._health = RootHealth()
+        self._health = transport.health
         self._reported_roots: set[BrokerId] = set()
         self._last_run_ms: int | None = None
         self._paused_ms = 0
@@ -136,8 +136,8 @@ class Sender:
         """
         run_ms = self._running_ms(now_ms)
         self._now_ms = now_ms
-        for result in self._transport.poll():
-            self._on_answer(result, run_ms)
+        for result, is_held in self._transport.poll(run_ms):
+            self._on_answer(result, is_held, run_ms)
         if self._delivery is not None:
             for delivered in self._delivery.poll():
                 self._on_delivered(delivered, run_ms)
@@ -238,14 +238,14 @@ class Sender:
 
     # ------------------------------------------------------------------------------------ answers
 
-    def _on_answer(self, result: PutResult, now_ms: int) -> None:
+    def _on_answer(self, result: PutResult, is_held: bool, now_ms: int) -> None:
         request = self._in_flight.get(result.sequence) or self._released[result.sequence]
         request.unanswered_count -= 1
         put = request.puts[result.broker_id]
         is_newest = result.attempt == put.attempt
         if is_newest:
             put.sent_ms = None
-        if self._health.on_answered(result, now_ms):
+        if is_held:
             put.state = PutState.HELD
         elif result.error is None:
             # The root has given an error since: the put counts only once the root is checked.
@@ -309,7 +309,6 @@ class Sender:
                     request.buffers,
                     sequence=request.sequence,
                     attempt=put.attempt,
-                    check_root=self._health.on_sent(put.broker_id),
                     quiet=request.quiet_answers,
                 )
 
@@ -326,21 +325,19 @@ class Sender:
 
     def _judge_copies(self, request: DataRequest, now_ms: int) -> None:
         """Deliver the object if the copies that ``acks`` requires exist, or give it up."""
-        if self._config.acks == -1:
-            self._judge_all(request, now_ms)
-        else:
+        if self._config.acks != -1:
             self._judge_leader(request, now_ms)
+        else:
+            if request.state is RequestState.PUTTING and request.destination.spares:
+                self._put_on_spares(request, now_ms)
+            states = [put.state for put in request.puts.values()]
+            open_count, held_count = states.count(PutState.OPEN), states.count(PutState.HELD)
+            if held_count >= request.required_count:
+                self._deliver(request, now_ms, waits_for_others=open_count > 0)
+            elif held_count + open_count < request.required_count:
+                self._fail(request, too_few_copies(request, self._health.out))
         if request.state in BEFORE_DELIVERY and self._config.acks != 0 and now_ms >= request.expires_ms:
             self._fail(request, expired(request, self._config))
-
-    def _judge_all(self, request: DataRequest, now_ms: int) -> None:
-        if request.state is RequestState.PUTTING and request.destination.spares:
-            self._put_on_spares(request, now_ms)
-        held_count = len(request.holders)
-        if held_count >= request.required_count:
-            self._deliver(request, now_ms, waits_for_others=True)
-        elif held_count + sum(put.state is PutState.OPEN for put in request.puts.values()) < request.required_count:
-            self._fail(request, too_few_copies(request, self._health.out))
 
     def _judge_leader(self, request: DataRequest, now_ms: int) -> None:
         leader = request.destination.leader
@@ -351,10 +348,7 @@ class Sender:
         elif put is not None and put.error is None:
             return  # it may only be slow
         elif request.holders:
-            if self._config.acks == 0:
-                self._deliver(request, now_ms)
-            else:
-                self._deliver(request, now_ms, waits_for_others=True)
+            self._deliver(request, now_ms, waits_for_others=self._config.acks != 0 and not request.is_settled)
         elif is_lost and request.is_settled:
             if self._config.acks == 0:
                 self._drop(request)
@@ -389,13 +383,12 @@ class Sender:
         Args:
             request: has the copies that ``acks`` requires.
             now_ms: the time by which requests are judged.
-            waits_for_others: wait up to ``replica.grace.ms`` for the other copies.
+            waits_for_others: other puts are open: wait up to ``replica.grace.ms`` for their copies.
         """
         if request.state is RequestState.PUTTING:
             request.copied_ms = now_ms
             request.move_to(RequestState.COPIED)
-        is_in_grace = waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms
-        if is_in_grace and not request.is_settled:
+        if waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms:
             return
         if self._delivery is None or not self._waits_for_earlier(request):
             self._hand_over(request, RequestState.DELIVERED)

@@ -164,7 +164,7 @@ class TaskWriter:
         self._accumulator.close()
         while True:
             wait_ms = self._run_sender()
-            if not self._sender.has_open_requests and not self._accumulator.has_undrained:
+            if not self._sender.has_open_requests and not self._accumulator.waiting_count:
                 break
             self._transport.wait(wait_ms)
         self._is_closed = True

@@ -35,6 +35,7 @@ class PutTransport:
 
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers
+        self.health = RootHealth()
         self._answers: deque[PutResult] = deque()
         self._wakes: SimpleQueue[None] = SimpleQueue()
         """Each item ends a ``wait``. An answer is added before its item."""
@@ -47,16 +48,15 @@ class PutTransport:
         *,
         sequence: int,
         attempt: int,
-        check_root: bool,
         quiet: Iterator[object],
     ) -> None:
-        """Start creating the object on one root.
+        """Start creating the object on one root. A root that gave an error before is checked first.
 
         Args:
             key: of the object; every attempt writes the same bytes to it.
-            check_root: read ``replog.json`` first, since this root gave an error before.
             quiet: a success that can take an item from it ends no ``wait``. Shared by an object's puts.
         """
+        check_root = self.health.on_sent(broker_id)
         future = IO_POOL.submit_to(
             self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root, quiet
         )
@@ -66,14 +66,13 @@ class PutTransport:
         """Start deleting an object that no commit message names."""
         return IO_POOL.submit_to(self._brokers.url(broker_id), self._brokers.store(broker_id).delete, key)
 
-    def poll(self) -> list[PutResult]:
-        """Return the answers since the last call, without waiting."""
+    def poll(self, now_ms: int) -> Iterator[tuple[PutResult, bool]]:
+        """Yield each answer since the last call, and whether the root holds the object; never wait."""
         while not self._wakes.empty():
             self._wakes.get_nowait()
-        answers = []
         while self._answers:
-            answers.append(self._answers.popleft())
-        return answers
+            result = self._answers.popleft()
+            yield result, self.health.on_answered(result, now_ms)
 
     def wake(self) -> None:
         """End a ``wait``; called by any thread."""

@@ -83,7 +83,7 @@ class Query:
 def forget_process() -> None:
     """What follows runs in another process of Spark's."""
     cluster._forget_shared()
-    sink._managers.clear()
+    sink.shared_manager.cache_clear()
 
 
 def read(store: Any) -> list[bytes]:

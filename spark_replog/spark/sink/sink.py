@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
-from spark_replog.spark.compat import StreamArrowWriter, freeze_garbage, in_commit_worker, log_lost_time
+from spark_replog.spark.compat import COMMIT_WORKER, StreamArrowWriter, freeze_garbage, is_worker, log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
@@ -43,7 +44,6 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 
-_managers: dict[tuple[int, CoordinatorConfig], ReplicaManager] = {}
 _warned_queries = Once()
 
 
@@ -53,7 +53,7 @@ class StreamWriter(StreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         freeze_garbage()
         self._options = options
-        self._plan = None if in_commit_worker() else _plan_tasks(options)
+        self._plan = None if is_worker(COMMIT_WORKER) else _plan_tasks(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
@@ -275,7 +275,7 @@ def _commit(
         )
         for ledger_id, items in objects.items()
     }
-    manager = _shared_manager(cluster, options.coordinator)
+    manager = shared_manager(cluster, options.coordinator)
     answers = manager.append_records(requests)
     if options.producer.acks != -1:  # this process may end with the commit; without copies its rows are not readable
         manager.await_copies()
@@ -324,13 +324,10 @@ def _topics_of(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], le
     return ",".join(sorted(names)) or "none"
 
 
-def _shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManager:
+@cache
+def shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManager:
     """Return this process's manager of the cluster. Its timers and fetchers serve more than one micro-batch."""
-    key = (id(cluster), config)
-    manager = _managers.get(key)
-    if manager is None:
-        manager = _managers.setdefault(key, ReplicaManager(cluster, config, Upkeep(cluster, config).start))
-    return manager
+    return ReplicaManager(cluster, config, Upkeep(cluster, config).start)
 
 
 def _log_abort(messages: Sequence[WriterCommitMessage | None]) -> None:

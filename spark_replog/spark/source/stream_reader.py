@@ -7,7 +7,7 @@ not obvious follows from one of these facts, which is named next to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,7 +23,6 @@ from spark_replog.spark.compat import (
     ReadAllAvailable,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
-    is_read_all,
 )
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
@@ -137,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group_id is not None:
             self._show(at, self._options.group_id)
         cluster = self._options.store.cluster()
-        is_limited = start is None or not is_read_all(limit)
+        is_limited = start is None or not isinstance(limit, ReadAllAvailable)
         view = (self._view_that_fills(cluster, at) if is_limited else None) or self._look(cluster, at)
         if self._target is not None:
             check_target(self._target, view)
@@ -225,7 +224,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
             cluster = self._options.store.cluster()
-            view = self._see(cluster).require_all()
+            view = view_topics(cluster, self._options.subscription, principal=self._options.principal).require_all()
             lookup = offsets_for_times_of(cluster, view)
             ends = self._options.starting.resolve(view.bounds, lookup, cluster.clock.now_ms())
             self._initial = LogOffset(ends, view.topic_ids, origin=ends)
@@ -257,22 +256,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         A known position is a lower bound: a process that reads fewer roots than the one that returned it must not
         take the difference for data loss.
         """
-        view_ms = cluster.clock.monotonic_ms()
-        view = self._see(cluster, known.topic_ids)
+        view_ms, options = cluster.clock.monotonic_ms(), self._options
+        view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
         for key, end in known.ends.items():
             handle = view.handles.get(key.topic)
             if handle is None or handle.topic_id != known.topic_ids.get(key.topic) or key not in view.bounds:
                 continue
             if view.bounds[key][1] < end:
                 cluster.topic_ledger(handle.ledger_id).refresh(_reaches(handle.topic_id, key, end))
-                view = self._see(cluster, known.topic_ids)
+                view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
                 break
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
         self._view, self._view_ms = view, view_ms
         return view
-
-    def _see(self, cluster: Cluster, known: Iterable[str] = ()) -> LogView:
-        return view_topics(cluster, self._options.subscription, known, principal=self._options.principal)
 
     def _final_ends(self, cluster: Cluster, topic_id: TopicId) -> Mapping[int, int]:
         handle = self._handles.get(topic_id)

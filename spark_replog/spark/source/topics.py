@@ -9,16 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from spark_replog.cluster.authorizer import Authorizer, default_principal
-from spark_replog.cluster.cluster import Cluster, KnownTopics, TopicHandle
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation
-from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
 from spark_replog.logs import Once
@@ -100,23 +98,27 @@ def view_topics(
     """
     handles: dict[str, TopicHandle] = {}
     bounds: dict[TopicPartition, tuple[int, int]] = {}
-    missing: dict[str, NotFoundError] = {}
     trimmed: set[TopicPartition] = set()
-    known_topics: KnownTopics = set(), None
+    unclear: set[str] = set()
+    authorizer = Authorizer(cluster, principal)
     if subscription.pattern is None:
-        known_topics = cluster.refresh_known_topics(subscription.assignment or subscription.topics)
-    names = _readable(cluster, subscription, principal)
-    known_handles = _handles_of(cluster, names)
-    cluster.refresh_other_topics(list(known_handles.values()), known_topics)
-    fresh = {handle.ledger_id for handle in known_handles.values()}
-    for name in names:
+        names = sorted(subscription.assignment or subscription.topics)
+    else:
+        pattern = re.compile(subscription.pattern)
+        every = cluster.topic_names()  # folds the ACLs as well
+        matching = [name for name in every if name not in INTERNAL_TOPICS and pattern.search(name)]
+        names = authorizer.allowed_topics(AclOperation.DESCRIBE, matching)
+    folded, missing = cluster.fold_topics(names, partial(authorizer.require_topic, AclOperation.READ, *names))
+    fresh = {handle.ledger_id for handle in folded.values()}
+    for name, handle in folded.items():
         try:
-            handle, found, cut = _bounds_of(cluster, known_handles.get(name) or cluster.lookup(name), fresh)
+            handle, found, cut, is_unclear = _bounds_of(cluster, handle, fresh)
         except NotFoundError as error:
-            if subscription.pattern is None:  # with a pattern: deleted since, so it no longer matches
-                missing[name] = error
+            missing[name] = error
             continue
         handles[name] = handle
+        if is_unclear:
+            unclear.add(name)
         trimmed.update(TopicPartition(name, partition) for partition in cut)
         wanted = None if subscription.assignment is None else subscription.assignment[name]
         for partition, limits in enumerate(found):
@@ -126,10 +128,11 @@ def view_topics(
         if absent and _reported_absent.is_first((name, *absent)):
             text = "assign names partitions %s of topic '%s', which has %d partitions: they are left out"
             _LOG.warning(text, absent, name, len(found))
+    if subscription.pattern is not None:  # deleted since, so they no longer match
+        missing = {}
     dropped = [name for name in known if name not in handles and name not in missing]
     unsubscribed = frozenset(dropped).intersection(cluster.topic_names()) if dropped else frozenset()
-    unclear = {name for name, handle in handles.items() if cluster.topic_ledger(handle.ledger_id).is_tail_unclear}
-    if cluster.cluster_ledger.is_tail_unclear:
+    if (missing or dropped) and cluster.cluster_ledger.is_tail_unclear:
         unclear |= missing.keys() | set(dropped) - unsubscribed
     return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), frozenset(trimmed))
 
@@ -220,33 +223,11 @@ def _plans(cluster: Cluster, view: LogView, pieces: Iterable[OffsetRange]) -> di
     return plans
 
 
-def _readable(cluster: Cluster, subscription: Subscription, principal: str | None) -> Sequence[str]:
-    """Return the subscribed names; for a pattern, those that the principal may describe."""
-    authorizer = Authorizer(cluster, principal)
-    if subscription.pattern is None:
-        names = sorted(subscription.assignment or subscription.topics)
-    else:
-        pattern = re.compile(subscription.pattern)
-        every = cluster.topic_names()  # folds the ACLs as well
-        found = [name for name in every if name not in INTERNAL_TOPICS and pattern.search(name)]
-        names = authorizer.allowed_topics(AclOperation.DESCRIBE, found)
-    authorizer.require_topic(AclOperation.READ, *names)
-    return names
-
-
-def _handles_of(cluster: Cluster, names: Iterable[str]) -> dict[str, TopicHandle]:
-    """Return the topics that exist."""
-    handles = {}
-    for name in names:
-        with suppress(NotFoundError):  # the caller reports it
-            handles[name] = cluster.lookup(name)
-    return handles
-
-
 def _bounds_of(
     cluster: Cluster, handle: TopicHandle, fresh: set[str]
-) -> tuple[TopicHandle, list[tuple[int, int]], list[int]]:
-    """Return a topic's handle, its partitions' bounds, and the numbers of partitions trimmed by request.
+) -> tuple[TopicHandle, list[tuple[int, int]], list[int], bool]:
+    """Return a topic's handle, its partitions' bounds, the numbers of partitions trimmed by request, and whether its
+    newest entries are unknown.
 
     A recreated topic is looked up again.
     """
@@ -259,8 +240,12 @@ def _bounds_of(
             topic = ledger.state.topics.get(handle.topic_id)
             if topic is not None and not topic.closed:
                 bounds = [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
-                cut = [number for number, item in enumerate(topic.partitions) if _is_trimmed(item)]
-                return handle, bounds, cut
+                cut = [
+                    number
+                    for number, item in enumerate(topic.partitions)
+                    if item.log_start_offset > 0 and item.log_start_reason is LogStartReason.DELETE_RECORDS
+                ]
+                return handle, bounds, cut, ledger.is_tail_unclear
         if not is_last:
             cluster.refresh()
             handle = cluster.lookup(handle.name)
@@ -269,7 +254,3 @@ def _bounds_of(
         f"topic '{handle.name}' was deleted. Create it again, or stop reading it.",
         topic=handle.name,
     )
-
-
-def _is_trimmed(partition: PartitionState) -> bool:
-    return partition.log_start_offset > 0 and partition.log_start_reason is LogStartReason.DELETE_RECORDS

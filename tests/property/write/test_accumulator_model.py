@@ -106,10 +106,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
         size = int(row_ends(rows)[-1])
         self.pool.allocate(size, 0)
         pinned = PinnedBytes(self.pool, size)
-        first = self.it.append(self.queues[partition], rows, size, pinned, self.clock.time_ms)
+        result, first = self.it.append(self.queues[partition], rows, size, pinned, self.clock.time_ms)
         pinned.release()
         for index, number in enumerate(numbers):
-            self.track(number, RecordHandle(first._result, first._index + index))
+            self.track(number, RecordHandle(result, first + index))
         self.waiting[TP[partition]] += numbers
 
     @rule(node=st.sampled_from(NODES))
@@ -237,7 +237,8 @@ class AccumulatorMachine(RuleBasedStateMachine):
         done = self.acknowledged.keys() | self.failed
         assert {number for number, handle in self.handles.items() if handle.done()} == done
         assert self.told == Counter(done)
-        assert self.it.has_undrained == any(self.waiting.values())
+        assert self.it.waiting_count == sum(len(queue.batches) for queue in self.queues)
+        assert bool(self.it.waiting_count) == any(self.waiting.values())
         assert self.it.has_incomplete == (len(done) < len(self.handles))
 
     def teardown(self) -> None:

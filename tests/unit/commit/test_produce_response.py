@@ -6,11 +6,16 @@ import logging
 
 import pytest
 
-from spark_replog.commit.append_request import respond
+from spark_replog.commit.append_request import AppendRequest, ProduceResponse, respond
 from spark_replog.errors import ErrorCode, FencedError, NotFoundError, ReplogError
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, CommandResult, IdentityKind, Outcome, ProducerIdentity
 
 APPEND = Append(ProducerIdentity("query-1", "query-1", 7, "run-1", IdentityKind.STREAM), "User:a", "", 0, ())
+
+
+def answer(result: CommandResult) -> ProduceResponse:
+    return respond(TopicLedgerState("ledger-1"), AppendRequest(APPEND, 0), result, {})
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ APPEND = Append(ProducerIdentity("query-1", "query-1", 7, "run-1", IdentityKind.
     ],
 )
 def test_refusals(outcome: Outcome, code: ErrorCode, kind: type[ReplogError]) -> None:
-    response = respond("ledger-1", APPEND, CommandResult(outcome, {}, "because of this"))
+    response = answer(CommandResult(outcome, {}, "because of this"))
     assert isinstance(response.error, kind)
     assert response.error.code is code
     for part in ("because of this", "query-1", "`7`", "ledger-1"):
@@ -45,12 +50,12 @@ def test_refusals(outcome: Outcome, code: ErrorCode, kind: type[ReplogError]) ->
 )
 def test_successes(caplog: pytest.LogCaptureFixture, outcome: Outcome, detail: str, level: str | None) -> None:
     with caplog.at_level(logging.INFO):
-        response = respond("ledger-1", APPEND, CommandResult(outcome, {}, detail))
+        response = answer(CommandResult(outcome, {}, detail))
     assert response.error is None
     assert [record.levelname for record in caplog.records] == ([level] if level else [])
 
 
 def test_every_outcome_is_either() -> None:
     for outcome in Outcome:
-        response = respond("ledger-1", APPEND, CommandResult(outcome))
+        response = answer(CommandResult(outcome))
         assert (response.error is None) == (outcome in {Outcome.APPLIED, Outcome.DUPLICATE, Outcome.SKIPPED})

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.commit.append_request import respond
+from spark_replog.commit.append_request import AppendRequest, respond
 from spark_replog.errors import ErrorCode
 from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.fold.producer_state import BATCHES_KEPT
@@ -240,7 +240,7 @@ def test_refusals_have_kafkas_codes(kit, first, epoch, kind, code):
         log.entry(ProducerInit("p", "a", 0), ProducerInit("p", "b", 1))
     log.one(sequenced(kit, {0: 1}, 0, epoch=1))
     refused = sequenced(kit, {0: 1}, first, epoch=epoch, kind=kind)
-    error = respond("L", refused, log.one(refused)).error
+    error = respond(log.state, AppendRequest(refused, 0), log.one(refused), {}).error
     assert error is not None and error.code is code
     assert log.ends() == [1, 0]
 

@@ -146,13 +146,13 @@ def test_small_reads_wait_for_a_remote_root_together(roots, make_topic, monkeypa
     for _ in range(3 * PREFETCH_READS_MAX):
         topic.write([(0, [b"x"])])
     arrived = threading.Barrier(PREFETCH_READS_MAX)
-    plain = Fetcher._get
+    plain = roots.store
 
-    def get(*call):
+    def store(broker_id):
         arrived.wait(timeout=60)  # each read waits until as many are under way; else it is broken and raises
-        return plain(*call)
+        return plain(broker_id)
 
-    monkeypatch.setattr(Fetcher, "_get", get)
+    monkeypatch.setattr(roots, "store", store)
     assert sum(batch.num_rows for batch in Fetcher(roots, hedge_ratio=0).fetch(plan(topic))) == 3 * PREFETCH_READS_MAX
 
 

@@ -70,22 +70,23 @@ def test_the_data_source_applies_the_patch_where_it_is_imported(archive):
 
 
 @pytest.mark.parametrize(
-    ("ask", "module"),
+    ("module", "constant"),
     [
-        (compat.in_commit_worker, "pyspark.sql.worker.python_streaming_sink_runner"),
-        (compat.in_push_down_worker, "pyspark.sql.worker.data_source_pushdown_filters"),
+        ("pyspark.sql.worker.python_streaming_sink_runner", compat.COMMIT_WORKER),
+        ("pyspark.sql.worker.data_source_pushdown_filters", compat.PUSH_DOWN_WORKER),
     ],
 )
-def test_workers_are_told_apart_by_their_module(monkeypatch, ask, module):
+def test_workers_are_told_apart_by_their_module(monkeypatch, module, constant):
     monkeypatch.delitem(sys.modules, module, raising=False)
-    assert not ask()
+    assert constant == module
+    assert not compat.is_worker(module)
     monkeypatch.setitem(sys.modules, module, types.ModuleType(module))
-    assert ask(), "started by the daemon"
+    assert compat.is_worker(module), "started by the daemon"
     monkeypatch.delitem(sys.modules, module)
     main = types.ModuleType("__main__")
     main.__spec__ = types.SimpleNamespace(name=module)
     monkeypatch.setitem(sys.modules, "__main__", main)
-    assert ask(), "started by itself"
+    assert compat.is_worker(module), "started by itself"
 
 
 def test_garbage_is_frozen_again_after_imports_only(freezes, monkeypatch):

@@ -15,6 +15,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import ConfigSet, IdentityKind, ProducerIdentity
 from spark_replog.logs import Once
+from spark_replog.spark.compat import COMMIT_WORKER
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.sink import sink
 
@@ -313,7 +314,7 @@ def test_a_batch_over_two_ledgers_names_what_is_decided_and_its_repetition_compl
 
 
 def test_rows_of_a_task_without_a_plan_are_refused_and_not_dropped(writes, monkeypatch):
-    monkeypatch.setattr(sink, "in_commit_worker", lambda: True)
+    monkeypatch.setattr(sink, "is_worker", lambda module: module == COMMIT_WORKER)
     with pytest.raises(ReplogError, match="has rows and no plan") as raised:
         writes.tasks(0, [b"a"], topic="orders")
     assert raised.value.code is ErrorCode.REPLOG_ENVIRONMENT
@@ -354,7 +355,7 @@ def test_what_a_worker_imports_is_out_of_the_collection_from_its_next_call_on(wr
     writer = freezes_again(lambda: source.streamWriter(SCHEMA, False))
     properties = {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", "spark.jobGroup.id": "run"}
     message = freezes_again(lambda: writes._write(writer, 0, [b"a"], properties))
-    monkeypatch.setattr(sink, "in_commit_worker", lambda: True)
+    monkeypatch.setattr(sink, "is_worker", lambda module: module == COMMIT_WORKER)
     freezes_again(lambda: source.streamWriter(SCHEMA, False)).commit([message], 0)
     reader = writes.source.batch(subscribe="orders")
     (task,) = reader.partitions()

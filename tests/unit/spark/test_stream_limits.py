@@ -11,6 +11,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.spark.compat import ReadAllAvailable
 from spark_replog.spark.source import stream_reader
+from spark_replog.storage.retrying_store import RetryingStore
 from tests.unit.spark.support import loses
 
 pytestmark = pytest.mark.case("connector-planned-tasks-deleted-topic")
@@ -192,8 +193,6 @@ def test_a_position_that_the_last_view_does_not_reach_is_looked_for(source, star
 
 
 def test_few_tasks_read_many_partitions_and_each_object_once(source, start_query, monkeypatch):
-    from spark_replog.read.fetcher import Fetcher
-
     source.topic("t", 16)
     for _ in range(3):
         source.write("t", dict.fromkeys(range(16), 4))
@@ -202,8 +201,8 @@ def test_few_tasks_read_many_partitions_and_each_object_once(source, start_query
     tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
     assert len(tasks) == 3
     gets = []
-    get = Fetcher._get
-    monkeypatch.setattr(Fetcher, "_get", lambda self, *which: gets.append(which[1]) or get(self, *which))
+    get = RetryingStore.get
+    monkeypatch.setattr(RetryingStore, "get", lambda self, key, **more: gets.append(key) or get(self, key, **more))
     rows = source.rows(query.reader, tasks)
     assert rows == {f"t-{number}": list(range(12)) for number in range(16)}
     assert len(gets) == 9, "three objects, each once a task"

@@ -158,7 +158,7 @@ def test_of_two_calls_at_once_that_get_no_thread_none_relies_on_the_others(monke
 
 
 def test_a_lock_that_was_held_at_the_fork_stops_no_child():
-    with IO_POOL._lock, warnings.catch_warnings():
+    with IO_POOL._lanes[""]._lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
         if child == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from spark_replog.config import ProducerConfig
@@ -17,7 +18,7 @@ from spark_replog.write.producer_batch import Destination, record_size
 from spark_replog.write.record_handle import RecordHandle
 from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.transport import PutResult
+from spark_replog.write.transport import PutResult, RootHealth
 
 CONFIG = ProducerConfig(
     linger_ms=0, delivery_timeout_ms=1_500, request_timeout_ms=1_000, retry_backoff_ms=10, retry_backoff_max_ms=10
@@ -40,13 +41,16 @@ class FakeTransport:
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
         self.answers: list[PutResult] = []
+        self.health = RootHealth()
 
     def put(self, broker_id: int, key: str, buffers: Any, **more: Any) -> None:
+        more["check_root"] = self.health.on_sent(broker_id)
         self.sent.append({"broker_id": broker_id, "key": key, "body": b"".join(buffers), **more})
 
-    def poll(self) -> list[PutResult]:
-        answers, self.answers = self.answers, []
-        return answers
+    def poll(self, now_ms: int) -> Iterator[tuple[PutResult, bool]]:
+        while self.answers:
+            answer = self.answers.pop(0)
+            yield answer, self.health.on_answered(answer, now_ms)
 
     def answer(self, broker_id: int, error: ReplogError | None = None, *, sequence: int | None = None) -> None:
         """Answer the oldest unanswered put on a root."""

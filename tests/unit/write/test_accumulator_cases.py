@@ -223,7 +223,7 @@ def test_case_19_abort_incomplete(clock: Any) -> None:
         handle.add_done_callback(lambda done: told.append(done.exception(0)))
     setup.it.abort_incomplete(ERROR)
     assert told == [ERROR] * 100
-    assert not setup.it.has_undrained and not setup.it.has_incomplete
+    assert not setup.it.waiting_count and not setup.it.has_incomplete
     assert setup.pool.available_bytes == setup.pool.total_bytes
     with pytest.raises(ReplogError, match="closed"):
         setup.add(0)
@@ -238,7 +238,7 @@ def test_case_20_abort_unsent(clock: Any) -> None:
     assert len(failed) + sum(batch.row_count for batch in drained) == 100
     assert {handle.exception(0) for handle in failed} == {ERROR}
     assert {batch.state for batch in drained} == {BatchState.INCOMPLETE}
-    assert not setup.it.has_undrained and setup.it.has_incomplete
+    assert not setup.it.waiting_count and setup.it.has_incomplete
 
 
 @pytest.mark.case("kafka-21")

@@ -57,8 +57,8 @@ def test_slices_of_one_piece_of_memory_give_it_back_with_the_last_of_them(clock,
     router = RowRouter(plan, config, "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
     appender = ArrowAppender(router, accumulator, config=config, clock=clock)
     batch = pa.RecordBatch.from_pydict({"value": pa.array([b"v" * 484] * 5, pa.binary())})
-    handles = list(appender.append(InputColumns(batch.schema, "orders").normalise(batch, 0)))
-    assert [count for _, count in handles] == [2, 1, 2]
+    slices = list(appender.append(InputColumns(batch.schema, "orders").normalise(batch, 0)))
+    assert [count for *_, count in slices] == [2, 1, 2]
     taken = pool.total_bytes - pool.available_bytes
     (destination,) = accumulator.ready(0, in_flight_count=0).destinations
     drained = [accumulator.drain(destination, 0) for _ in range(3)]

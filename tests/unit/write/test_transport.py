@@ -29,7 +29,7 @@ class Puts:
 
     def put(self, broker_id: int, quiet: Iterator[object]) -> bool:
         """Put the object, and wait for the answer; return whether the root holds it."""
-        self.transport.put(broker_id, KEY, [b"rows"], sequence=0, attempt=1, check_root=False, quiet=quiet)
+        self.transport.put(broker_id, KEY, [b"rows"], sequence=0, attempt=1, quiet=quiet)
         return self.brokers.own_puts.wait(broker_id, KEY)
 
 
@@ -44,9 +44,9 @@ def test_a_copy_that_changes_no_state_does_not_wake_the_sender(puts: Puts) -> No
     assert not puts.ended.wait(0.05)
     assert puts.put(1, quiet)
     assert puts.ended.wait(60)
-    answers = puts.transport.poll()
-    assert sorted(answer.broker_id for answer in answers) == [0, 1] and all(each.error is None for each in answers)
-    assert puts.transport.poll() == []
+    answers = sorted((answer.broker_id, is_held) for answer, is_held in puts.transport.poll(0))
+    assert answers == [(0, True), (1, True)]
+    assert list(puts.transport.poll(0)) == []
 
 
 def test_a_failed_put_wakes_the_sender_and_takes_no_quiet_place(puts: Puts) -> None:
@@ -55,7 +55,7 @@ def test_a_failed_put_wakes_the_sender_and_takes_no_quiet_place(puts: Puts) -> N
     assert other.create(KEY, b"ROWS", make_parent=True) is CreateOutcome.CREATED
     assert not puts.put(0, quiet)
     assert puts.ended.wait(60)
-    assert [answer.error is None for answer in puts.transport.poll()] == [False]
+    assert [is_held for _, is_held in puts.transport.poll(0)] == [False]
     assert list(quiet) == [0]
 
 
@@ -63,7 +63,7 @@ def test_a_wake_ends_one_wait_and_a_poll_takes_it_away(puts: Puts) -> None:
     puts.transport.wake()
     assert puts.ended.wait(60)
     puts.transport.wake()
-    assert puts.transport.poll() == []
+    assert list(puts.transport.poll(0)) == []
     again = threading.Thread(target=puts.wait_once, daemon=True)
     puts.ended.clear()
     again.start()
