@@ -2,7 +2,8 @@
 
 Three local roots, 3 replicas, fsync on, Spark's defaults, two tasks, 1,000 rows a batch. The pairs run
 in turn in one session, several times; the first 30 micro-batches of each run are dropped. Beside replog to replog runs
-replog with one end that does nothing, its garbage frozen: only the sink, only the source.
+replog with one end that does nothing: only the sink, only the source. That end is a Python one, its garbage frozen, or
+Spark's own in the JVM (``rate-micro-batch``, ``noop``).
 
     python -m benchmarks.micro_batch [--batches 70] [--rounds 3] [--dir FOLDER] [--shipped]
         [--conf NAME=VALUE ...] [--cases NAME ...]
@@ -67,6 +68,18 @@ def floor_source(spark: SparkSession, batches: int, freeze: bool) -> DataFrame:
     """Return the source that does nothing, with or without the `gc.freeze()` that replog's workers do."""
     reader = spark.readStream.format("floor").option("rows", ROWS).option("tasks", 2)
     return reader.option("batches", batches).option("freeze", freeze).load()
+
+
+def rate_source(spark: SparkSession) -> DataFrame:
+    """Return the rows of Spark's own source that does nothing, 1,000 a micro-batch."""
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
+    return reader.load().selectExpr("CAST(value AS STRING) AS key", "repeat('x', 100) AS value")
+
+
+def noop_sink(source: DataFrame, checkpoint: Path) -> StreamingQuery:
+    """Start a query into Spark's own sink that does nothing."""
+    writer = source.select("key", "value").writeStream.format("noop")
+    return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
 OPTIONS: dict[str, str] = {}
@@ -176,6 +189,9 @@ def main() -> None:
             "replog": lambda home: replog_sink(replog_source(spark, path), path, home),
             "replog as sink": lambda home: replog_sink(floor_source(spark, batches, True), path, home),
             "replog as source": lambda home: floor_sink(replog_source(spark, path), home, True),
+            "rate to noop": lambda home: noop_sink(rate_source(spark), home),
+            "rate to replog": lambda home: replog_sink(rate_source(spark), path, home),
+            "replog to noop": lambda home: noop_sink(replog_source(spark, path), home),
         }
         cases = {name: cases[name] for name in arguments.cases or cases}
         for number in range(arguments.rounds):
