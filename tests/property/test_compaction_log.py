@@ -44,7 +44,6 @@ class CompactedLog(RuleBasedStateMachine):
         self.start = 0
         self.gone: set[int] = set()
         self.stale: list = []
-        self.pages: dict[str, bytes] = {}
         self.rows_before = paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS
         paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS = 4, 3, 3
 
@@ -80,14 +79,8 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule()
     def page_out(self):
-        """What settled leaves the compactor's memory, as behind a snapshot."""
-        ledger = self.cluster.topic_ledger(self.handle().ledger_id)
-        ledger.refresh()
-        with ledger.lock:
-            frozen = ledger.state.freeze()
-            self.pages.update(frozen.pages)
-            ledger.state.page_cache.load = self.pages.__getitem__
-            ledger.state.adopted(frozen)
+        """What settled leaves the compactor's memory, behind a snapshot."""
+        self.cluster.topic_ledger(self.handle().ledger_id).snapshot(timeout_ms=60_000)
 
     @precondition(lambda self: self.rows and self.policy != "compact")
     @rule(data=st.data())

@@ -544,23 +544,27 @@ class ObjectTable:
                 self.missing.setdefault(broker_id, {})[number] = None
 
     def apply_holders_add(self, command: HoldersAdd) -> CommandResult:
-        """Fold that more brokers hold an object."""
-        object_number = self._number_of(command)
-        if object_number is None:
+        """Fold that more brokers hold an object.
+
+        An object that has no rows and is lacked nowhere gets the result of one that is not there: whether a process
+        remembers it depends on the snapshot that it began with.
+        """
+        number = self._number_of(command)
+        item = None if number is None else self._objects[number]
+        if number is None or item is None or not (item.live_count or self._is_lacked(number)):
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
             return CommandResult(Outcome.INVALID, {}, detail)
-        item = self._objects[object_number]
         added = frozenset(command.broker_ids) - item.holders
         if not added:
             return CommandResult(Outcome.EXISTS, {}, f"object '{item.id.name}' is known to be there")
         item.holders |= added
         item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id in added:
-            self.missing.get(broker_id, {}).pop(object_number, None)
+            self.missing.get(broker_id, {}).pop(number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
             item.partitions, item.sections = {}, ()
             for numbers in self.missing.values() if self.is_exact else ():  # brokers that are no longer replicas
-                numbers.pop(object_number, None)
+                numbers.pop(number, None)
         return OK
 
     def _number_of(self, command: HoldersAdd) -> int | None:

@@ -178,6 +178,8 @@ def test_rows_that_an_unclean_election_cut_hold_nothing_back(kit):
     assert (log.ends(), log.marks()) == ([2], [2])
     # Else an append to another topic of this ledger would wait for ever for rows that are gone.
     assert log.state.stable_index == log.state.applied_index
+    # This process remembers the object, one that begins with a snapshot does not: both answer the same.
+    assert log.one(HoldersAdd(3, 0, 0, (2,))).outcome is Outcome.INVALID
 
 
 @pytest.mark.case("kafka-118b")
