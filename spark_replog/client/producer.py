@@ -28,6 +28,7 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
+from spark_replog.config.producer import INLINE_BYTES_REMOTE
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, stays_in_process
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
@@ -39,7 +40,7 @@ from spark_replog.write.columns import ROW_OVERHEAD_BYTES
 from spark_replog.write.data_request import ObjectBuilder
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
 from spark_replog.write.partitioner import StickyPartitioner, make_partitioner
-from spark_replog.write.producer_batch import Headers, PartitionQueue, record_size
+from spark_replog.write.producer_batch import Destination, Headers, PartitionQueue, record_size
 from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
 from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences
@@ -119,6 +120,7 @@ class Producer:
         builder = ObjectBuilder(
             plan, self._pool, query_id=new_id(), batch_id=0, task_id=0,
             folded=lambda ledger_id: cluster.topic_ledger(ledger_id).state.applied_index,
+            inline_room=None if transactional_id else partial(_inline_room, cluster, client.inline_max_bytes),
         )  # fmt: skip
         self._metadata = ProducerMetadata(cluster, self._accumulator, builder, settings, clock, random_source)
         self._upkeep = Upkeep(cluster, settings.coordinator)
@@ -625,6 +627,22 @@ def _make_accumulator(
         random_source=random_source,
         sequences=sequences,
     )
+
+
+def _inline_room(cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int) -> int:
+    """Return how many bytes a ledger's next entry may carry: `inline.max.bytes`, or 0 where copies would be missing.
+
+    An entry is on a majority of the metadata roots when it is decided. So these must be as many as acks=all requires,
+    and the rows' replicas must be among the metadata roots.
+    """
+    brokers = cluster.brokers
+    roots = brokers.metadata_broker_ids
+    if limit_bytes is None:
+        limit_bytes = INLINE_BYTES_REMOTE if brokers.are_remote(roots) else 0
+    is_enough = required_count <= len(roots) // 2 + 1
+    if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
+        return 0
+    return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes)
 
 
 def checked_partition(partition: object) -> int:

@@ -34,12 +34,15 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE
 from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import (
     Append,
     CommandResult,
+    DataObject,
+    FeatureSet,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -255,6 +258,7 @@ class AppendJudge:
         if judgement.outcome is not Outcome.APPLIED:
             result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return Verdict(Phase.SETTLING, append, result=result, refused=refused)
+        append = held_by_ledger(state, append)
         if request.after_sequence is not None:
             self._check_place(state, request.after_sequence)
         if request.required_acks == -1:
@@ -289,7 +293,8 @@ class AppendJudge:
             objects = tuple(replace(item, holders=known.holders(item.id, item.holders)) for item in objects)
             commands, leaving = self._side_commands(state, departed)
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
-        return Verdict(Phase.SETTLING, append, (*commands, encode_command(decided)), refused=refused, leaving=leaving)
+        commands = (*commands, *append_commands(state, decided))
+        return Verdict(Phase.SETTLING, append, commands, refused=refused, leaving=leaving)
 
     def _check_place(self, state: TopicLedgerState, after: int) -> None:
         """Refuse an append that does not follow the one that its writer saw; its ENTRY is decided on this very fold."""
@@ -434,6 +439,31 @@ class AppendJudge:
             log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
             away=departed or "none seen by this commit",
         )
+
+
+def append_commands(state: TopicLedgerState, append: Append) -> tuple[bytes, ...]:
+    """Return the commands that decide an append on a fold: the append last."""
+    encoded = encode_command(append)
+    if state.feature_level < FEATURE_LEVEL_INLINE and any(item.inline for item in append.objects):
+        return encode_command(FeatureSet(FEATURE_LEVEL_INLINE)), encoded
+    return (encoded,)
+
+
+def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
+    """Return an append whose inline objects are held by all replicas of their partitions: the ledger holds their bytes.
+
+    As the fold judges it: from here on nothing waits for copies of them, and none is made.
+    """
+    if not any(item.inline for item in append.objects):
+        return append
+    topics = state.topics
+
+    def replicas(item: DataObject) -> frozenset[BrokerId]:
+        found = (topics[each.topic_id].partitions[each.partition].replicas for each in item.sections)
+        return frozenset().union(*found)
+
+    objects = [replace(item, holders=replicas(item)) if item.inline else item for item in append.objects]
+    return replace(append, objects=tuple(objects))
 
 
 def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKey]) -> dict[PartitionKey, ReplogError]:

@@ -99,9 +99,21 @@ class ProducerConfig:
         object.__setattr__(self, "batch_size_bytes", max(1, self.batch_size_bytes))  # 0 means no batching, as in Kafka
 
 
+INLINE_BYTES_REMOTE = 4096
+"""About twelve rows of 100 bytes. A larger object costs little more for its own call."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What only a plain ``Producer`` reads."""
+
+    inline_max_bytes: int | None = setting(
+        None,
+        "Rows that are sent together and take at most this many bytes go into the ledger's entry itself, without a "
+        "data object: one call less. 0: none do. Not set: 4096 where no metadata root is on a local disk or in memory, "
+        "else 0. An older release refuses a ledger with such an entry.",
+        maximum=64 * 1024,
+    )
 
     client_id: str = setting(
         "", "A name recorded with each append. Empty: producer-1, producer-2 and so on.", kafka=SAME

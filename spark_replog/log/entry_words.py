@@ -137,10 +137,12 @@ def _append_words(append: Append, topic_names: Mapping[TopicId, str]) -> str:
 
 def _objects(objects: tuple[DataObject, ...]) -> str:
     size_bytes = sum(item.size_bytes for item in objects)
-    holders = sorted({broker_id for item in objects for broker_id in item.holders})
-    return (
-        f"{len(objects)} object{'' if len(objects) == 1 else 's'} of {size_bytes:,} bytes on brokers {_list(holders)}"
-    )
+    holders = sorted({broker_id for item in objects for broker_id in item.holders if not item.inline})
+    inline_count = sum(bool(item.inline) for item in objects)
+    where = [f"on brokers {_list(holders)}"] if holders or not inline_count else []
+    if inline_count:
+        where.append("inline" if inline_count == len(objects) else f"{inline_count} inline")
+    return f"{len(objects)} object{'' if len(objects) == 1 else 's'} of {size_bytes:,} bytes {', '.join(where)}"
 
 
 def _group_words(command: GroupRecords) -> str:

@@ -68,10 +68,14 @@ class DataObject:
     after_index: int = field(default=-1, compare=False)
     """An entry of the ledger that was decided before the first put began, -1: none is known. Not stored: with it the
     commit knows which holders may have lost their disk since (ADR 8)."""
+    inline: bytes = b""
+    """The object's bytes, if the entry itself carries them: then no root has a file, and the ledger holds it for every
+    replica (ADR 29). Only in appends."""
 
     def __setstate__(self, state: Sequence[object]) -> None:
-        """Accept a pickle of an older release's task, which lacks the last field."""
-        for each, value in zip(fields(self), (*state, -1), strict=False):
+        """Accept a pickle of an older release's task, which lacks the last fields."""
+        later = (-1, b"")[max(0, len(state) - 6) :]
+        for each, value in zip(fields(self), (*state, *later), strict=True):
             object.__setattr__(self, each.name, value)
 
 
@@ -391,7 +395,8 @@ class TopicUnpublish:
 class FeatureSet:
     """Raises a ledger's feature level; releases that do not know it refuse the ledger. In both kinds of ledger.
 
-    Level 2: later commands are judged by the rules of this release, and snapshots may follow.
+    Level 2: later commands are judged by the rules of this release, and snapshots may follow. Level 3: appends may
+    carry the bytes of small objects.
     """
 
     level: int

@@ -45,6 +45,7 @@ from spark_replog.maintenance.segment_writer import (
     compactable,
     make_run,
     plan_compaction,
+    plan_inline,
     slices_of,
 )
 from spark_replog.read.fetcher import Fetcher
@@ -353,6 +354,19 @@ class Compactor:
             assert command is not None  # no row was dropped
             report.count(run, command, self.decide(run.ledger_id, command))
             on_progress(report)
+        return report
+
+    def move_inline(self, ledger: Ledger[TopicLedgerState]) -> CompactionReport:
+        """Move inline rows of a ledger into data objects on every replica, so that it has room for others.
+
+        Raises:
+            ReplogError: the ledger or a root does not answer: the rows stay where they are.
+        """
+        report = CompactionReport()
+        for run in ledger.ask(lambda state: plan_inline(state, limits_of)):
+            command = self._writer.rewrite(run)
+            assert command is not None  # no row was dropped
+            report.count(run, command, self.decide(run.ledger_id, command))
         return report
 
     def _rewrite(

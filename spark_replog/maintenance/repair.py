@@ -623,4 +623,5 @@ def _live_sections(state: TopicLedgerState) -> list[tuple[tuple[BrokerId, ...], 
         (partition.replicas, section)
         for topic, number, partition in live_partitions(state)
         for section in state.sections(topic.topic_id, number, partition.log_start_offset, partition.log_end_offset)
+        if not section.object.inline
     ]

@@ -190,12 +190,15 @@ def _sections(topic_id: TopicId, state: TopicLedgerState) -> list[SectionRef]:
 
 
 def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef]]]:
+    """Yield the objects that are files, with their live sections; the scrub of journals proves the inline ones."""
     found: dict[tuple[LedgerId, ObjectId], tuple[ObjectRef, list[SectionRef]]] = {}
     handles = [cluster.lookup(name, is_folded=True) for name in cluster.topic_names()]
     cluster.refresh_topics(handles)
     for handle in handles:
         ledger, _ = cluster.folded_topic(handle)
         for section in ledger.ask(partial(_sections, handle.topic_id)):
+            if section.object.inline:
+                continue
             key = (section.object.ledger_id, section.object.id)
             found.setdefault(key, (section.object, []))[1].append(section)
     yield from found.values()

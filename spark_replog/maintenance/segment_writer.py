@@ -7,7 +7,7 @@ Its memory is that of the object as it is stored and a few sections.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -141,6 +141,28 @@ def plan_compaction(
                 open_offset = kept[0].base_offset if open_offset is None else open_offset
         if last:
             cursors[number] = last[0].base_offset if open_offset is None else open_offset
+    return runs
+
+
+def plan_inline(
+    state: TopicLedgerState, limits: Callable[[dict[str, str]], CompactionLimits], *, sections_min: int = SECTIONS_MIN
+) -> list[CompactionRun]:
+    """Return the runs that move inline rows of a ledger into data objects, of partitions where it saves calls.
+
+    Call it under the ledger's lock. Once the rows are moved, the ledger has room for others.
+
+    Args:
+        limits: returns those of a topic with the given settings.
+        sections_min: a partition with rows in fewer inline objects is left alone.
+    """
+    runs = []
+    for (topic_id, number), (object_count, first_offset) in state.inline_spans().items():
+        topic = state.topics[topic_id]
+        if topic.closed or object_count < sections_min:
+            continue
+        sections = compactable(state, topic_id, number, first_offset)
+        stretches = _stretches([each for each in sections if each.object.inline], limits(topic.config))
+        runs += [make_run(state, topic_id, number, each) for each in stretches if len(each) >= min(2, sections_min)]
     return runs
 
 

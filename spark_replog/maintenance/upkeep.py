@@ -1,4 +1,4 @@
-"""What keeps a ledger from growing, a bounded part at a time: retention, generations, garbage.
+"""What keeps a ledger from growing, a bounded part at a time: retention, generations, garbage, inline rows.
 
 Commits do it in the background, ``replog coordinator run`` in its rounds; any number of processes may.
 """
@@ -15,11 +15,17 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile, Why
 from spark_replog.storage.paths import data_folder
 
 _log = logging.getLogger(__name__)
+INLINE_ROOM_BYTES_MIN = INLINE_BYTES_MAX // 2
+"""With less room, inline rows are moved into data objects."""
+MOVE_PAUSE_MS = 1_000
+"""Between two looks for inline rows to move: where no partition has enough of them, more looks would not help."""
 DELETES_MAX = 2_000
 """Of one run, on one root and of either kind; the next commit continues."""
 
@@ -35,6 +41,8 @@ class Upkeep:
         self._cluster = cluster
         self._config = config or cluster.config
         self._next_ms: dict[LedgerId, int] = {}
+        self._move_ms: dict[LedgerId, int] = {}
+        self._compactor = Compactor(cluster)
         self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
         self._emptied: set[LedgerId] = set()
         self._runs = BackgroundRuns(self.run)
@@ -71,16 +79,25 @@ class Upkeep:
             config, clock_ms = self._config, self._cluster.clock.now_ms()
             now_ms = self._cluster.retention_now_ms()
             decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
+            if ledger.state.inline_room_bytes < INLINE_ROOM_BYTES_MIN:
+                self._compactor.move_inline(ledger)
             self._collect_deleted()
             ledger.collect()
         except ReplogError as error:
             _log.warning("retention of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
 
     def _take_turn(self, ledger: Ledger[TopicLedgerState]) -> bool:
-        """Return whether a run is due. A full generation does not wait: its folder must not grow on."""
+        """Return whether a run is due. A full generation does not wait: its folder must not grow on.
+
+        Nor do inline rows: without room for them each small send costs one call more.
+        """
         now_ms = self._cluster.clock.monotonic_ms()
         with ledger.lock:
             is_full = ledger.state.generation_object_count >= GENERATION_OBJECTS_MAX
+            room_bytes = ledger.state.inline_room_bytes
+        if room_bytes < INLINE_ROOM_BYTES_MIN and now_ms >= self._move_ms.get(ledger.ledger_id, 0):
+            self._move_ms[ledger.ledger_id] = now_ms + MOVE_PAUSE_MS
+            is_full = True
         if not is_full and now_ms < self._next_ms.get(ledger.ledger_id, 0):
             return False
         self._next_ms[ledger.ledger_id] = now_ms + self._config.log_retention_check_interval_ms

@@ -301,6 +301,8 @@ class Fetcher:
         return sections, None
 
     def _start(self, read: _Read) -> None:
+        if read.slices[0].object.inline:
+            return  # the plan brought its bytes
         holders = self._holders(read.slices[0])
         if not holders:
             return
@@ -350,13 +352,15 @@ class Fetcher:
         size_bytes = read.end_byte - read.start_byte
         problem: Exception | None = None
         buffer: Buffer | None = None
-        if read.broker_id < 0:
+        item = read.slices[0].object
+        if item.inline:
+            buffer = memoryview(item.inline)[read.start_byte : read.end_byte]
+        elif read.broker_id < 0:
             problem = _absent(read.slices[0], "no broker of this store is known to hold it")
         try:
             if read.future is not None:
                 buffer = self._result(read, read.future)
-            elif problem is None:
-                item = read.slices[0].object
+            elif problem is None and buffer is None:
                 key = data_key(item.ledger_id, *item.id)
                 buffer = self._brokers.store(read.broker_id).get(key, start=read.start_byte, size_bytes=size_bytes)
         except (ReplogError, OSError) as error:
@@ -371,6 +375,8 @@ class Fetcher:
             try:
                 batches = _decode(piece, view, read.start_byte)
             except ReplogError as error:
+                if item.inline:
+                    raise  # there is no other copy to try
                 batches = self._read_elsewhere(piece, read.broker_id, error)
             yield piece, batches
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -124,6 +124,7 @@ class BrokerSet:
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
         """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
+        self._near_ids = frozenset(each.broker_id for each in brokers if scheme_of(each.url) in ("file", "memory"))
         self.stores: dict[BrokerId, ObjectStore] = {}
         """Stores opened so far; tests put faulty ones here."""
         self._opened: dict[BrokerId, RootFile] = {}
@@ -132,6 +133,10 @@ class BrokerSet:
         self._clock: Clock = SYSTEM_CLOCK
         self.own_puts = OwnPuts()
         """Objects that this process has put or is putting, so that catching up does not write them again."""
+
+    def are_remote(self, broker_ids: Iterable[BrokerId]) -> bool:
+        """Return whether each call to one of these roots goes over a network, as far as their URLs tell."""
+        return self._near_ids.isdisjoint(broker_ids)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (

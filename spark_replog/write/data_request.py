@@ -138,6 +138,8 @@ class DataRequest:
     created_ms: int
     topic_ids: dict[str, TopicId]
     """Ids of its rows' topics, by name."""
+    inline: bytes = b""
+    """The bytes of its sections, if the ledger's entry carries them: then the object is put on no root."""
     after_index: int = -1
     """See ``DataObject``."""
     puts: dict[BrokerId, Put] = field(default_factory=dict)
@@ -177,6 +179,11 @@ class DataRequest:
 
     def to_data_object(self) -> DataObject:
         """Return the object as an append names it."""
+        if self.inline:
+            first = self.sections[0].start_byte
+            sections = tuple(item._replace(start_byte=item.start_byte - first) for item in self.sections)
+            size_bytes, nowhere = len(self.inline), frozenset[BrokerId]()
+            return DataObject(self.id, size_bytes, self.has_headers, nowhere, sections, inline=self.inline)
         return DataObject(
             id=self.id,
             size_bytes=self.size_bytes,
@@ -240,6 +247,8 @@ class ObjectBuilder:
         batch_id: micro-batch.
         task_id: Spark partition id of the task.
         folded: returns the index of a ledger's last entry that this process knows; None: taken from the plan.
+        inline_room: returns how many bytes of an object with this destination and so many required copies the ledger's
+            entry may carry; None: never any.
     """
 
     def __init__(
@@ -251,7 +260,9 @@ class ObjectBuilder:
         batch_id: int,
         task_id: int,
         folded: Callable[[LedgerId], int] | None = None,
+        inline_room: Callable[[Destination, int], int] | None = None,
     ) -> None:
+        self._inline_room = inline_room
         self.plan = plan
         """Replaced by the sender's owner when it fetches newer metadata."""
         self._pool = pool
@@ -297,6 +308,11 @@ class ObjectBuilder:
             topic_ids=topic_ids,
             after_index=self._folded(destination.ledger_id),
         )
+        if is_small and self._inline_room is not None:
+            first, last = encoded.sections[0], encoded.sections[-1]
+            start, end = first.start_byte, last.start_byte + last.size_bytes
+            if end - start <= self._inline_room(destination, request.required_count):
+                request.inline = b"".join(encoded.buffers)[start:end]
         if encoded.size_bytes >= DIRECT_SIZE_BYTES_MIN and len(destination.brokers) > 1:
             copy = AlignedCopy(encoded.buffers)
             request.buffers = copy.buffers

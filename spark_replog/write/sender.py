@@ -214,7 +214,8 @@ class Sender:
         self._next_sequence += 1
         if self._config.acks == -1:
             request.quiet_answers = iter(range(request.required_count - 1))
-        request.puts = {broker_id: Put(broker_id) for broker_id in self._targets(request, now_ms)}
+        targets = () if request.inline else self._targets(request, now_ms)
+        request.puts = {broker_id: Put(broker_id) for broker_id in targets}
         self._in_flight[request.sequence] = request
         if self._keeps_order:
             self._accumulator.mute(request.topic_partitions)
@@ -324,8 +325,10 @@ class Sender:
             self._on_error(put, error, now_ms)
 
     def _judge_copies(self, request: DataRequest, now_ms: int) -> None:
-        """Deliver the object if the copies that ``acks`` requires exist, or give it up."""
-        if self._config.acks != -1:
+        """Deliver the object if the copies that ``acks`` requires exist or it is inline, or give it up."""
+        if request.inline:
+            self._deliver(request, now_ms)
+        elif self._config.acks != -1:
             self._judge_leader(request, now_ms)
         else:
             if request.state is RequestState.PUTTING and request.destination.spares:

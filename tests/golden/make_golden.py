@@ -79,6 +79,7 @@ def entries() -> dict[str, list[c.Command]]:
         "entry_groups": group_commands(),
         "entry_producers": producer_commands(),
         "entry_access": access_commands(),
+        "entry_inline": inline_commands(),
     }
 
 
@@ -121,6 +122,22 @@ def producer_commands() -> list[c.Command]:
         c.ProducerInit("till-1", TOPIC, 3),
         c.SequencedAppend(named, "User:a", "producer-1", 1_700_000_000_000, (item,), batches(3, 2**31 - 1, 0)),
         c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (item,), batches(0, 17, 17)),
+    ]
+
+
+def inline_commands() -> list[c.Command]:
+    """Return appends that carry the bytes of objects: one beside an object that is a file."""
+    sections = (c.Section(TOPIC, 1, 3, 0, 20, 7, 1_000, 1_002), c.Section(TOPIC, 4, 2, 20, 12, 9, 1_001, 1_001))
+    carried = c.DataObject(
+        ObjectId(2, f"12345678-0-0-{LEDGER}.arrow"), 32, True, frozenset({0, 1, 2}), sections, inline=bytes(range(32))
+    )
+    stored = c.DataObject(ObjectId(2, f"12345678-0-1-{LEDGER}.arrow"), 700, False, frozenset({0, 2}), sections[:1])
+    random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", c.IdentityKind.ONE_SHOT)
+    batches = (c.BatchSequence(TOPIC, 1, 0, 17, 3), c.BatchSequence(TOPIC, 4, 0, 17, 2))
+    return [
+        c.FeatureSet(3),
+        c.Append(random, "User:a", "", 1_700_000_000_000, (carried, stored)),
+        c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (carried,), batches),
     ]
 
 
@@ -187,6 +204,8 @@ def plain(value: Any) -> Any:
         rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.compare and f.name != "id"}
         if not value.has_offsets:  # as before there were such objects
             del rest["has_offsets"]
+        if not value.inline:
+            del rest["inline"]
         return {"DataObject": {**value.id._asdict(), **rest}}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from spark_replog.log.model import (
     BrokerRegister,
     ClusterConfigSet,
     DataObject,
+    FeatureSet,
     IdentityKind,
     IsrChange,
     LedgerRegister,
@@ -40,7 +42,9 @@ LEDGER, TOPIC = "fedcba9876543210" * 2, "0123456789abcdef" * 2
 def meaning(topics, cluster):
     """What the states say, as JSON can hold it."""
     partitions = topics.topics[TOPIC].partitions
-    return {
+    refs = [row.object for p in range(len(partitions)) for row in topics.sections(TOPIC, p, 0, 999)]
+    inline = {each.id.name: each.inline.hex() for each in refs if each.inline}
+    return ({"inline": inline} if inline else {}) | {
         "cluster": [cluster.topics, cluster.ledgers, cluster.config, [each.url for each in cluster.brokers.values()]],
         "index": topics.applied_index,
         "bounds": [each.bounds for each in partitions],
@@ -101,6 +105,10 @@ def write(folder):
         sections = tuple(Section(TOPIC, p, 2 + p, 100 * p, 90, 2**31 + number, number, number + 5) for p in range(2))
         holders = frozenset({0, 1} if number != 31 else {0})
         item = DataObject(ObjectId(0, f"o-{number}"), 200, number % 2 == 1, holders, sections[: 1 + number % 2])
+        if number in (3, 38):
+            entry(topics, FeatureSet(3))
+            inline = bytes(range(number, number + 200))
+            item = replace(item, id=ObjectId(0, f"i-{number}"), holders=frozenset(), inline=inline)
         entry(topics, Append(ProducerIdentity("q", "q", number, "r", IdentityKind.STREAM), "u", "c", number, (item,)))
         if number % 6 == 5:
             frozen = topics.freeze()

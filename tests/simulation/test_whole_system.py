@@ -30,7 +30,7 @@ from spark_replog.log.model import OK, CommandResult, SnapshotCommit
 from spark_replog.maintenance import compaction
 from spark_replog.snapshot import DecidedSnapshot
 from tests.simulation import whole_checks, whole_jobs
-from tests.simulation.whole_run import FOUND, run, schedule_of, shrunk, violation_of
+from tests.simulation.whole_run import FOUND, has_inline, run, schedule_of, shrunk, violation_of
 from tests.simulation.whole_system import Rules
 
 CHUNK_COUNT = 20
@@ -98,7 +98,10 @@ def test_nothing_is_lost_or_twice_whatever_is_deleted_meanwhile(request: pytest.
             "unclean elections": 0.01,
             "rebuilt roots": 0.3,
         }
-        few = {what: done[what] for what, number in least.items() if done[what] < number * len(seeds)}
+        least = {what: number * len(seeds) for what, number in least.items()}
+        inline_count = sum(map(has_inline, seeds))
+        least |= {"sends acknowledged": 1.0 * inline_count, "moved": 0.1 * inline_count}
+        few = {what: done[what] for what, number in least.items() if done[what] < number}
         assert not few, f"too seldom in {len(seeds)} schedules to show anything (by chance, if they are few): {few}"
 
 
@@ -312,6 +315,40 @@ def fences_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(producer_state, "_judge_partition", lambda *_: None)
 
 
+def forgets_inline_rows(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot's pages take inline objects too: their bytes are gone."""
+    real = ObjectTable.leave_to_pages
+
+    def leave(table: ObjectTable, below: int, changed_before: int, *rest: Any) -> None:
+        for number in [each for each in table.inline_numbers if each < below]:
+            table.drop_inline(number)
+        real(table, below, changed_before, *rest)
+
+    patch.setattr(ObjectTable, "leave_to_pages", leave)
+
+
+def drops_inline_rows_early(patch: pytest.MonkeyPatch) -> None:
+    """The rows of one partition moved: those of the other partitions in the object are gone."""
+    real = ObjectTable._leave
+
+    def leave(table: ObjectTable, number: int, partition: PartitionState) -> None:
+        real(table, number, partition)
+        table.drop_inline(number)
+
+    patch.setattr(ObjectTable, "_leave", leave)
+
+
+def snapshot_without_inline_rows(patch: pytest.MonkeyPatch) -> None:
+    real = ObjectTable.read_inline
+
+    def read(table: ObjectTable, reader: Any) -> None:
+        real(table, reader)
+        for number in list(table.inline_numbers):
+            table.drop_inline(number)
+
+    patch.setattr(ObjectTable, "read_inline", read)
+
+
 def attribute(owner: Any, name: str, value: Any) -> Patch:
     """Replace one function."""
     return lambda patch: patch.setattr(owner, name, value)
@@ -352,6 +389,9 @@ VARIANTS: dict[str, tuple[Rules, Patch]] = {
     "rows go to a deleted topic": (Rules(), takes_deleted),
     "programs are forgotten before the floor passes them": (Rules(), forgets_programs),
     "an unclean leader keeps rows that it lacks": (Rules(), attribute(ObjectTable, "end_of", _log_end)),
+    "a snapshot's pages take inline rows": (Rules(), forgets_inline_rows),
+    "inline rows go with the first partition that leaves": (Rules(), drops_inline_rows_early),
+    "a snapshot loses inline rows": (Rules(), snapshot_without_inline_rows),
     "what was put before a loss counts after the rebuild": (Rules(), attribute(TopicLedgerState, "doubtful", _nobody)),
 }
 

@@ -130,7 +130,7 @@ class Checker:
                 live.add(section.object.id)
                 if section.object.id not in self._live:
                     self._written.setdefault(place, {}).update(self.rows_of(section))
-                for broker_id in section.object.holders:
+                for broker_id in section.object.holders if not section.object.inline else ():
                     if not self._holds(broker_id, section.object.id):
                         raise Violation(f"I10 broker {broker_id} lacks {section.object.id}, which entry {index} names")
                 if section.base_offset < partition.high_watermark and not section.object.holders.issuperset(
@@ -242,7 +242,7 @@ class Checker:
         """Look whether every broker has what the log says that it has."""
         for place, _ in self.partitions():
             for section in self.sections(place):
-                for broker_id in section.object.holders:
+                for broker_id in section.object.holders if not section.object.inline else ():
                     if not self._holds(broker_id, section.object.id):
                         raise Violation(f"I10 broker {broker_id} is whole again, and lacks {section.object.id}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from spark_replog.client.transactions import claim_producer
 from spark_replog.commit.failover import failover_commands
@@ -34,12 +35,13 @@ from spark_replog.log.model import (
 from spark_replog.storage.paths import data_key
 from tests.simulation import whole_jobs
 from tests.simulation.whole_checks import Place, Row, Violation
-from tests.simulation.whole_jobs import commit, put_rows
+from tests.simulation.whole_jobs import carry_rows, commit, put_rows
 from tests.simulation.whole_system import BROKERS, DELETED, LEDGER, RISKY, SHORT, Job, Lost, Process, World
 
 _TRIES = 12
 _TRANSACTIONAL_ID, _GROUP = "t", "g"
 _Rows = dict[Place, list[Row]]
+_Put = Callable[[World, Process, _Rows], Job]
 
 
 # -- producers --------------------------------------------------------------------------------------
@@ -59,10 +61,11 @@ def _draw_rows(world: World, me: Process, batch: str) -> _Rows:
 
 
 def _make_append(  # type: ignore[misc]
-    world: World, me: Process, identity: ProducerIdentity, epoch: int, rows: _Rows, sequences: dict[Place, int]
-) -> Job:
+    world: World, me: Process, identity: ProducerIdentity, epoch: int, rows: _Rows, sequences: dict[Place, int],
+    put: _Put = put_rows,
+) -> Job:  # fmt: skip
     """Put rows and return their append, with the next sequences of its producer."""
-    items = yield from put_rows(world, me, rows)
+    items = yield from put(world, me, rows)
     batches = []
     for place, some in rows.items():
         first = sequences.get(place, 0)
@@ -71,7 +74,7 @@ def _make_append(  # type: ignore[misc]
     return SequencedAppend(identity, "User:s", "", me.clock_ms, items, tuple(batches))
 
 
-def produce(world: World, me: Process) -> Job:
+def produce(world: World, me: Process, put: _Put = put_rows) -> Job:
     """An idempotent producer sends one append after the other; a request that lay in between comes once more."""
     name = f"i{world.next_unique()}"
     identity = ProducerIdentity(name, name, 0, "", IdentityKind.ONE_SHOT)
@@ -79,7 +82,7 @@ def produce(world: World, me: Process) -> Job:
     sent: list[tuple[SequencedAppend, _Rows]] = []
     for number in range(3):
         rows = _draw_rows(world, me, f"{name}/{number}")
-        sent.append(((yield from _make_append(world, me, identity, 0, rows, sequences)), rows))
+        sent.append(((yield from _make_append(world, me, identity, 0, rows, sequences, put)), rows))
         late = world.rng.choice(sent)
         for append, its_rows in (sent[-1], late) if world.rng.random() < 0.3 else sent[-1:]:
             outcome = yield from _commit_until_answered(world, me, append, its_rows)
@@ -88,6 +91,7 @@ def produce(world: World, me: Process) -> Job:
             if outcome is not Outcome.DUPLICATE:
                 return  # below the floor, or the topic is gone: the program is told
             world.checker.count("sequenced acknowledged")
+            world.checker.count("sends acknowledged", put is carry_rows)
 
 
 def _commit_until_answered(world: World, me: Process, append: SequencedAppend, rows: _Rows) -> Job:  # type: ignore[misc]
@@ -248,6 +252,8 @@ def rebuild(world: World, me: Process) -> Job:
     yield
     gone: set[ObjectId] = set()
     for section in me.ask(_live_sections):
+        if section.object.inline:
+            continue
         item = section.object.id
         if any(world.holds(each, item) for each in BROKERS):
             world.keys[broker_id].add(data_key(LEDGER, *item))
@@ -299,6 +305,11 @@ JOBS: Mapping[str, Callable[[World, Process], Job]] = {
     "elect": elect,
     "rebuild": rebuild,
 }
+INLINE_JOBS: Mapping[str, Callable[[World, Process], Job]] = {
+    "send": partial(produce, put=carry_rows),
+    "move": whole_jobs.move,
+}
+"""Jobs of some schedules only: the others are what they were before inline rows."""
 WEIGHTS = {
     "write": 18, "read": 10, "compact": 8, "clean": 6, "retain": 1, "trim": 0.5, "floor": 1, "collect": 5,
     "snapshot": 5, "pages": 3, "catch_up": 9, "fail_over": 2.5, "outage": 2, "clock": 0.7, "restart": 1,

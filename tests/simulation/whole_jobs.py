@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.commit.append_judge import AppendJudge, Settling, leader_epochs
+from spark_replog.commit.append_judge import AppendJudge, Settling, append_commands, held_by_ledger, leader_epochs
 from spark_replog.commit.append_request import SUCCESSES, AppendRequest
 from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.retention import decide_upkeep, raise_floor
@@ -35,7 +35,14 @@ from spark_replog.log.model import (
 )
 from spark_replog.maintenance.compaction import Compactor, KeyColumns, find_replaced, limits_of, plan_cleaning
 from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile
-from spark_replog.maintenance.segment_writer import CompactionRun, plan_compaction, replacement, slices_of
+from spark_replog.maintenance.segment_writer import (
+    CompactionLimits,
+    CompactionRun,
+    plan_compaction,
+    plan_inline,
+    replacement,
+    slices_of,
+)
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from tests.simulation.whole_checks import Place, Row, Violation
 from tests.simulation.whole_system import (
@@ -113,15 +120,32 @@ def put_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Job:
     return tuple(items)
 
 
+def carry_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Job:  # type: ignore[misc]
+    """Return an inline object with a section per partition, as a plain producer makes it: no broker gets a file."""
+    if world.rng.random() < 0.7:
+        me.refresh()
+    item, content, sections = ObjectId(me.state.generation, f"send{world.next_unique()}.arrow"), {}, []
+    for place, some in rows.items():
+        start = sum(each.size_bytes for each in sections)
+        content[start] = tuple((None, row) for row in some)
+        sections.append(Section(*place, len(some), start, 8 * len(some), 0, world.now_ms, world.now_ms))
+    inline = b"%08d" % world.next_unique() * sum(map(len, rows.values()))
+    world.content[item], world.carried[item] = content, inline
+    if world.rng.random() < 0.3:
+        yield
+    return (DataObject(item, len(inline), False, frozenset(), tuple(sections), inline=inline),)
+
+
 def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[Row]]) -> Job:  # type: ignore[misc]
     """Propose until the answer is there and every in-sync replica has the rows; return what the fold refused with."""
-    is_judged, encoded = world.rng.random() < 0.5, encode_command(append)
+    is_judged = world.rng.random() < 0.5
     judge = AppendJudge(LEDGER, AppendRequest(append, 0, -1), _ANYBODY, _NO_CLOCK)
 
-    def propose(state: TopicLedgerState) -> bytes | None:
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
         sure = judge.known.doubt(state, append)
         if sure is not append:
             sure = replace(append, objects=tuple(_looked_at(world, judge, item) for item in sure.objects))
+        sure = held_by_ledger(state, sure)
         is_led = all(
             s.topic_id not in state.topics or state.topics[s.topic_id].partitions[s.partition].leader in item.holders
             for item in sure.objects
@@ -130,7 +154,7 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
         is_refused = is_judged and state.judge(append).outcome is not Outcome.APPLIED
         if is_refused or not is_led:
             return None
-        return encoded if sure is append else encode_command(sure)
+        return append_commands(state, sure)
 
     for _ in range(_ATTEMPTS):
         try:
@@ -260,7 +284,7 @@ def compact(world: World, me: Process) -> Job:
     """Small objects become large ones."""
     topic_id = world.rng.choice((DELETED, DELETED, COMPACTED))
     me.refresh()
-    limits = limits_of(me.state.topics[topic_id].config)._replace(span_max_ms=None)
+    limits = _any_span(me.state.topics[topic_id].config)
     runs = me.ask(lambda state: plan_compaction(state, topic_id, limits, sections_min=2))
     for run in runs[:2]:
         yield
@@ -268,6 +292,21 @@ def compact(world: World, me: Process) -> Job:
         result = Compactor(world.cluster_of(me)).decide(LEDGER, command)
         if result is not None:
             world.checker.count("replaced" if result.outcome is Outcome.APPLIED else "replace refused")
+
+
+def move(world: World, me: Process) -> Job:
+    """Inline rows move into data objects."""
+    me.refresh()
+    for run in me.ask(lambda state: plan_inline(state, _any_span, sections_min=1)):
+        yield
+        command = yield from _rewrite(world, run, np.empty(0, np.int64), has_offsets=False)
+        result = Compactor(world.cluster_of(me)).decide(LEDGER, command)
+        if result is not None:
+            world.checker.count("moved" if result.outcome is Outcome.APPLIED else "move refused")
+
+
+def _any_span(config: dict[str, str]) -> CompactionLimits:
+    return limits_of(config)._replace(span_max_ms=None)
 
 
 def clean(world: World, me: Process) -> Job:

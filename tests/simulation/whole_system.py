@@ -218,6 +218,7 @@ class World:
     outage: set[int] = field(default_factory=set)
     lost: int | None = None
     loss_no: int = 0
+    carried: dict[ObjectId, bytes] = field(default_factory=dict)
     checkpoints: dict[str, int] = field(default_factory=dict)
     unique: int = 0
 
@@ -295,9 +296,12 @@ class World:
         """
         item = part.object.id
         found = [each for each in BROKERS if self.holds(each, item)]
-        if not found:
+        if part.object.inline:
+            if part.object.inline != self.carried[item]:
+                raise Violation(f"{item} has other bytes than the entry that carried it")
+        elif not found:
             return None
-        if self.away.issuperset(found):
+        elif self.away.issuperset(found):
             self.check_root(found[0])
         stored = self.content[item][part.start_byte]
         rows = [(part.base_offset + at if offset is None else offset, row) for at, (offset, row) in enumerate(stored)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
@@ -92,6 +93,7 @@ _OBJECT_HEADERS = 0x01
 _OBJECT_SHORT_NAME = 0x02
 _OBJECT_DASHED_UUID = 0x04
 _OBJECT_OFFSETS = 0x08
+_OBJECT_INLINE = 0x10
 _FLAG_SAME_INCARNATION = 0x80
 _SHORT_NAME = re.compile(
     r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-"
@@ -132,8 +134,14 @@ def encode_append(writer: Writer, append: Append) -> None:
         _encode_sections(writer, item.sections, topic_numbers, base_ms)
 
 
-def decode_append(reader: Reader, batches: tuple[BatchSequence, ...] | None = None) -> Append:
-    """Read an append's body; with batches it is a sequenced append's."""
+def decode_append(
+    reader: Reader, batches: tuple[BatchSequence, ...] | None = None, *, may_carry: bool = False
+) -> Append:
+    """Read an append's body; with batches it is a sequenced append's.
+
+    Args:
+        may_carry: whether its objects may carry their bytes: in version 2 of the command.
+    """
     flags = reader.byte()
     kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
     producer_id = reader.text()
@@ -144,7 +152,8 @@ def decode_append(reader: Reader, batches: tuple[BatchSequence, ...] | None = No
     holder_sets = [frozenset(ids) for ids in id_lists]
     if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
         raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
-    objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
+    tables = (prefix, holder_sets, topics, base_ms)
+    objects = tuple(_decode_object(reader, *tables, may_carry=may_carry) for _ in range(reader.count()))
     if batches is None:
         return Append(identity, principal, client_id, append_time_ms, objects)
     return SequencedAppend(identity, principal, client_id, append_time_ms, objects, batches)
@@ -161,8 +170,8 @@ def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
     encode_append(writer, append)
 
 
-def decode_sequenced_append(reader: Reader) -> Append:
-    """Read a sequenced append's body."""
+def decode_sequenced_append(reader: Reader, *, may_carry: bool = False) -> Append:
+    """Read a sequenced append's body; `may_carry`: see `decode_append`."""
     topics = _TOPIC_IDS.read(reader)
     count = reader.row_count()
     columns = reader.columns(5, count)
@@ -171,7 +180,7 @@ def decode_sequenced_append(reader: Reader) -> Append:
     if count and (max(max(column) for column in columns) >= SEQUENCE_COUNT or min(columns[4]) < 1):
         raise corrupt("a batch has no rows, or a number above 2**31 - 1")
     batches = tuple(BatchSequence(topics[number], *fields) for number, *fields in zip(*columns, strict=True))
-    return decode_append(reader, batches)
+    return decode_append(reader, batches, may_carry=may_carry)
 
 
 def encode_replace(writer: Writer, command: Replace) -> None:
@@ -223,6 +232,7 @@ def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number:
         | (_OBJECT_OFFSETS if item.has_offsets else 0)
         | (_OBJECT_SHORT_NAME if short else 0)
         | (_OBJECT_DASHED_UUID if short and dashed else 0)
+        | (_OBJECT_INLINE if item.inline else 0)
     )
     if short and match is not None:
         writer.uint(int(match["task"]))
@@ -230,11 +240,19 @@ def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number:
     else:
         writer.text(item.id.name)
     _OBJECT_TAIL.write(writer, (item.id.generation, item.size_bytes, holder_number))
+    if item.inline:
+        BYTES.write(writer, item.inline)
     writer.uint(len(item.sections))
 
 
 def _decode_object(
-    reader: Reader, prefix: str, holder_sets: list[frozenset[int]], topics: list[str], base_ms: int
+    reader: Reader,
+    prefix: str,
+    holder_sets: list[frozenset[int]],
+    topics: list[str],
+    base_ms: int,
+    *,
+    may_carry: bool = False,
 ) -> DataObject:
     flags = reader.byte()
     if flags & _OBJECT_SHORT_NAME:
@@ -249,7 +267,11 @@ def _decode_object(
         raise corrupt(f"object {name!r} of generation {generation} with {size_bytes} bytes cannot exist")
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")
+    inline = bytes(BYTES.read(reader)) if may_carry and flags & _OBJECT_INLINE else b""
     sections = _decode_sections(reader, reader.row_count(), topics, base_ms)
+    end = sections[-1].start_byte + sections[-1].size_bytes if inline and sections else 0
+    if inline and (len(inline) != size_bytes or end > size_bytes):
+        raise corrupt(f"object {name!r} of {size_bytes} bytes carries {len(inline)} bytes for sections up to {end}")
     return DataObject(
         ObjectId(generation, name),
         size_bytes,
@@ -257,6 +279,7 @@ def _decode_object(
         holder_sets[holder_number],
         sections,
         bool(flags & _OBJECT_OFFSETS),
+        inline=inline,
     )
 
 
@@ -312,6 +335,8 @@ ENTRY_FORMAT_VERSION = 1
 COMMAND_FORMAT_VERSION = 1
 _NEWER_VERSIONS: dict[type, int] = {FeatureSet: 2}
 """The version of these commands, with the same fields: releases without feature levels stop at it in every ledger."""
+CARRYING_FORMAT_VERSION = 2
+"""Of appends that carry the bytes of objects: releases that do not know this stop there."""
 
 
 def encode_entry(commands: Sequence[bytes]) -> bytes:
@@ -382,7 +407,10 @@ def encode_command(command: Command) -> bytes:
     type_id, kind = _BY_COMMAND[type(command)]
     writer = Writer()
     writer.byte(type_id)
-    writer.byte(_NEWER_VERSIONS.get(type(command), COMMAND_FORMAT_VERSION))
+    if isinstance(command, Append) and any(item.inline for item in command.objects):
+        writer.byte(CARRYING_FORMAT_VERSION)
+    else:
+        writer.byte(_NEWER_VERSIONS.get(type(command), COMMAND_FORMAT_VERSION))
     kind.write(writer, command)
     return bytes(writer.data)
 
@@ -402,7 +430,11 @@ def decode_command(data: bytes) -> Command:
     reader = Reader(data)
     type_id, version = reader.byte(), reader.byte()
     made, kind = _BY_TYPE.get(type_id, (None, None))
-    if made is None or kind is None or version not in (COMMAND_FORMAT_VERSION, _NEWER_VERSIONS.get(made)):
+    if version == CARRYING_FORMAT_VERSION and type_id in _CARRYING:
+        kind = _CARRYING[type_id]
+    elif made is None or version not in (COMMAND_FORMAT_VERSION, _NEWER_VERSIONS.get(made)):
+        kind = None
+    if kind is None:
         raise UnsupportedFormatError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"ledger command type {type_id} version {version} is unknown to this release."
@@ -525,3 +557,7 @@ _CODECS = (
 # Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
 _BY_COMMAND = {made: (type_id, kind) for type_id, made, kind in _CODECS}
 _BY_TYPE = {type_id: (made, kind) for type_id, made, kind in _CODECS}
+_CARRYING = {
+    1: Kind(encode_append, partial(decode_append, may_carry=True)),
+    76: Kind(encode_sequenced_append, partial(decode_sequenced_append, may_carry=True)),
+}

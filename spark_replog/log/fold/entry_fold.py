@@ -14,8 +14,12 @@ from spark_replog.log.model import OK, Command, CommandResult, FeatureSet, Outco
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 
 LOGGER = logging.getLogger(__name__)
-FEATURE_LEVEL_MAX = 2
-"""Highest feature level that this release understands, and raises a ledger to before it writes anything else there."""
+FEATURE_LEVEL_MAX = 3
+"""Highest feature level that this release understands."""
+FEATURE_LEVEL_BASE = 2
+"""This release raises a ledger to it before it writes anything else there."""
+FEATURE_LEVEL_INLINE = 3
+"""Raised by the first entry that carries an inline object, so that older releases can read stores without any."""
 _HEADER = fields(TEXT, UINT)
 _FEATURE = fields(UINT, UINT)
 Apply = Callable[[Any, int, int], CommandResult]
@@ -38,7 +42,7 @@ class EntryFold:
         snapshot: the last decided snapshot.
         load_page: returns the bytes of a page; set by the ledger.
         feature_level: 1, or the level that the ledger was raised to.
-        feature_index: the entry that raised it, -1 if none did or it is not known.
+        feature_index: the entry that raised it first, -1 if none did or it is not known.
     """
 
     _part: SnapshotPart
@@ -62,7 +66,7 @@ class EntryFold:
 
     def encode_feature_set(self) -> bytes | None:
         """Return the command that makes older releases refuse the ledger; None once it is applied."""
-        return None if self.feature_level == FEATURE_LEVEL_MAX else encode_command(FeatureSet(FEATURE_LEVEL_MAX))
+        return None if self.feature_level >= FEATURE_LEVEL_BASE else encode_command(FeatureSet(FEATURE_LEVEL_BASE))
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.
@@ -98,6 +102,12 @@ class EntryFold:
         """Write the last part of a head; heads of the first releases with snapshots lack it."""
         _FEATURE.write(writer, (self.feature_level, self.feature_index + 1))
 
+    def _read_feature(self, reader: Reader) -> None:
+        """Read what `_write_feature` wrote."""
+        level, raised_count = (FEATURE_LEVEL_BASE, 0) if reader.is_at_end else _FEATURE.read(reader)
+        self._check_level(level)
+        self._set_feature(level, raised_count - 1)
+
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Replace the state by that of a head, in place: completely, or not at all.
 
@@ -113,9 +123,7 @@ class EntryFold:
                 raise damaged(f"it is of ledger {name}")
             fresh.applied_index = entry_count - 1
             fresh._read(reader)
-            level, raised_count = (FEATURE_LEVEL_MAX, 0) if reader.is_at_end else _FEATURE.read(reader)
-            self._check_level(level)
-            fresh._set_feature(level, raised_count - 1)
+            fresh._read_feature(reader)
             reader.finish()
             hint = hint_of(head)
             if hint is not None:
@@ -175,7 +183,9 @@ class EntryFold:
             )
 
     def _set_feature(self, level: int, index: int) -> None:
-        self.feature_level, self.feature_index = level, index
+        if self.feature_level == 1:
+            self.feature_index = index
+        self.feature_level = level
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
         if command.base_no != self.snapshot.no:

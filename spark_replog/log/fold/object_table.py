@@ -19,7 +19,7 @@ import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.snapshot import BASE, ObjectColumn, PageKind, Rows, damaged
-from spark_replog.log.codec.wire import BROKER_ID, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
+from spark_replog.log.codec.wire import BROKER_ID, BYTES, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
 from spark_replog.log.fold.paged_table import ObjectPages
 from spark_replog.log.fold.partition_state import (
     TIMESTAMP_CREATE_TIME,
@@ -58,6 +58,13 @@ class RecentWrites(NamedTuple):
     copy_count: int = 0
 
 
+class InlineSpan(NamedTuple):
+    """The inline objects that a partition has rows in."""
+
+    object_count: int
+    first_offset: int
+
+
 class ObjectPlace(NamedTuple):
     """Where an object was named, and when its append was folded."""
 
@@ -82,8 +89,11 @@ class LogObject:
     changed_index: int = 0
     """The entry that changed it last: its row in a page is older."""
     # Kept only while a replica lacks the object: which partitions need it for which offsets, and how to check a copy.
+    # The partitions also of an inline object: its bytes are dropped with the last of them.
     partitions: dict[PartitionState, tuple[int, int]] = field(default_factory=dict)
     sections: tuple[Section, ...] = ()
+    inline: bytes = b""
+    """Its bytes, if an entry carried them and a partition still has rows in them."""
 
 
 @dataclass(slots=True)
@@ -111,6 +121,11 @@ _LACKED = list_of(UINT, list_of(UINT, UINT, UINT), list_of(TEXT, UINT, UINT, UIN
 _MISSING = map_of(BROKER_ID, _NUMBERS)
 _UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
 _HAS_HEADERS, _HAS_OFFSETS = 1, 2
+_INLINE = list_of(UINT, BYTES)
+
+INLINE_BYTES_MAX = 256 * 1024
+"""Of objects that a ledger carries at one time: each process that folds it keeps them in memory, and each head of a
+snapshot holds them. Writers look before they append, so several at once may pass it by one append each."""
 
 DROPPED_MAX = 100_000
 """About 15 MB; an object that falls out is found below the floor."""
@@ -120,8 +135,11 @@ SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 class ObjectTable:
     """All data objects of one topic ledger, numbered in the order of the log.
 
-    In memory are those that changed since they were written to pages, or that a replica lacks: memory grows with
-    missing copies, not with age.
+    In memory are those that changed since they were written to pages, that a replica lacks, or that are inline: memory
+    grows with missing copies, not with age.
+
+    An inline object has no file. The ledger holds it for every replica of its partitions, so its holders always include
+    them.
 
     Attributes:
         pages: the other objects.
@@ -129,6 +147,8 @@ class ObjectTable:
         paged_below: objects of lower numbers may be in pages.
         now_ms: time of the last append.
         missing: broker -> the objects that it lacks and one of its partitions needs, oldest first.
+        inline_numbers: the inline objects, oldest first.
+        inline_bytes: of all of them.
         unstable: the appends that are not on every in-sync replica yet, and those after them, oldest first.
         dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
             garbage collection, which finds the others below the floor.
@@ -145,6 +165,8 @@ class ObjectTable:
         self.next_number = 0
         self._numbers: dict[tuple[int, int, int], int] = {}
         self.missing: dict[BrokerId, dict[int, None]] = {}
+        self.inline_numbers: dict[int, None] = {}
+        self.inline_bytes = 0
         self.unstable: deque[Unstable] = deque()
         self._removed: list[int] = []  # objects of sections that left memory and may come back with the frozen pages
         self.dropped: dict[ObjectId, int] = {}
@@ -159,9 +181,12 @@ class ObjectTable:
 
     @property
     def open_numbers(self) -> frozenset[int]:
-        """Return the objects that stay in memory: a replica lacks them."""
-        lacked = {number for numbers in self.missing.values() for number in numbers}
-        return frozenset(lacked.union(number for number, item in self._objects.items() if item.partitions))
+        """Return the objects that stay in memory: a replica lacks them, or they are inline."""
+        return frozenset(self._watched().union(number for number, item in self._objects.items() if item.partitions))
+
+    def _watched(self) -> set[int]:
+        """Return the objects whose partitions are kept."""
+        return {number for numbers in self.missing.values() for number in numbers}.union(self.inline_numbers)
 
     def many(self, numbers: Collection[int]) -> dict[int, LogObject]:
         """Return objects by number, those in pages too."""
@@ -297,9 +322,43 @@ class ObjectTable:
             pending.undo = list(undo)
             self.unstable.append(pending)
 
+    def write_inline(self, writer: Writer) -> None:
+        """Write the bytes of inline objects to a snapshot."""
+        _INLINE.write(writer, [(number, self._objects[number].inline) for number in self.inline_numbers])
+
+    def read_inline(self, reader: Reader) -> None:
+        """Read what `write_inline` wrote, after `read_open`."""
+        for number, inline in _INLINE.read(reader):
+            if number not in self._objects or not inline:
+                raise damaged(f"inline object {number} is missing")
+            self._carry(number, bytes(inline))
+
+    def _carry(self, number: int, inline: bytes) -> None:
+        self._objects[number].inline = inline
+        self.inline_numbers[number] = None
+        self.inline_bytes += len(inline)
+
+    def drop_inline(self, number: int) -> None:
+        """Drop an object's bytes, if it is inline: no partition has rows in it."""
+        if number in self.inline_numbers:
+            del self.inline_numbers[number]
+            item = self._objects[number]
+            self.inline_bytes -= len(item.inline)
+            item.inline = b""
+
+    def inline_spans(self) -> dict[PartitionState, InlineSpan]:
+        """Return the partitions with rows in inline objects."""
+        found: dict[PartitionState, InlineSpan] = {}
+        for number in self.inline_numbers:
+            for partition, (base, _) in self._objects[number].partitions.items():
+                known = found.get(partition, InlineSpan(0, base))
+                found[partition] = InlineSpan(known.object_count + 1, min(known.first_offset, base))
+        return found
+
     def ref(self, item: LogObject) -> ObjectRef:
         """Return the object as a reader needs it."""
-        return ObjectRef(self._ledger_id, item.id, item.size_bytes, item.has_headers, item.holders, item.has_offsets)
+        flags = item.has_headers, item.holders, item.has_offsets, item.inline
+        return ObjectRef(self._ledger_id, item.id, item.size_bytes, *flags)
 
     def partitions_lacking(self, broker_id: BrokerId) -> set[PartitionState]:
         """Return the partitions that have rows in an object that the broker lacks."""
@@ -350,10 +409,14 @@ class ObjectTable:
         added = LogObject(*fields, len(spans))
         self._keep(number, added)
         lacking = {b for replicas in {partition.replicas for partition, *_ in spans} for b in replicas} - item.holders
-        if lacking:
-            added.sections = item.sections
+        if item.inline:
+            added.holders |= lacking
+            self._carry(number, item.inline)
+        if lacking or item.inline:
             for partition, base, end in spans:
                 added.partitions[partition] = (added.partitions.get(partition, (base, end))[0], end)
+        if lacking and not item.inline:
+            added.sections = item.sections
             for broker_id in lacking:
                 self.missing.setdefault(broker_id, {})[number] = None
         return added
@@ -378,7 +441,7 @@ class ObjectTable:
 
         The rows of an object follow each other in a partition, so the rest of them does, too, or is on both sides.
         """
-        for number in {number for numbers in self.missing.values() for number in numbers}:
+        for number in self._watched():
             item = self._objects[number]
             if partition not in item.partitions:
                 continue
@@ -399,6 +462,8 @@ class ObjectTable:
         for broker_id, numbers in self.missing.items():
             if not any(broker_id in each.replicas for each in item.partitions):
                 numbers.pop(number, None)
+        if not item.partitions:
+            self.drop_inline(number)
 
     def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
         """End the append begun: note its offsets, and how to undo the change to its producer."""
@@ -423,7 +488,7 @@ class ObjectTable:
         self.count_off(numbers)
 
     def _leave_below(self, partition: PartitionState, end_offset: int) -> None:
-        for number in {number for lacking in self.missing.values() for number in lacking}:
+        for number in self._watched():
             if self._objects[number].partitions.get(partition, (0, end_offset + 1))[1] <= end_offset:
                 self._leave(number, partition)
 
@@ -465,6 +530,7 @@ class ObjectTable:
         return bool(self.unstable) and number >> ORDINAL_BITS >= self.unstable[0].index
 
     def _forget(self, number: int) -> None:
+        self.drop_inline(number)
         del self._numbers[self._objects.pop(number).place[:3]]
         for numbers in self.missing.values():
             numbers.pop(number, None)
@@ -537,6 +603,9 @@ class ObjectTable:
             lacking = set(partition.replicas) - item.holders
             if not lacking:
                 continue
+            if item.inline:
+                item.holders |= lacking
+                continue
             if number not in self._objects:
                 self._keep(number, item)
             item.partitions.setdefault(partition, spans[number])
@@ -555,7 +624,7 @@ class ObjectTable:
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
             return CommandResult(Outcome.INVALID, {}, detail)
         added = frozenset(command.broker_ids) - item.holders
-        if not added:
+        if not added or item.inline:
             return CommandResult(Outcome.EXISTS, {}, f"object '{item.id.name}' is known to be there")
         item.holders |= added
         item.changed_index = self.next_number >> ORDINAL_BITS

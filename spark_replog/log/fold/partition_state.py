@@ -173,6 +173,8 @@ class ObjectRef(NamedTuple):
     holders: frozenset[BrokerId]
     has_offsets: bool = False
     """Whether the rows store their offsets: a segment with gaps."""
+    inline: bytes = b""
+    """The object's bytes, if the ledger holds them: then there is no file."""
 
 
 class SectionRef(NamedTuple):

@@ -13,13 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_replog.errors import ErrorCode
-from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
 from spark_replog.log.codec.wire import ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
-from spark_replog.log.fold.entry_fold import EntryFold
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE, EntryFold
 from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_hint, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import (
+    INLINE_BYTES_MAX,
+    InlineSpan,
     MissingCopy,
     ObjectPlace,
     ObjectTable,
@@ -391,7 +393,7 @@ class TopicLedgerState(EntryFold):
             if all(len(refs) == count for refs in found.values()):
                 break
             items = self._objects.many(some)
-            for item in map(items.__getitem__, some):
+            for item in [items[number] for number in some if not items[number].inline]:
                 for broker_id in item.holders & found.keys():
                     if len(found[broker_id]) < count:
                         found[broker_id].append(self._objects.ref(item))
@@ -497,9 +499,30 @@ class TopicLedgerState(EntryFold):
         super()._set_feature(level, index)
         self._objects.is_exact = level > 1
 
+    def _write_feature(self, writer: Writer) -> None:
+        super()._write_feature(writer)
+        if self.feature_level >= FEATURE_LEVEL_INLINE:
+            self._objects.write_inline(writer)
+
+    def _read_feature(self, reader: Reader) -> None:
+        super()._read_feature(reader)
+        if self.feature_level >= FEATURE_LEVEL_INLINE:
+            self._objects.read_inline(reader)
+
+    @property
+    def inline_room_bytes(self) -> int:
+        """Return how many bytes the ledger takes into entries now; see `INLINE_BYTES_MAX`."""
+        return max(0, INLINE_BYTES_MAX - self._objects.inline_bytes)
+
+    def inline_spans(self) -> dict[PartitionKey, InlineSpan]:
+        """Return the partitions with rows in inline objects."""
+        spans = self._objects.inline_spans()
+        return {key: spans[each] for key, each in self._partitions.items() if each in spans}
+
     def _apply_feature_set(self, command: FeatureSet, index: int) -> CommandResult:
+        was_exact = self._objects.is_exact
         result = super()._apply_feature_set(command, index)
-        if result.outcome is Outcome.APPLIED:
+        if result.outcome is Outcome.APPLIED and not was_exact:
             self._objects.forget_gone(self._topics.every_partition())
         return result
 
@@ -513,6 +536,8 @@ class TopicLedgerState(EntryFold):
         judgement = self.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
+        if self.feature_level < FEATURE_LEVEL_INLINE and any(item.inline for item in append.objects):
+            return CommandResult(Outcome.INVALID, {}, f"an object is inline at feature level {self.feature_level}")
         is_earlier = self._append_time.observe(append.append_time_ms)
         now_ms = self._objects.now_ms = self._append_time.now_ms
         if is_earlier:
@@ -549,7 +574,7 @@ class TopicLedgerState(EntryFold):
 
     def _add_object(self, item: DataObject, place: ObjectPlace) -> None:
         object_number = self._objects.next_number
-        self.generation_object_count += item.id.generation == self.generation
+        self.generation_object_count += item.id.generation == self.generation and not item.inline
         spans = []
         for section in item.sections:
             partition = self._partitions[section.topic_id, section.partition]
