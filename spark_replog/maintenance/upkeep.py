@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 INLINE_ROOM_BYTES_MIN = INLINE_BYTES_MAX // 2
 """With less room, inline rows are moved into data objects."""
 MOVE_PAUSE_MS = 1_000
-"""Between two looks for inline rows to move: where no partition has enough of them, more looks would not help."""
+"""After a look that found no inline rows to move: another one at once would not help."""
 DELETES_MAX = 2_000
 """Of one run, on one root and of either kind; the next commit continues."""
 
@@ -41,23 +41,29 @@ class Upkeep:
         self._cluster = cluster
         self._config = config or cluster.config
         self._next_ms: dict[LedgerId, int] = {}
-        self._move_ms: dict[LedgerId, int] = {}
-        self._compactor = Compactor(cluster)
+        self._next_move_ms: dict[LedgerId, int] = {}
         self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
         self._emptied: set[LedgerId] = set()
         self._runs = BackgroundRuns(self.run)
+        self._moves = BackgroundRuns(self._move_inline)
 
     def start(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Begin a run in the background, if one is due: every ``log.retention.check.interval.ms``."""
+        """Begin a run in the background, if one is due: every ``log.retention.check.interval.ms``.
+
+        Inline rows do not wait for it: without room for them each small send costs one call more.
+        """
+        if self._is_crowded(ledger):
+            self._moves.start(ledger)
         if self._take_turn(ledger):
             self._runs.start(ledger)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait for the runs in the background; return whether none is left."""
-        return self._runs.wait(timeout_ms)
+        return self._moves.wait(timeout_ms) and self._runs.wait(timeout_ms)
 
     def run_if_due(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Make a run now, if one is due, and write the snapshot that commits have left out."""
+        self._move_inline(ledger)
         if self._take_turn(ledger):
             self.run(ledger)
             try:
@@ -79,25 +85,35 @@ class Upkeep:
             config, clock_ms = self._config, self._cluster.clock.now_ms()
             now_ms = self._cluster.retention_now_ms()
             decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
-            if ledger.state.inline_room_bytes < INLINE_ROOM_BYTES_MIN:
-                self._compactor.move_inline(ledger)
             self._collect_deleted()
             ledger.collect()
         except ReplogError as error:
             _log.warning("retention of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
 
-    def _take_turn(self, ledger: Ledger[TopicLedgerState]) -> bool:
-        """Return whether a run is due. A full generation does not wait: its folder must not grow on.
+    def _is_crowded(self, ledger: Ledger[TopicLedgerState]) -> bool:
+        """Return whether inline rows should make room now."""
+        with ledger.lock:
+            room_bytes = ledger.state.inline_room_bytes
+        now_ms = self._cluster.clock.monotonic_ms()
+        return room_bytes < INLINE_ROOM_BYTES_MIN and now_ms >= self._next_move_ms.get(ledger.ledger_id, 0)
 
-        Nor do inline rows: without room for them each small send costs one call more.
-        """
+    def _move_inline(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Move inline rows into data objects, if others need their room. Raises nothing: a later commit tries again."""
+        if not self._is_crowded(ledger):
+            return
+        moved_count = 0
+        try:
+            moved_count = Compactor(self._cluster).move_inline(ledger).run_count
+        except ReplogError as error:
+            _log.warning("inline rows of ledger %s stay in its entries for now: %s", ledger.ledger_id, error)
+        if not moved_count:
+            self._next_move_ms[ledger.ledger_id] = self._cluster.clock.monotonic_ms() + MOVE_PAUSE_MS
+
+    def _take_turn(self, ledger: Ledger[TopicLedgerState]) -> bool:
+        """Return whether a run is due. A full generation does not wait: its folder must not grow on."""
         now_ms = self._cluster.clock.monotonic_ms()
         with ledger.lock:
             is_full = ledger.state.generation_object_count >= GENERATION_OBJECTS_MAX
-            room_bytes = ledger.state.inline_room_bytes
-        if room_bytes < INLINE_ROOM_BYTES_MIN and now_ms >= self._move_ms.get(ledger.ledger_id, 0):
-            self._move_ms[ledger.ledger_id] = now_ms + MOVE_PAUSE_MS
-            is_full = True
         if not is_full and now_ms < self._next_ms.get(ledger.ledger_id, 0):
             return False
         self._next_ms[ledger.ledger_id] = now_ms + self._config.log_retention_check_interval_ms

@@ -90,6 +90,16 @@ objects = st.builds(DataObject, st.builds(ObjectId, generations, names), uint, s
 
 
 @st.composite
+def inline_objects(draw):
+    """Objects that the entry carries, with sections that fit."""
+    item, sections = draw(objects), []
+    inline = draw(st.binary(min_size=1, max_size=300))
+    for each in item.sections[: len(inline)]:
+        sections.append(each._replace(start_byte=len(sections), size_bytes=1))
+    return replace(item, size_bytes=len(inline), sections=tuple(sections), inline=inline)
+
+
+@st.composite
 def replacements(draw):
     topic, first = draw(topic_ids), draw(st.integers(0, 2**40))
     outputs = tuple(
@@ -127,7 +137,7 @@ commands = st.one_of(
     st.builds(AclsRemove, bindings),
     st.builds(QuotaAlter, st.builds(QuotaEntity, st.none() | text, st.none() | text), quota_changes),
     st.builds(ClusterConfigSet, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
-    st.builds(Append, identities, text, text, time_ms, st.lists(objects, max_size=4).map(tuple)),
+    st.builds(Append, identities, text, text, time_ms, st.lists(objects | inline_objects(), max_size=4).map(tuple)),
     st.builds(TopicInit, topic_ids, topic_names, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
     st.builds(TopicClose, topic_ids),
     st.builds(

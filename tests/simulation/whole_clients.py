@@ -53,7 +53,11 @@ def _draw_rows(world: World, me: Process, batch: str) -> _Rows:
     chosen = sorted(world.rng.sample(places, world.rng.choice((1, 1, 2))))
     return {
         place: [
-            Row(f"{batch}/{place[0].lstrip(place[0][0])}{place[0][0]}{place[1]}/{at}", b"k%d" % world.rng.randrange(4), world.rng.random() < 0.2)
+            Row(
+                f"{batch}/{place[0].lstrip(place[0][0])}{place[0][0]}{place[1]}/{at}",
+                b"k%d" % world.rng.randrange(4),
+                world.rng.random() < 0.2,
+            )
             for at in range(world.rng.randint(1, 3))
         ]
         for place in chosen

@@ -69,8 +69,7 @@ class Shop:
         for section in sections:
             assert section.base_offset == len(found)
             item = section.object
-            broker_id = min(item.holders)
-            body = reader.brokers.store(broker_id).get(data_key(handle.ledger_id, *item.id))
+            body = item.inline or reader.brokers.store(min(item.holders)).get(data_key(handle.ledger_id, *item.id))
             part = bytes(body)[section.start_byte : section.start_byte + section.size_bytes]
             batches = decode_section(part, section.crc32c, section.row_count, item.has_headers)
             found += pa.Table.from_batches(batches).to_pylist()

@@ -372,10 +372,10 @@ def test_compression(shop, compression):
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL_BEFORE, Fault.LOSE_ANSWER])
-@pytest.mark.parametrize("where", ["/data/", "/journal/"])
-def test_one_lost_call_loses_and_repeats_nothing(shop, fault, where):
+@pytest.mark.parametrize(("where", "inline_bytes"), [("/data/", 0), ("/journal/", 0), ("/journal/", 4096)])
+def test_one_lost_call_loses_and_repeats_nothing(shop, fault, where, inline_bytes):
     shop.topic()
-    producer = shop.producer()
+    producer = shop.producer(inline__max__bytes=inline_bytes)
     producer.send("orders", b"0").result(10)
     shop.brokers.faulty[0].fail_next("create", fault, key_part=where)
     handles = [producer.send("orders", b"%d" % number) for number in range(1, 4)]
@@ -455,18 +455,19 @@ def test_rows_that_acks_0_loses_in_the_commit_are_logged_and_counted(shop, caplo
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers):
+@pytest.mark.parametrize(("inline_bytes", "object_count"), [(None, 1), (4096, 0)])
+def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers, inline_bytes, object_count):
     """Nothing is waited for beside: no linger although one is the default, and no look before or after."""
     monkeypatch.setattr(client_settings, "LINGER_MS", 60_000)
     store = Store.init(f"memory://{new_id()}", brokers, SYSTEM_CLOCK)
     store.create("orders", 1)
     store.count_calls()
-    with Producer(store.cluster) as producer:
+    with Producer(store.cluster, inline_max_bytes=inline_bytes) as producer:
         for number in range(3):
             assert producer.send("orders", b"v").result(30).offset == number
         store.forget_calls()
         for number in range(3, 13):
             assert producer.send("orders", b"v").result(30).offset == number
         calls = store.calls()
-    assert calls["create"] == 10 * 2 * brokers
+    assert calls["create"] == 10 * (1 + object_count) * brokers
     assert calls.get("get", 0) <= 10 * brokers
