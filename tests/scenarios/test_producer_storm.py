@@ -47,15 +47,19 @@ def send_all(producer, completed):
     return handles
 
 
+@pytest.mark.parametrize("inline_bytes", [0, 4096])
 @pytest.mark.parametrize(
     ("settings", "rates", "seed"),
     [(GENTLE, SOME, 0), (ONE_BY_ONE, SOME, 1), (ROUGH, MANY, 0), (ROUGH, MANY, 1)],
     ids=["gentle", "one by one in little memory", "rough", "rough again"],
 )
-def test_each_future_completes_once_and_what_was_acknowledged_is_what_is_read(tmp_path, seed, settings, rates):
+def test_each_future_completes_once_and_what_was_acknowledged_is_what_is_read(
+    tmp_path, seed, settings, rates, inline_bytes
+):
     shop = Shop(tmp_path, FaultyBrokers, brokers=3)
     shop.topic(partitions=3)
-    producer = shop.producer(**{"batch.size": 400, "max.request.size": 4_000, **settings})
+    sizes = {"batch.size": 400, "max.request.size": 4_000, "inline.max.bytes": inline_bytes}
+    producer = shop.producer(**{**sizes, **settings})
     producer.partitions_for("orders")
     storm(shop, seed, rates)
     completed: list[int] = []

@@ -1,0 +1,93 @@
+"""A producer of inline rows is killed at each step: what it was told is in the log, and nothing twice.
+
+Each commit of it snapshots and truncates, and inline rows are moved as soon as there are two of a partition, so that
+rows pass through an entry, the head of a snapshot and a data object within a few sends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spark_replog
+from spark_replog.admin.controller import Controller
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
+from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
+from spark_replog.maintenance import segment_writer, upkeep
+from spark_replog.maintenance.garbage import GarbageCollector
+from spark_replog.maintenance.scrub import scrub
+from tests.scenarios.committing import SMALL, pass_fault_points_at_journals
+
+SENDS = 14
+STEPS = [
+    *(f"journal.create:{count}" for count in (2, 9, 20)),
+    *(f"journal.created:{count}" for count in (1, 10, 21)),
+    *("compaction.written:1", "compaction.copied:2", "compaction.before_entry:1", "compaction.after_entry:1"),
+    *("snapshot.page:1", "snapshot.stored:2"),
+]
+
+
+def send(path: str, first: int, count: int) -> None:
+    """Send, and say what was answered; wait for what makes room."""
+    for module, name, value in SMALL:
+        setattr(module, name, value)
+    upkeep.INLINE_ROOM_BYTES_MIN = INLINE_BYTES_MAX
+    upkeep.MOVE_PAUSE_MS = 0
+    segment_writer.plan_inline.__kwdefaults__["sections_min"] = 2
+    pass_fault_points_at_journals()
+    with spark_replog.open(path).producer(inline_max_bytes=4096) as producer:
+        for number in range(first, first + count):
+            where = producer.send("orders", b"%d" % number, partition=number % 2).result(60)
+            print(json.dumps([number, where.partition, where.offset]), flush=True)
+            if number % 4 == 3:
+                producer._upkeep.wait(30_000)
+
+
+def run(path: str, first: int, count: int, step: str = "") -> tuple[int, list[list[int]]]:
+    """Send in a process that ends at a step; return its exit code and what it was told."""
+    command = [sys.executable, "-m", "tests.scenarios.test_inline_kills", path, str(first), str(count)]
+    environment = {**os.environ, "REPLOG_FAULT_POINT": step}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line.endswith("]")]
+
+
+def rows(path: str) -> dict[int, list[int]]:
+    """Return the rows of each partition, as a new process reads them."""
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for row in spark_replog.open(path).topic("orders").scan().to_arrow().to_pylist():
+        assert row["offset"] == len(found[row["partition"]])
+        found[row["partition"]].append(int(row["value"]))
+    return found
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_a_killed_producer_was_told_is_in_the_log_and_nothing_is_twice(tmp_path: Path, step: str) -> None:
+    path = str(tmp_path / "store")
+    init_cluster(path, 3, fsync=False)
+    Controller(Cluster.open(path)).create_topic("orders", 2)
+    code, told = run(path, 0, SENDS, step)
+    assert code == -signal.SIGKILL, "the step was passed"
+    _, more = run(path, 100, SENDS)
+    assert len(more) == SENDS
+    found = rows(path)
+    for number, partition, offset in (*told, *more):
+        assert found[partition][offset] == number
+    everything = [number for partition in found.values() for number in partition]
+    assert len(set(everything)) == len(everything)
+    assert len(everything) - len(told) - len(more) in (0, 1), "at most the send that had no answer"
+    cluster = Cluster.open(path)
+    assert scrub(cluster, deep=True).findings == []
+    GarbageCollector(cluster).run_ledger(cluster.lookup("orders").ledger_id)
+    assert rows(path) == found
+
+
+if __name__ == "__main__":
+    send(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
