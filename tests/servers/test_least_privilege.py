@@ -80,16 +80,18 @@ def test_a_reader_reads_and_writes_nothing(store):
     refused(lambda: raw.delete("replog.json"))
     assert raw.get("replog.json") is not None
     assert roots.replog("store", "verify", "--deep")[0] == 0
-    producer = opened.producer({"request.timeout.ms": 5_000, "delivery.timeout.ms": 6_000})
-    with producer, pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
-        producer.send("orders", b"1").result(timeout=60)
+    for inline_bytes in (0, 4096):  # a root refuses the object, and the ledger the entry
+        producer = opened.producer(inline_max_bytes=inline_bytes, request_timeout_ms=20_000, delivery_timeout_ms=30_000)
+        with producer, pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
+            producer.send("orders", b"1").result(timeout=60)
 
 
 def test_a_producer_writes_and_deletes_nothing(store):
     roots = store("producer", "producer, consumer of a group, streaming sink")
     opened = spark_replog.open(roots.path, roots.options)
-    with opened.producer() as producer:
-        assert [producer.send("orders", b"%d" % n).result(timeout=60).offset for n in (1, 2)] == [1, 2]
+    for number, inline_bytes in ((1, 0), (2, 4096)):
+        with opened.producer(inline_max_bytes=inline_bytes) as producer:
+            assert producer.send("orders", b"%d" % number).result(timeout=60).offset == number
     assert open_store(f"{roots.path}/broker-0", roots.options).create("replog.json", b"x") is CreateOutcome.EXISTS
     with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll(20_000)) > 0
@@ -137,7 +139,7 @@ def test_on_gcs_each_role_needs_its_verbs_alone(servers):
 
         roots.make("orders", replicas=1)
         opened = as_role("producer, consumer of a group, streaming sink")
-        with opened.producer() as producer:
+        with opened.producer(inline_max_bytes=0) as producer:
             assert producer.send("orders", b"0").result(timeout=60).offset == 0
         with opened.consumer("orders", group="billing", auto_offset_reset="earliest") as consumer:
             assert [record.value for record in consumer.poll(20_000)] == [b"0"]
