@@ -88,7 +88,7 @@ def test_a_versioned_bucket_and_a_locked_one_behave_as_any_other(servers, kind, 
     raw.delete("f/a")
 
     store = roots.make("orders", "gone")
-    with store.producer() as producer:
+    with store.producer(inline_max_bytes=0) as producer:
         for topic in ("orders", "gone"):
             assert producer.send(topic, b"x").result(timeout=60).offset == 0
     assert roots.replog("topic", "delete", "gone", "-y")[0] == 0
@@ -156,7 +156,7 @@ def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, se
     roots = RealRoots([*two.path.split(","), one.path], {**two.options, **one.options})
     store = roots.make("orders")
     settings = {"request.timeout.ms": 20_000, "replica.lag.time.max.ms": 500, "replica.grace.ms": 50}
-    with store.producer(settings) as producer:
+    with store.producer(settings, inline_max_bytes=0) as producer:
         offsets = [producer.send("orders", b"0").result(timeout=60).offset]
         other.kill()
         try:

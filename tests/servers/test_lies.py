@@ -90,8 +90,11 @@ def test_nothing_acknowledged_is_lost_or_doubled_behind_a_lying_server(real, pro
     draw = random.Random(7)
     lies = [lie for name, lie in LIES.items() if name != "hang"]
     sent = []
-    with store.producer({"acks": "all", "request.timeout.ms": 20_000, "retry.backoff.ms": 5}) as producer:
+    settings = {"acks": "all", "request.timeout.ms": 20_000, "retry.backoff.ms": 5}
+    stored, inline = store.producer(settings, inline_max_bytes=0), store.producer(settings, inline_max_bytes=4096)
+    with stored, inline:
         for number in range(10):
+            producer = inline if number in (1, 4, 5, 8) else stored
             for _ in range(2):
                 proxy.plan(real.put, draw.choice(lies))
                 proxy.plan("GET", draw.choice([PlannedAnswer(HttpFault.CUT_ANSWER), PlannedAnswer(BEFORE, 503)]))
