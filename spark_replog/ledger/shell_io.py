@@ -68,12 +68,16 @@ class Listed:
         return range(start, end + 1)
 
     def window(self, position: int) -> int:
-        """Return how many gets from here on reach the first empty position, or a bound; 0 if nothing is listed."""
+        """Return how many gets from here on reach the first empty position, or a bound; 0 if no listed record is near.
+
+        After the last listed record it is one: the listing is probably right. If not, it knows no more.
+        """
         count = size_bytes = 0
         while count < WINDOW_MAX - 1 and position + count in self._found and size_bytes < READ_SIZE_BYTES_MAX:
             size_bytes += self._found[position + count]
             count += 1
-        return count and count + (position + count not in self._found)
+        is_known = count > 0 or position - 1 in self._found
+        return count + (is_known and position + count not in self._found)
 
 
 class RootIo:
@@ -139,11 +143,11 @@ class RootIo:
         self._ahead_ms = now_ms
         for number, root in enumerate(self._roots):
             early: dict[int, Future[Buffer | None]] = {}
-            count = record_count if _is_far(root) else 0
+            count = record_count if is_far(root) else 0
             if count:
                 self._early[root.store.url] = early
             check = IO_POOL.submit_to(root.store.url, self._check, root, partial(self._check_first, root, count, early))
-            self._ahead[number] = check, self._begin_list(root, 0) if _is_far(root) else None
+            self._ahead[number] = check, self._begin_list(root, 0) if is_far(root) else None
         return True
 
     def _check_first(self, root: JournalRoot, record_count: int, early: dict[int, Future[Buffer | None]]) -> None:
@@ -333,7 +337,7 @@ class RootIo:
             listing = self._whole.pop(root.store.url, None) or self._begin_list(root, operation.position)
         early = self._early.pop(root.store.url, {})
         window, size_bytes, is_early = 1, 0, bool(early)
-        if _is_far(root):
+        if is_far(root):
             window += self._news.get(root.store.url, 0)
             if listing is not None:
                 window = self._first_window(root, operation.position, listing)
@@ -458,7 +462,8 @@ class RootIo:
         return body
 
 
-def _is_far(root: JournalRoot) -> bool:
+def is_far(root: JournalRoot) -> bool:
+    """Return whether calls of a root go over a network, so that several at once are worth a call in vain."""
     return root.store.url.partition("://")[0] not in _NEAR
 
 

@@ -22,6 +22,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, Unsupp
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
+from spark_replog.ledger.shell_io import is_far
 from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
@@ -130,6 +131,7 @@ class SnapshotKeeper:
         self._ledger_id = ledger_id
         self._settings = settings
         self._io = SnapshotIo(ledger_id, roots, settings.quorum_timeout_ms, clock)
+        self._is_far = any(map(is_far, roots))
         self._genesis = genesis_hash(ledger_id)
         self._clock = clock
         self._state = state
@@ -175,8 +177,9 @@ class SnapshotKeeper:
                 self.look_ahead()  # no thread was left for it
             assert self._names is not None
             names = self._names.result()
-            likely = sorted(names)[-2:]  # the decided one is usually the second newest
-            ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in likely[:-1]}
+            likely = sorted(names)[-2:]  # the second newest is the decided one, or one that a marker names
+            guessed = likely[:-1] if self._is_far else []
+            ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in guessed}
             if likely:
                 on_heads(int(likely[0][:20]) + 1)
             newest = self._io.newest_head(names)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import spark_replog.cluster.cluster as cluster_module
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.fold import frozen_topics, paged_table
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.scenarios.conftest import FAST, LocalStore
@@ -54,6 +57,31 @@ def pass_fault_points_at_journals() -> None:
         return outcome
 
     RetryingStore.create = create_between  # type: ignore[method-assign]
+
+
+def commit_until_merged(path: str, topic: str, commit_one: Callable[[], object], count_max: int = 24) -> int:
+    """Commit until only objects with readable rows count as used; return how many commits that took, 0 without pages.
+
+    Rows that left pages keep their object until a merge of runs drops them. A snapshot after a later commit does it; a
+    process sees that if it wrote the snapshot or begins with it, so each look opens the store again.
+    """
+
+    def unused(handle: TopicHandle, state: TopicLedgerState) -> tuple[set[str], bool]:
+        partitions = state.topics[handle.topic_id].partitions
+        found = (state.sections(handle.topic_id, at, 0, each.high_watermark) for at, each in enumerate(partitions))
+        read = {each.object.id.name for sections in found for each in sections}
+        used = set[str]().union(*map(state.referenced_objects, range(state.generation + 1)))
+        return used - read, any(state.page_names())
+
+    for count in range(count_max):
+        cluster = Cluster.open(path)
+        ledger, _ = cluster.topic_state(handle := cluster.lookup(topic))
+        names, has_pages = ledger.ask(partial(unused, handle))
+        if not names:
+            return count
+        assert has_pages, f"rows in memory are gone at once, and {names} count as used"
+        commit_one()
+    raise AssertionError(f"{count_max} commits have not dropped {names}")
 
 
 def commit(store: LocalStore, query: str, batch: int, away: int = -1, timeout_ms: int = 60_000) -> dict[str, Any]:

@@ -68,7 +68,9 @@ class LocalStore:
     def back(self, broker_id: int) -> None:
         os.rename(self.path / f"broker-{broker_id}.away", self.path / f"broker-{broker_id}")
 
-    def put(self, topic: str, rows: Mapping[int, int], holders: frozenset[int] | set[int]) -> DataObject:
+    def put(
+        self, topic: str, rows: Mapping[int, int], holders: frozenset[int] | set[int], *, generation: int = 0
+    ) -> DataObject:
         """Write one data object of `rows` per partition to the holders."""
         handle = self.cluster.lookup(topic)
         sections, body = [], b""
@@ -80,9 +82,11 @@ class LocalStore:
             body += piece
         name = f"q-0-0-{new_id()}.arrow"
         for broker_id in holders:
-            self.cluster.brokers.store(broker_id).create(data_key(handle.ledger_id, 0, name), body, make_parent=True)
+            key = data_key(handle.ledger_id, generation, name)
+            self.cluster.brokers.store(broker_id).create(key, body, make_parent=True)
         after = self.cluster.topic_ledger(handle.ledger_id).state.applied_index
-        return DataObject(ObjectId(0, name), len(body), False, frozenset(holders), tuple(sections), after_index=after)
+        fields = ObjectId(generation, name), len(body), False, frozenset(holders), tuple(sections)
+        return DataObject(*fields, after_index=after)
 
     def append(
         self,

@@ -238,6 +238,7 @@ def _without(objects: Rows, lost: Mapping[int, int]) -> Rows:
 def _changed(tables: Tables, lost: Mapping[int, int], writer: PageWriter) -> Rows:
     """Return the objects in pages that lost sections, with their new live counts."""
     in_memory = set(tables.objects.cells[BASE].tolist())
-    wanted = np.array(sorted(number for number in lost if number not in in_memory), np.int64)
+    wanted = sorted(number for number in lost if number not in in_memory)
     newest = [writer.directory(run) for run in reversed(tables.object_runs)]
-    return _without(joined([no_rows(PageKind.OBJECTS), *find_objects(newest, writer.page, wanted)]), lost)
+    found = find_objects(newest, writer.page, wanted) if wanted else []
+    return _without(joined([no_rows(PageKind.OBJECTS), *found]), lost)

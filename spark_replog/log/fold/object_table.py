@@ -200,13 +200,15 @@ class ObjectTable:
         mine = ((number, self._objects[number]) for number in numbers if number in self._objects)
         found = {number: (self.ref(item), item.place.append_time_ms) for number, item in mine}
         for rows in self._in_pages(numbers):
-            ids = map(ObjectId, rows.cells[ObjectColumn.GENERATION].tolist(), rows.names)
-            flags = rows.cells[ObjectColumn.FLAGS]
-            has_headers, has_offsets = (flags & _HAS_HEADERS) > 0, (flags & _HAS_OFFSETS) > 0
-            sizes, times_ms = rows.cells[[ObjectColumn.SIZE_BYTES, ObjectColumn.APPEND_TIME_MS]].tolist()
-            fields = (ids, sizes, has_headers.tolist(), rows.holders, has_offsets.tolist())
-            refs = map(ObjectRef, repeat(self._ledger_id), *fields)
-            found.update(zip(rows.cells[BASE].tolist(), zip(refs, times_ms, strict=True), strict=True))
+            cells = rows.cells.tolist()  # all at once: each call of numpy takes as long as dozens of values
+            ids = map(ObjectId._make, zip(cells[ObjectColumn.GENERATION], rows.names, strict=True))
+            flags = cells[ObjectColumn.FLAGS]
+            has_headers, has_offsets = ([each & bit > 0 for each in flags] for bit in (_HAS_HEADERS, _HAS_OFFSETS))
+            owners, nothing = repeat(self._ledger_id, len(rows)), repeat(b"", len(rows))  # inline ones are in memory
+            sizes = cells[ObjectColumn.SIZE_BYTES]
+            fields = zip(owners, ids, sizes, has_headers, rows.holders, has_offsets, nothing, strict=True)
+            refs = zip(map(ObjectRef._make, fields), cells[ObjectColumn.APPEND_TIME_MS], strict=True)
+            found.update(zip(cells[BASE], refs, strict=True))
         return found
 
     def _in_pages(self, numbers: Collection[int]) -> list[Rows]:

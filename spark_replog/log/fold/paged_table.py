@@ -9,6 +9,7 @@ merge rewrites only the other pages. `PageCache` bounds the memory of loaded pag
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -212,9 +213,8 @@ def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Int
 def rows_of(page: Rows, piece: Piece) -> Rows:
     """Return the rows of a page that cover any of a piece's range."""
     first, last = piece.first_row, piece.first_row + piece.row_count
-    low = first + int(np.searchsorted(page.cells[END, first:last], piece.base, "right"))
-    high = first + int(np.searchsorted(page.cells[BASE, first:last], piece.end, "left"))
-    return page.take(slice(low, high))
+    low = bisect_right(page.cells[END], piece.base, first, last)
+    return page.take(slice(low, bisect_left(page.cells[BASE], piece.end, low, last)))
 
 
 class SectionPages:
@@ -306,9 +306,8 @@ class ObjectPages:
 
     def find(self, numbers: Sequence[int]) -> list[Rows]:
         """Return the rows of those objects of ascending numbers that are in pages and not gone; at least one number."""
-        wanted = np.asarray(numbers, np.int64)
-        newest = _newest(self._cache, self.runs, 0, int(wanted[0]), int(wanted[-1]) + 1)
-        return find_objects(newest, self._cache.rows, wanted)
+        newest = _newest(self._cache, self.runs, 0, numbers[0], numbers[-1] + 1)
+        return find_objects(newest, self._cache.rows, numbers)
 
     def between(self, first: int, last: int) -> list[Rows]:
         """Return the rows of the objects with numbers [first, last), ascending; one entry has few."""
@@ -331,29 +330,46 @@ class ObjectPages:
         return found
 
 
-def find_objects(
-    directories: Iterable[Directory], load: Callable[[str], Rows], wanted: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> list[Rows]:
-    """Return the newest rows of objects of ascending numbers; those that are gone are left out."""
-    found = []
+def find_objects(directories: Iterable[Directory], load: Callable[[str], Rows], wanted: Sequence[int]) -> list[Rows]:
+    """Return the newest rows of objects of ascending numbers; those that are gone are left out.
+
+    Args:
+        directories: of the runs, newest first.
+        wanted: at least one number; each run is asked for those that no newer one has.
+    """
+    found: list[Rows] = []
     for directory in directories:
-        if not len(wanted):
+        left: list[int] = []
+        at = 0
+        for piece in directory.find(0, wanted[0], wanted[-1] + 1):
+            _, base, end, _, page_no, *_ = directory.pieces[:, piece].tolist()
+            low, high = bisect_left(wanted, base, at), bisect_left(wanted, end, at)
+            left += wanted[at:low]
+            if low < high:
+                live, missing = _find_in_page(load(directory.pages[page_no]), wanted[low:high])
+                found += [live] if len(live) else []
+                left += missing
+            at = high
+        wanted = [*left, *wanted[at:]]
+        if not wanted:
             break
-        for number in directory.find(0, int(wanted[0]), int(wanted[-1]) + 1):
-            _, base, end, _, page_no, *_ = directory.pieces[:, number].tolist()
-            low, high = np.searchsorted(wanted, (base, end)).tolist()
-            if low == high:
-                continue
-            page = load(directory.pages[page_no])
-            at = np.minimum(np.searchsorted(page.cells[BASE], wanted[low:high]), len(page) - 1)
-            is_there = page.cells[BASE, at] == wanted[low:high]
-            if is_there.any():
-                at = at[is_there]
-                wanted = np.concatenate((wanted[:low], wanted[low:high][~is_there], wanted[high:]))
-                found.append(page.take(at[page.cells[ObjectColumn.LIVE_COUNT, at] > 0]))
-            if not len(wanted):
-                break
-    return [rows for rows in found if len(rows)]
+    return found
+
+
+def _find_in_page(page: Rows, wanted: Sequence[int]) -> tuple[Rows, Sequence[int]]:
+    """Return the rows of objects that are in a page and not gone, and the numbers that are not in it.
+
+    In lists: a plan wants few of a page's rows, and a call of numpy takes as long as dozens of steps.
+    """
+    bases, counts = page.cells[BASE], page.cells[ObjectColumn.LIVE_COUNT]
+    first = bisect_left(bases, wanted[0])
+    last = first + len(wanted)
+    if bases[first:last].tolist() == wanted and min(counts[first:last].tolist()) > 0:  # a plan's objects, usually
+        return page.take(slice(first, last)), ()
+    last = bisect_right(bases, wanted[-1], first)
+    row_of = dict(zip(bases[first:last].tolist(), range(first, last), strict=True))
+    rows = np.array([row_of[each] for each in wanted if each in row_of], np.intp)
+    return page.take(rows[counts[rows] > 0]), [each for each in wanted if each not in row_of]
 
 
 class PageWriter:

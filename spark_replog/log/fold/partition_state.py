@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise, starmap
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -381,7 +381,7 @@ class PartitionState:
         while at < last:
             some = slice(at, min(at + count, last))
             columns = [each[some] for each in self._columns()] if cells is None else cells[:, some].tolist()
-            yield from starmap(SectionRow, zip(columns[0], *columns[2:], columns[1], strict=True))
+            yield from map(SectionRow._make, zip(columns[0], *columns[2:], columns[1], strict=True))
             at, count = some.stop, count * _ROWS_FIRST
 
     def clean(self, offset: int, time_ms: int) -> bool:

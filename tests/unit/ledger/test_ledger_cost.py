@@ -15,7 +15,7 @@ from spark_replog.ledger.root import Check, Read
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
-from tests.unit.ledger.snapshot_setup import KEPT, fill, paged, shoot
+from tests.unit.ledger.snapshot_setup import KEPT, fill, heads, paged, shoot, soon
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -225,6 +225,56 @@ def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
         (completion,) = io.take(60_000)
     assert completion.ended and len(completion.records) == 3
     assert reader.journal_gets() == 4
+
+
+def test_a_listing_says_how_many_gets_reach_the_first_empty_position():
+    """One after the last record that it shows; 0, so that the reader guesses, where it shows none near."""
+    listed = shell_io.Listed({5: 100, 6: 100, 9: 100})
+    assert {position: listed.window(position) for position in range(4, 12)} == {
+        4: 0, 5: 3, 6: 2, 7: 1, 8: 0, 9: 2, 10: 1, 11: 0,
+    }  # fmt: skip
+
+
+@pytest.mark.guarantee("G9")
+def test_a_cold_read_at_rest_is_five_gets_beside_an_older_head_that_a_marker_names(make_store):
+    """``replog.json``, the decided head, the entry that decided it, the position after that, the next marker."""
+    store = make_store(1)
+    wanted = shot_twice(store)
+    cold = paged(store, KEPT)
+    assert cold.commands() == wanted
+    (root,) = cold.counting
+    got = [key.split("/")[-2:][0] for verb, key in root.calls if verb == "get" and "/pages/" not in key]
+    assert sorted(got) == ["journal", "journal", "markers", "replog.json", "snapshots"]
+
+
+@pytest.mark.parametrize(("near", "head_count"), [({"file"}, 1), (set(), 2)])
+def test_a_head_that_may_be_the_decided_one_is_got_in_advance_only_over_a_network(
+    make_store, monkeypatch, near, head_count
+):
+    """There it saves a round trip. It is the decided one unless the newest head is, and a marker names this one."""
+    monkeypatch.setattr(shell_io, "_NEAR", frozenset(near))
+    store = make_store(3)
+    wanted = shot_twice(store)
+    cold = paged(store, KEPT)
+    assert cold.commands() == wanted
+    calls = [call for root in cold.counting for call in root.calls]
+    assert sum(verb == "get" and "/snapshots/" in key for verb, key in calls) == head_count
+
+
+def shot_twice(store):
+    """Return the commands of a ledger at rest, whose roots have a decided snapshot and an older one of a marker."""
+    fill(writer := paged(store), 0, 20)
+    shoot(writer)
+    shooter = paged(store, KEPT)
+    wanted = fill(shooter, 20, 30)
+    for _ in range(2):  # once the second is decided, the head between goes
+        shoot(shooter)
+        wanted = fill(shooter, len(wanted), len(wanted) + 1)
+    shoot(shooter)
+    decided = shooter.ledger.state.snapshot.index
+    assert soon(lambda: all(len(heads(store, root)) == 2 for root in range(store.root_count)))
+    assert decided in heads(store, 0)
+    return wanted
 
 
 def far_io(store, reader, check=lambda: None):
