@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
 
 import pytest
 
 from tests.servers import server
-from tests.servers.builds import IS_ALL, NotBuilt
+from tests.servers.builds import IS_ALL, MINIO, NotBuilt, end
 from tests.servers.hdfs import Hdfs
+
+_BEGUN: list[subprocess.Popen[bytes]] = []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build MinIO beside the tests before its own; with ``-n 2`` by one of the processes."""
+    is_wanted = any("minio" in item.nodeid or hasattr(getattr(item, "module", None), "Minio") for item in session.items)
+    if is_wanted and not session.config.option.collectonly and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        _BEGUN.extend(filter(None, [MINIO.begin()]))
+
+
+def pytest_sessionfinish() -> None:
+    while _BEGUN:
+        end(_BEGUN.pop())
 
 
 @pytest.fixture(scope="session")

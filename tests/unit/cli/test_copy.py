@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 
 from spark_replog import Consumer, Producer
@@ -174,26 +168,3 @@ def test_rows_that_retention_took_are_told_not_skipped(source, other, replog):
     assert records(other, "orders") == []
     answer = replog("-s", source.path, "copy", "orders", "orders", "--to-store", other.path)
     assert answer.exit_code == 0 and len(records(other, "orders")) == 33
-
-
-SMALL_CHUNKS = (
-    "from spark_replog.client.topic_copy import TopicCopy; TopicCopy.__init__.__kwdefaults__['chunk_rows'] = 4\n"
-    "from spark_replog.cli.main import main; main()"
-)
-
-
-def test_a_copy_that_is_killed_again_and_again_goes_on_and_writes_no_row_twice(source, other):
-    words = ["-s", source.path, "copy", "orders", "orders", "--to-store", other.path, "-f", "json"]
-    command = [sys.executable, "-c", SMALL_CHUNKS, *words]
-    steps = ["copy.written:1", "copy.appended:1", "copy.written:3", "copy.appended:3"]  # 10 chunks, 5 a partition
-    for step in steps:
-        died = subprocess.run(command, env={**os.environ, "REPLOG_FAULT_POINT": step}, capture_output=True, check=False)
-        assert died.returncode == -signal.SIGKILL, (step, died.stderr)
-    done = subprocess.run(command, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    items = json.loads(done.stdout)["items"]
-    assert [item["position"] for item in items] == [20, 20]
-    assert sum(item["rows"] for item in items) == 40 - 4 * (1 + 2 + 3), "it copies what the killed ones did not append"
-    assert records(other, "orders") == records(source, "orders")
-    again = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["items"]
-    assert [item["rows"] for item in again] == [0, 0]

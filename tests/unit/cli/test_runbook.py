@@ -53,11 +53,15 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_the_commands_of_an_alert_run_in_its_trouble_and_print_what_the_page_shows(alert, store, replog, tmp_path):
+def test_the_commands_of_an_alert_run_in_its_trouble_and_print_what_the_page_shows(
+    alert, store, replog, tmp_path, short_waits
+):
     if alert == "ReplogPartitionOffline":
         answer = replog("-s", store.path, "topic", "create", "lonely", "--replica-assignment", "0")
         assert answer.exit_code == 0, answer.err
     TROUBLE.get(alert, lambda store, path: None)(store, tmp_path / "store")
+    if alert == "ReplogStoreUnreachable":
+        short_waits()
     commands = list(blocks(alert))
     assert commands
     for command, shown in commands:

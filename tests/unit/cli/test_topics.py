@@ -221,7 +221,9 @@ def test_store_info_with_a_root_away_and_a_majority_away(store, replog, short_wa
     assert answer.items[0]["error"] == "REPLOG_NO_QUORUM"
 
 
-def test_a_store_whose_roots_are_all_read_only_refuses_a_topic_and_a_snapshot_at_once(store, replog, monkeypatch):
+def test_a_store_whose_roots_are_all_read_only_refuses_a_topic_and_a_snapshot_at_once(
+    store, replog, monkeypatch, short_waits
+):
     replog("-s", store, "topic", "create", "orders")
     create = PosixStore.create
 
@@ -231,6 +233,7 @@ def test_a_store_whose_roots_are_all_read_only_refuses_a_topic_and_a_snapshot_at
         raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the file system is read-only.", url=self.url, key=key)
 
     monkeypatch.setattr(PosixStore, "create", refuse)
+    short_waits()
     for command in (["topic", "create", "payments"], ["store", "snapshot"]):
         answer = replog("-s", store, *command, "-f", "json")
         assert answer.exit_code == 1

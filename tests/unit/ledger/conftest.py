@@ -25,7 +25,7 @@ from spark_replog.testing.faulty_store import FaultyStore
 LEDGER_ID = "0123456789abcdef0123456789abcdef"
 FAST = LedgerSettings(quorum_timeout_ms=20_000, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20)
 """Retries fast, and waits long for a majority: a busy machine may stand still for seconds."""
-HASTY = replace(FAST, quorum_timeout_ms=2_000)
+HASTY = replace(FAST, quorum_timeout_ms=1_000)
 """For processes that meet no majority in the end."""
 UNHURRIED = LedgerSettings(quorum_timeout_ms=20_000, grace_ms=20_000)
 """Every root answers in these tests: none is left out because the machine is busy."""

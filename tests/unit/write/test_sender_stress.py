@@ -160,6 +160,12 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
     finished = threading.Semaphore(0)
 
     def produce(thread: int) -> None:
+        try:
+            send_all(thread)
+        finally:
+            finished.release()
+
+    def send_all(thread: int) -> None:
         source = random.Random(thread)
         for number in range(RECORDS):
             value = b"%d-%d-" % (thread, number) + b"x" * source.randrange(60)
@@ -168,7 +174,6 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
             handle = accumulator.append_record(queues[partition], None, value, None, 0, size, 60_000)
             handle.add_done_callback(lambda _done, value=value: told.update([value]))
             handles[value] = (partition, handle)
-        finished.release()
 
     threads = [threading.Thread(target=produce, args=(number,), daemon=True) for number in range(THREADS)]
     for thread in threads:
