@@ -50,7 +50,10 @@ class MissingCopy(NamedTuple):
 
 
 class RecentWrites(NamedTuple):
-    """Counts over a ledger's newest entries: those with objects that still have rows, the objects, bytes and copies."""
+    """Counts over a ledger's newest entries: those with objects that still have rows, the objects, bytes and copies.
+
+    An inline object has no copy: the entry is its only create.
+    """
 
     entry_count: int = 0
     object_count: int = 0
@@ -229,7 +232,7 @@ class ObjectTable:
             found.update(zip(rows.cells[BASE].tolist(), zip(sizes, map(len, rows.holders), strict=True), strict=True))
         for number in [number for number in self._objects if number >= first]:
             item = self._objects[number]
-            found[number] = item.size_bytes, len(item.holders)
+            found[number] = item.size_bytes, 0 if item.inline else len(item.holders)
             if not item.live_count:
                 del found[number]
         entries = {number >> ORDINAL_BITS for number in found}
