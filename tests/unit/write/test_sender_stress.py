@@ -38,7 +38,7 @@ CONFIG = ProducerConfig(
     linger_ms=1,
     replica_grace_ms=5,
     request_timeout_ms=2_000,
-    delivery_timeout_ms=20_000,
+    delivery_timeout_ms=120_000,
     retry_backoff_ms=1,
     retry_backoff_max_ms=4,
 )
