@@ -37,6 +37,8 @@ from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResu
 from spark_replog.write.producer_batch import NO_SEQUENCE
 
 Place = tuple[TopicId, int]
+_REBUILT = frozenset({"unreadable", "carried_by"})
+"""In the context of an error that the same append gets again: the sender still has the rows, and makes a new object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Appender:
             pause_ms = self._backoff.pause_ms(attempt - 1)
             if (
                 not is_worth_it
-                or "unreadable" in error.context  # the sender still has the rows, and puts them again
+                or not _REBUILT.isdisjoint(error.context)
                 or attempt > self._config.retries
                 or self._clock.monotonic_ms() + pause_ms >= deadline_ms
                 or self._stopped.wait(pause_ms / 1000)

@@ -137,6 +137,7 @@ class AppendJudge:
     Args:
         request: the append and how to treat it.
         authorizer: of the append's principal.
+        majority: on how many metadata roots an entry is, at least, when it is decided.
 
     Attributes:
         known: copies made, replicas that leave and objects lost, beyond the fold.
@@ -144,7 +145,10 @@ class AppendJudge:
         has_elected: whether the roots of leaders without their rows were checked; this happens once.
     """
 
-    def __init__(self, ledger_id: LedgerId, request: AppendRequest, authorizer: Authorizer, clock: Clock) -> None:
+    def __init__(
+        self, ledger_id: LedgerId, request: AppendRequest, authorizer: Authorizer, clock: Clock, majority: int = 1
+    ) -> None:
+        self._majority = majority
         self._ledger_id = ledger_id
         self._request = request
         self._authorizer = authorizer
@@ -263,6 +267,7 @@ class AppendJudge:
             self._check_place(state, request.after_sequence)
         if request.required_acks == -1:
             short = _find_under_min_isr(state, [key for key in allowed if key not in unwritable])
+            short |= _find_carried_by_too_few(state, append, self._majority)
             if short:
                 append = self._leave_out(append, refused, short)
         else:
@@ -530,6 +535,28 @@ def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
             f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
         )
     return None
+
+
+def _find_carried_by_too_few(state: TopicLedgerState, append: Append, majority: int) -> dict[PartitionKey, ReplogError]:
+    """Return partitions of inline rows whose `min.insync.replicas` was raised above a majority since they were sent.
+
+    NOT_ENOUGH_REPLICAS, nothing was decided: with newer metadata the producer puts the rows into an object.
+    """
+    refused: dict[PartitionKey, ReplogError] = {}
+    for item in append.objects:
+        for section in item.sections if item.inline else ():
+            topic = state.topics[section.topic_id]
+            min_insync = topic.partitions[section.partition].min_insync
+            if min_insync > majority:
+                refused[section.topic_id, section.partition] = RetriableError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"the rows are in the entry, which is on {majority} roots when it is decided, and "
+                    f"min.insync.replicas is {min_insync}. Nothing was decided. Send them again.",
+                    topic=topic.name,
+                    partition=section.partition,
+                    carried_by=majority,
+                )
+    return refused
 
 
 def _find_under_min_isr(

@@ -84,7 +84,8 @@ class LedgerAppend:
         self._services = services
         self._deadline_ms: int | None = None
         authorizer = Authorizer(services.cluster, request.append.principal)
-        self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock)
+        majority = len(services.cluster.brokers.metadata_broker_ids) // 2 + 1
+        self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock, majority)
         self._phase = Phase.JUDGING
         self._verdict: Verdict | None = None
         self._decided: _Decided | None = None

@@ -6,6 +6,7 @@ import pytest
 
 import spark_replog
 from spark_replog.admin.admin import PartitionAdmin
+from spark_replog.admin.controller import Controller
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import new_id
@@ -106,6 +107,16 @@ def test_where_a_majority_is_fewer_copies_than_acks_all_requires_rows_are_object
     shop.topic(config={"min.insync.replicas": "3"})
     shop.producer(inline__max__bytes=4096).send("orders", b"v").result(30)
     assert objects_of(shop) == 3
+
+
+def test_rows_sent_before_acks_all_required_more_copies_are_sent_again_as_an_object(shops):
+    shop = shops(3)
+    shop.topic()
+    producer = shop.producer(inline__max__bytes=4096, metadata__max__age__ms=600_000)
+    producer.send("orders", b"0").result(30)
+    Controller(shop.open()).alter_config("orders", {"min.insync.replicas": "3"})
+    assert producer.send("orders", b"1").result(30).offset == 1
+    assert objects_of(shop) == 3 and shop.values() == [b"0", b"1"]
 
 
 def test_where_a_replica_is_no_metadata_root_rows_are_objects(shops):
