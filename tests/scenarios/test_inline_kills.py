@@ -68,6 +68,7 @@ def rows(path: str) -> dict[int, list[int]]:
     return found
 
 
+@pytest.mark.guarantee("G3", "G4")
 @pytest.mark.parametrize("step", STEPS)
 def test_what_a_killed_producer_was_told_is_in_the_log_and_nothing_is_twice(tmp_path: Path, step: str) -> None:
     path = str(tmp_path / "store")
