@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CACHE = Path(os.environ.get("REPLOG_TEST_SERVERS") or "~/.cache/spark-replog/test-servers").expanduser()
-IS_ALL = os.environ.get("REPLOG_TEST_SERVERS_ALL") == "1"
-"""Runs the tests that take long too."""
 _BUILD_SECONDS_MAX = 900
 _LOCK_SECONDS_MAX = _BUILD_SECONDS_MAX + 60
 

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from tests.servers import server
-from tests.servers.builds import IS_ALL, MINIO, NotBuilt, end
+from tests.servers.builds import MINIO, NotBuilt, end
 from tests.servers.hdfs import Hdfs
 
 _BEGUN: list[subprocess.Popen[bytes]] = []
@@ -60,10 +60,9 @@ on_buckets, on_fsspec_buckets = (
     for clients in (CLIENTS, CLIENTS[: len(KINDS)])
 )
 """For tests of what HDFS has not: buckets; and of what only fsspec's clients do."""
-_LONG = pytest.mark.skipif(not IS_ALL, reason="half a minute on HDFS: REPLOG_TEST_SERVERS_ALL=1 runs it")
-ON_ALL_FOR_LONG = [
+ON_ALL = [
     *(pytest.param(each, id=f"{each[0].name}-{each[1]}") for each in CLIENTS),
-    pytest.param((Hdfs, "auto"), id="hdfs", marks=_LONG),
+    pytest.param((Hdfs, "auto"), id="hdfs"),
 ]
 
 

@@ -17,7 +17,6 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
-from tests.servers.builds import IS_ALL
 from tests.servers.server import Minio, VersityGateway
 from tests.servers.stores import RealRoots
 
@@ -57,7 +56,6 @@ class Rotation:
         return {**options, "key": old[0], "secret": f"{old[0]}-secret"} if old else {}
 
 
-@pytest.mark.skipif(not IS_ALL, reason="half a minute: REPLOG_TEST_SERVERS_ALL=1 runs it")
 def test_a_long_query_goes_on_when_its_keys_are_replaced(servers, tmp_path, monkeypatch):
     """A producer and a consumer here, and a writer in a process of its own: none is told of it."""
     server = servers(VersityGateway)
