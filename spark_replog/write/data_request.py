@@ -247,8 +247,8 @@ class ObjectBuilder:
         batch_id: micro-batch.
         task_id: Spark partition id of the task.
         folded: returns the index of a ledger's last entry that this process knows; None: taken from the plan.
-        inline_room: returns how many bytes of an object with this destination and so many required copies the ledger's
-            entry may carry; None: never any.
+        inline_room: returns how many bytes the ledger's entry may carry of an object with this destination and this
+            number of required copies; None: none.
     """
 
     def __init__(
