@@ -22,12 +22,12 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, Unsupp
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
-from spark_replog.ledger.shell_io import is_far
 from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.storage.open_store import is_far
 
 REST_MAX_MS = 600_000
 HURRY_ENTRY_COUNT = 8_192
@@ -131,7 +131,7 @@ class SnapshotKeeper:
         self._ledger_id = ledger_id
         self._settings = settings
         self._io = SnapshotIo(ledger_id, roots, settings.quorum_timeout_ms, clock)
-        self._is_far = any(map(is_far, roots))
+        self._is_far = any(is_far(root.store.url) for root in roots)
         self._genesis = genesis_hash(ledger_id)
         self._clock = clock
         self._state = state

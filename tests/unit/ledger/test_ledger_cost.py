@@ -13,6 +13,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import shell_io
 from spark_replog.ledger.root import Check, Read
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
+from spark_replog.storage import open_store
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
 from tests.unit.ledger.snapshot_setup import KEPT, fill, heads, paged, shoot, soon
@@ -252,7 +253,7 @@ def test_a_head_that_may_be_the_decided_one_is_got_in_advance_only_over_a_networ
     make_store, monkeypatch, near, head_count
 ):
     """There it saves a round trip. It is the decided one unless the newest head is, and a marker names this one."""
-    monkeypatch.setattr(shell_io, "_NEAR", frozenset(near))
+    monkeypatch.setattr(open_store, "NEAR_SCHEMES", frozenset(near))
     store = make_store(3)
     wanted = shot_twice(store)
     cold = paged(store, KEPT)
@@ -334,7 +335,7 @@ class Late(Crowd):
 @pytest.mark.parametrize("gets", ["first", "last"])
 def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_one(make_store, monkeypatch, gets):
     """Gets that its late check began may be older than entries that others have appended since."""
-    monkeypatch.setattr(shell_io, "_NEAR", frozenset())
+    monkeypatch.setattr(open_store, "NEAR_SCHEMES", frozenset())
     store = make_store(3)
     writer = paged(store, KEPT)
     wanted = fill(writer, 0, 8)
