@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -111,6 +111,17 @@ class SnapshotStats:
         )
 
 
+def likely_heads(names: Iterable[str], truncate_record_count_min: int) -> list[str]:
+    """Return the newest head, after the second newest if that may be the decided one.
+
+    It is while the newest one's SnapshotCommit waits for the next entry. Once that is decided, a second head stays only
+    if a marker names it. So of two heads, the older one is a marker's if the journal is long enough to have been cut.
+    """
+    newest = sorted(names)[-3:]
+    is_of_marker = len(newest) == 2 and int(newest[0][:20]) >= truncate_record_count_min
+    return newest[-1:] if is_of_marker else newest[-2:]
+
+
 class SnapshotKeeper:
     """The snapshots of one ledger in one process; call methods that take a core only in a turn (``Ledger.with_turn``).
 
@@ -177,7 +188,7 @@ class SnapshotKeeper:
                 self.look_ahead()  # no thread was left for it
             assert self._names is not None
             names = self._names.result()
-            likely = sorted(names)[-2:]  # the second newest is the decided one, or one that a marker names
+            likely = likely_heads(names, self._settings.truncate_record_count_min)
             guessed = likely[:-1] if self._is_far else []
             ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in guessed}
             if likely:
