@@ -103,7 +103,8 @@ class Handler(BaseHTTPRequestHandler):
         body = tree[path]
         kind, length = ("DIRECTORY", 0) if body is FOLDER else ("FILE", len(body))
         written_ms = self.server.written_ms.get(path, self.server.now_ms)
-        return {"pathSuffix": suffix, "type": kind, "length": length, "modificationTime": written_ms}
+        told = {"pathSuffix": suffix, "type": kind, "length": length, "modificationTime": written_ms}
+        return {**told, "permission": "755" if body is FOLDER else "644"}
 
     def need(self, tree, path):
         if path not in tree:
