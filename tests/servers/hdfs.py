@@ -39,12 +39,13 @@ class Hdfs(Server):
     user = "replog"
     groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "replog": ("supergroup",),
-        "admin": ("admins", "writers", "billing"),
-        "ann": ("writers",),
-        "bob": ("writers",),
-        "carol": ("billing",),
-        "dave": ("billing",),
-        "eve": ("readers",),
+        "ann": ("log", "writers"),
+        "bob": ("log", "writers"),
+        "carol": ("log", "members"),
+        "dave": ("log", "members"),
+        "eve": ("log",),
+        "frank": ("log", "auditors"),
+        "mallory": (),
     }
     """Of each user; anyone else is in none."""
 

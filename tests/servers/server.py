@@ -221,7 +221,7 @@ class VersityGateway(S3Server):
         return {"fsspec" if "aiobotocore" in line else "obstore" for line in calls}
 
     def make_user(self, name: str, bucket: str, statements: Sequence[Statement], *beside: str) -> dict[str, str]:
-        """Make a user that may do what a policy's statements allow, and return the options that make a client this user.
+        """Make a user that may do what statements of a policy allow; return the options that make a client this user.
 
         Args:
             bucket: what the statements are about: they become its policy.

@@ -75,7 +75,9 @@ def send(roots: RealRoots, value: bytes, *, topic: str = "orders", inline_bytes:
 
 
 def values(roots: RealRoots, topic: str = "orders") -> list[bytes]:
-    found: list[bytes] = spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
+    found: list[bytes] = (
+        spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
+    )
     return found
 
 
@@ -157,8 +159,9 @@ def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypa
     store.check(
         roots,
         may_not=(
-            "create ledgers/GROUPS/data/000000/x", "create ledgers/TOPIC/journal/x", "create ledgers/TOPIC/data/000000/x",
-            "create ledgers/CLUSTER/journal/x", "delete ledgers/GROUPS/journal/00000000000000000000",
+            "create ledgers/GROUPS/data/000000/x", "create ledgers/TOPIC/journal/x",
+            "create ledgers/TOPIC/data/000000/x", "create ledgers/CLUSTER/journal/x",
+            "delete ledgers/GROUPS/journal/00000000000000000000",
             "delete ledgers/TOPIC/journal/00000000000000000000", "get ledgers/OTHER/journal/00000000000000000000",
         ),
     )  # fmt: skip
@@ -202,7 +205,7 @@ def test_an_admin_makes_a_store_below_the_folder_only(store):
 
 
 def check_used(store: Prefixed, user: str, statements: list[Statement], ledger: str) -> None:
-    """Check, where the server writes a log, that a user needed each right to create and delete that the policy gives."""
+    """Check by the server's log, if any, that a user needed each right to create and delete that the policy gives."""
     if not isinstance(store.server, VersityGateway):
         return
     for action in ("s3:PutObject", "s3:DeleteObject"):
