@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from tests.servers.stores import RealRoots
 OFFSETS = "__consumer_offsets"
 
 
-class Shared:
+class Shared(ABC):
     """A store with topics ``orders`` and ``payments``, whose folders have the rights of the page.
 
     Attributes:
@@ -48,17 +49,17 @@ class Shared:
         found: str = self.roots.replog("topic", "describe", topic)[1][0]["ledgerId"]
         return found
 
+    @abstractmethod
     def run(self, number: int, **names: str) -> None:
         """Run a block of the page's commands as the superuser."""
-        raise NotImplementedError
 
+    @abstractmethod
     def damages(self, user: str, key: str) -> Iterator[Callable[[], Any]]:
         """Yield what a user may try with another user's file, past spark-replog; each raises `PermissionError`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def owner(self, key: str) -> str:
         """Return the user whose a file of the root is."""
-        raise NotImplementedError
 
     def raw(self, user: str) -> Any:
         roots = self.users[user]
