@@ -102,7 +102,7 @@ def nothing_is_lost(store):
 
 
 def test_a_reader_of_one_topic_reads_that_topic(store):
-    roots = store.as_user("reader", store.statements("Reader"))
+    roots = store.as_user("topic-reader", store.statements("Reader"))
     assert values(roots) == values(store.roots)
     assert roots.replog("topic", "describe", "orders")[0] == 0
     store.check(
@@ -123,7 +123,7 @@ def test_a_producer_of_one_topic_creates_in_its_ledger_only(store, monkeypatch, 
     for each in SMALL:  # each commit snapshots and truncates
         monkeypatch.setattr(*each)
     statements = store.statements("Producer, streaming sink")
-    roots = store.as_user("producer", statements)
+    roots = store.as_user("topic-producer", statements)
     before = len(values(store.roots))
     for number in range(6):
         assert send(roots, b"%d" % number, inline_bytes=4096 * (number % 2)) == before + number
@@ -138,14 +138,14 @@ def test_a_producer_of_one_topic_creates_in_its_ledger_only(store, monkeypatch, 
     refused_command(roots, "topic", "create", "another", "-p", "1", "--replicas", "3")
     assert len(values(store.roots)) == before + 6
     assert store.key("ledger TOPIC: no snapshot now") not in caplog.text
-    check_used(store, "producer", statements, "TOPIC")
+    check_used(store, "topic-producer", statements, "TOPIC")
 
 
 def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypatch):
     for each in SMALL:
         monkeypatch.setattr(*each)
     statements = store.statements("Consumer of a group")
-    roots = store.as_user("consumer", statements)
+    roots = store.as_user("topic-consumer", statements)
     opened = spark_replog.open(roots.path, roots.options)
     first, second = (opened.consumer("orders", group="billing", auto_offset_reset="earliest") for _ in range(2))
     with first, second:
@@ -167,11 +167,11 @@ def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypa
     )  # fmt: skip
     raw = open_store(f"{roots.path}/broker-1", roots.options)
     assert list(raw.list_keys(store.key("ledgers/GROUPS/notes/"))) == []
-    check_used(store, "consumer", statements, "GROUPS")
+    check_used(store, "topic-consumer", statements, "GROUPS")
 
 
 def test_a_coordinator_deletes_in_ledgers_only(store):
-    roots = store.as_user("coordinator", store.statements("Coordinator"))
+    roots = store.as_user("ledger-coordinator", store.statements("Coordinator"))
     for arguments in (
         ("topic", "create", "brief", "-p", "1", "--replicas", "3"),
         ("topic", "delete", "brief", "-y"),
@@ -191,7 +191,9 @@ def test_an_admin_makes_a_store_below_the_folder_only(store):
     server = store.server
     roots = RealRoots([server.new_root("log")], {})
     bucket = roots.path.split("/")[2]
-    roots.options = server.make_user("admin", bucket, policy_page.policy("Admin", {"BUCKET": bucket, "FOLDER": "log"}))
+    roots.options = server.make_user(
+        "folder-admin", bucket, policy_page.policy("Admin", {"BUCKET": bucket, "FOLDER": "log"})
+    )
     made = roots.make("orders", replicas=1)
     with made.producer() as producer:
         assert producer.send("orders", b"0").result(timeout=60).offset == 0
