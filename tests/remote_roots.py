@@ -37,6 +37,8 @@ class NameNode(ThreadingHTTPServer):
         self.tree = {"": FOLDER, "/store": FOLDER}
         self.now_ms = int(time.time() * 1000)
         self.written_ms = {}
+        self.modes = {}
+        """Of folders that were made with one; others have 755."""
         self.lock = threading.RLock()
         self.requests = []
         self.planned = {}
@@ -103,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
         body = tree[path]
         kind, length = ("DIRECTORY", 0) if body is FOLDER else ("FILE", len(body))
         written_ms = self.server.written_ms.get(path, self.server.now_ms)
-        return {"pathSuffix": suffix, "type": kind, "length": length, "modificationTime": written_ms}
+        told = {"pathSuffix": suffix, "type": kind, "length": length, "modificationTime": written_ms}
+        return {**told, "permission": self.server.modes.get(path, "755" if body is FOLDER else "644")}
 
     def need(self, tree, path):
         if path not in tree:
@@ -123,6 +126,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def op_mkdirs(self, tree, path, query, body):
         parts = path.split("/")
+        if path not in tree and "permission" in query:
+            self.server.modes[path] = query["permission"]
         for count in range(1, len(parts) + 1):
             tree.setdefault("/".join(parts[:count]), FOLDER)
         return self.answer(boolean=True)

@@ -413,14 +413,16 @@ class SnapshotKeeper:
 
     def _work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
         start_ms, factor = self._clock.monotonic_ms(), self._settings.snapshot_rest_factor
+        left = "no snapshot now"
         try:
             if draft is not None:
                 self.write(draft)
                 # The second one comes at once: a cold process needs a later head to find which one is decided.
                 factor = factor if draft.frozen.snapshot_no else 0
+            left = "snapshots that others replaced are not deleted now"
             self.tidy(cuts, heads)
         except ReplogError as error:
-            _LOG.warning("ledger %s: no snapshot now: %s", self._ledger_id, error)
+            _LOG.warning("ledger %s: %s: %s", self._ledger_id, left, error)
         finally:
             end_ms = self._clock.monotonic_ms()
             self.stats.spent_ms += end_ms - start_ms

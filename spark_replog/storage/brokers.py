@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections import deque
@@ -278,13 +279,17 @@ class BrokerSet:
         return None
 
 
-_shared: dict[tuple[int, str, tuple[str, ...]], BrokerSet] = {}
+_shared: dict[tuple[int, str, tuple[str, ...], str], BrokerSet] = {}
 
 
 def shared_brokers(brokers: BrokerSet) -> BrokerSet:
-    """Return this process's set of the same brokers, so that stores stay open between tasks."""
+    """Return this process's set of the same brokers, so that stores stay open between tasks.
+
+    Sets with other storage options stay apart: a worker runs tasks of queries that have different credentials.
+    """
     urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
-    found = _shared.setdefault((os.getpid(), brokers.cluster_id, urls), brokers)
+    options = json.dumps(brokers.storage_options, sort_keys=True, default=repr)
+    found = _shared.setdefault((os.getpid(), brokers.cluster_id, urls, options), brokers)
     found.root_ids = {**found.root_ids, **brokers.root_ids}
     return found
 

@@ -483,7 +483,7 @@ def _remedy(error: Exception, status: int | None) -> str:
         return "The token ran out: let the client renew its own (a profile, a credential process, a role)."
     if status == 404 or isinstance(error, FileNotFoundError):
         return "Check the bucket's name, and that it exists."
-    return "Check credentials and permissions (read, write, delete and list are all needed)."
+    return "Check credentials and permissions: get and list are needed, to write create, to clean up delete."
 
 
 # Our own loop repeats calls, with a deadline; a client that also repeats only hides time.

@@ -58,15 +58,19 @@ class WebHdfsStore(FsspecStore):
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``: HDFS has folders; only an empty prefix makes the root.
 
+        Each folder below the root takes the mode of the one above it, as in ``PosixStore``.
+
         Raises:
             ReplogError: REPLOG_STORE_REFUSED: the root is missing.
             RetriableError: no answer.
         """
         try:
             with Apart():
-                if key_prefix.strip("/"):
-                    self.file_system()._call("GETFILESTATUS", path=self._folder_path(""))
-                self.file_system()._call("MKDIRS", method="put", path=self._folder_path(key_prefix))
+                parts = [part for part in key_prefix.split("/") if part]
+                if not parts:
+                    self.file_system()._call("MKDIRS", method="put", path=self._folder_path(""))
+                for count in range(1, len(parts) + 1):
+                    self._make_level(self._folder_path("/".join(parts[:count])))
         except FileNotFoundError as error:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
@@ -180,8 +184,8 @@ class WebHdfsStore(FsspecStore):
     def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
         path = self._path(key)
         folder, _, _ = path.rpartition("/")
-        if make_parent:
-            self._make_last_level(folder)
+        if make_parent and (self.url, folder) not in _MADE:
+            self._make_known(folder)
         temp_path = f"{folder}/{TEMP_PREFIX}{new_id()}"
         try:
             try:
@@ -189,8 +193,7 @@ class WebHdfsStore(FsspecStore):
             except Exception as error:
                 if not (make_parent and self._is_absent(error, status_of(error))):
                     raise
-                _MADE.discard((self.url, folder))  # another process removed it
-                self._make_last_level(folder)
+                self._make_known(folder)  # another process removed it
                 self._write_temp(temp_path, body)
             answer = self.file_system()._call("RENAME", method="put", path=temp_path, destination=path)
             if not answer.json()["boolean"]:
@@ -220,17 +223,25 @@ class WebHdfsStore(FsspecStore):
         stored = file_system.session.put(location, data=body, headers={"content-type": "application/octet-stream"})
         stored.raise_for_status()
 
-    def _make_last_level(self, folder: str) -> None:
-        """Make a folder, but none above it; ask nothing if this process has made it before."""
-        if (self.url, folder) in _MADE:
-            return
-        parent = folder.rpartition("/")[0]
-        file_system = self.file_system()
-        file_system._call("GETFILESTATUS", path=parent)  # fails if missing; MKDIRS would make every level
-        file_system._call("MKDIRS", method="put", path=folder)
+    def _make_known(self, folder: str) -> None:
+        self._make_level(folder)
         if len(_MADE) >= _MADE_MAX:
             _MADE.clear()
         _MADE.add((self.url, folder))
+
+    def _make_level(self, folder: str) -> None:
+        """Make a folder with the mode of the one above it.
+
+        Without a mode HDFS takes 755, and makes that the mask of inherited ACLs too: no other user could create files
+        in the folder, whatever an administrator has set above it. MKDIRS would make every missing level, and keeps the
+        sticky bit only on the last one.
+
+        Raises:
+            FileNotFoundError: there is no folder above.
+        """
+        above = self.file_system()._call("GETFILESTATUS", path=folder.rpartition("/")[0] or "/")
+        mode = above.json()["FileStatus"]["permission"]
+        self.file_system()._call("MKDIRS", method="put", path=folder, permission=mode)
 
     def _status(self, path: str) -> int | None:
         try:

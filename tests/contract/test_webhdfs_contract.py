@@ -34,6 +34,22 @@ class TestWebHdfsStore(ObjectStoreContract):
 
 
 class TestRecipe:
+    def test_a_new_folder_takes_the_mode_of_the_one_above(self, store, name_node):
+        """HDFS would take 755, and no other user could write into it."""
+        name_node.modes["/store/root"] = "1775"
+        store.make_folder("a/b/")
+        store.create("a/b/c/x", b"x", make_parent=True)
+        name_node.modes["/store/root"] = "700"
+        store.make_folder("a/b/")
+        store.make_folder("d/")
+        assert name_node.modes == {
+            "/store/root": "700",
+            "/store/root/a": "1775",
+            "/store/root/a/b": "1775",
+            "/store/root/a/b/c": "1775",
+            "/store/root/d": "700",
+        }
+
     def test_a_temp_file_is_renamed(self, store, name_node):
         name_node.requests.clear()
         assert store.create("a", b"x") is CREATED

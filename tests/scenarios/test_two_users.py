@@ -1,4 +1,4 @@
-"""Several POSIX users write into one store by the recipe of docs/security.md, run as it is printed there."""
+"""Several POSIX users write into one store by the recipe of docs/least-privilege.md, run as it is printed there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_replog.cluster.init_store import init_cluster
 
 ADMIN, FIRST, SECOND, STRANGER = 61001, 61002, 61003, 61004
 WRITERS = 61100
-RECIPE = Path(__file__).parents[2] / "docs" / "security.md"
+RECIPE = Path(__file__).parents[2] / "docs" / "least-privilege.md"
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become other users")
 
@@ -55,7 +55,7 @@ def as_user(user, call, *, groups=(WRITERS,), umask=0o077):
 
 def run_recipe(store):
     text = RECIPE.read_text(encoding="utf-8")
-    block = re.search(r"### POSIX, NFS.*?```sh\n(.*?)```", text, re.DOTALL).group(1)
+    block = re.search(r"### One group for all topics.*?```sh\n(.*?)```", text, re.DOTALL).group(1)
     block = block.replace("admin:writers", f"{ADMIN}:{WRITERS}").replace("STORE", str(store))
     subprocess.run(["sh", "-eux", "-c", block], check=True)
 

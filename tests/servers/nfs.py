@@ -20,7 +20,7 @@ NFSv4 {{ Graceless = true; Lease_Lifetime = 120; RecoveryRoot = {folder}/recover
   IdmapConf = {folder}/idmap.conf; }}
 NFS_KRB5 {{ Active_krb5 = false; }}
 EXPORT {{ Export_Id = 1; Path = {data}; Pseudo = /log; Access_Type = RW; Squash = No_Root_Squash; SecType = sys;
-  Protocols = 4; FSAL {{ Name = VFS; }} }}
+  Protocols = 4; Attr_Expiration_Time = 0; FSAL {{ Name = VFS; }} }}
 """
 
 
@@ -57,10 +57,11 @@ class Nfs(Server):
         if not hasattr(self, "mounted"):
             self.mounted = self._mounts.enter_context(self.mount())
 
-    def mount(self) -> Mount:
-        """Return what mounts the export: a client of its own."""
+    def mount(self, user: int = 0, groups: Sequence[int] = (0,)) -> Mount:
+        """Return what mounts the export: a client of its own, which is this user and in these groups to the server."""
         point = self.folder / f"mounted-{uuid.uuid4().hex}"
-        return Mount(point, "tests.servers.nfs_client", str(self.port), library("libnfs"))
+        who = map(str, (user, *groups))
+        return Mount(point, "tests.servers.nfs_client", str(self.port), library("libnfs"), *who)
 
     def is_answering(self) -> bool:
         """As ``Server.is_answering``: whether its port is open."""

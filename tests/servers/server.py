@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import botocore.session
 from azure.storage.blob import generate_container_sas
 
 from spark_replog.storage.open_store import open_store
@@ -143,6 +144,21 @@ class Server(ABC):
         self.kill()
 
 
+Statement = dict[str, Any]
+"""Of a policy of S3."""
+
+
+def statements_of(bucket: str, actions: Sequence[str]) -> list[Statement]:
+    """Return what allows actions of a bucket (``s3:List...``) and of the objects below ``log/``."""
+    arn, of_bucket = f"arn:aws:s3:::{bucket}", [each for each in actions if each.startswith("s3:List")]
+    of_objects = [each for each in actions if each not in of_bucket]
+    return [
+        {"Effect": "Allow", "Action": some, "Resource": [resource]}
+        for some, resource in ((of_bucket, arn), (of_objects, f"{arn}/log/*"))
+        if some
+    ]
+
+
 class S3Server(Server):
     """What speaks S3 here."""
 
@@ -204,26 +220,27 @@ class VersityGateway(S3Server):
         calls = [line for line in lines if " s3_GetObject " in line or " s3_PutObject " in line]
         return {"fsspec" if "aiobotocore" in line else "obstore" for line in calls}
 
-    def make_user(self, name: str, bucket: str, actions: Sequence[str], *beside: str) -> dict[str, str]:
-        """Make a user that may do these things in one bucket, and return the options that make a client this user.
+    def make_user(self, name: str, bucket: str, statements: Sequence[Statement], *beside: str) -> dict[str, str]:
+        """Make a user that may do what statements of a policy allow; return the options that make a client this user.
 
         Args:
-            actions: of the bucket (``s3:List...``) and of the objects below ``log/``.
+            bucket: what the statements are about: they become its policy.
             beside: users who may go on to do the same; all others may nothing from now on.
         """
         self._admin("create-user", "-a", name, "-s", f"{name}-secret", "-r", "user")
-        arn, of_bucket = f"arn:aws:s3:::{bucket}", [each for each in actions if each.startswith("s3:List")]
-        statements = [
-            {"Effect": "Allow", "Principal": {"AWS": [name, *beside]}, "Action": some, "Resource": [resource]}
-            for some, resource in (
-                (of_bucket, arn),
-                ([each for each in actions if each not in of_bucket], f"{arn}/log/*"),
-            )
-            if some
-        ]
-        policy = json.dumps({"Version": "2012-10-17", "Statement": statements})
+        given = [{**each, "Principal": {"AWS": [name, *beside]}} for each in statements]
+        policy = json.dumps({"Version": "2012-10-17", "Statement": given})
         self.file_system(bucket).call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
         return {**self.options(), "key": name, "secret": f"{name}-secret"}
+
+    def requests_of(self, name: str) -> set[tuple[str, str]]:
+        """Return the operations that a user was not refused, each as an action of S3 and a key."""
+        found = set()
+        for line in (self.folder / "access.log").read_text().splitlines():
+            words = line.split(" ")
+            if len(words) > 10 and words[5] == name and words[7].startswith("s3_") and words[10] != "403":
+                found.add((words[7].replace("_", ":"), words[8]))
+        return found
 
     def drop_user(self, name: str) -> None:
         """Delete a user: its keys are refused from now on."""
@@ -249,6 +266,24 @@ class Minio(S3Server):
         """As ``Server.environment``."""
         user = {"MINIO_ROOT_USER": self.key, "MINIO_ROOT_PASSWORD": self.secret}
         return {**super().environment(), **user, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+
+    def make_user(self, name: str, bucket: str, statements: Sequence[Statement]) -> dict[str, str]:
+        """Return the options of a client with keys for an hour, which may do what the statements allow.
+
+        MinIO keeps users by calls with encrypted bodies; keys of a session need none, and have a policy of their own.
+        """
+        client = botocore.session.get_session().create_client(
+            "sts", region_name="us-east-1", endpoint_url=f"http://127.0.0.1:{self.port}",
+            aws_access_key_id=self.key, aws_secret_access_key=self.secret,
+        )  # fmt: skip
+        policy = json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, separators=(",", ":"))
+        made = client.assume_role(
+            RoleArn="arn:aws:iam::000000000000:role/any",  # the client wants one; MinIO has no roles
+            RoleSessionName=name,
+            Policy=policy.replace("StringLikeIfExists", "StringLike"),
+        )["Credentials"]
+        keys = {"key": made["AccessKeyId"], "secret": made["SecretAccessKey"], "token": made["SessionToken"]}
+        return {**self.options(), **keys}
 
     def is_answering(self) -> bool:
         """As ``Server.is_answering``, and after that until its users are loaded: it refuses them before."""

@@ -9,8 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-import spark_replog
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
@@ -113,22 +112,6 @@ def test_a_data_node_that_is_away_costs_time_and_nothing_else(hdfs):
     retrying = RetryingStore(store, deadline_ms=60_000)
     assert retrying.get("a") == b"0"
     assert (retrying.create("b", b"1"), retrying.get("b")) == (CREATED, b"1")
-
-
-def test_a_user_with_the_right_to_read_reads_and_writes_nothing(hdfs):
-    roots = RealRoots.of(hdfs, 1)
-    with roots.make("orders", replicas=1).producer() as producer:
-        assert producer.send("orders", b"0").result(timeout=60).offset == 0
-    reader = RealRoots([roots.path], {"user": "reader"})
-    opened = spark_replog.open(reader.path, reader.options)
-    assert opened.topic("orders").scan().to_arrow()["value"].to_pylist() == [b"0"]
-    assert reader.replog("store", "verify", "--deep")[0] == 0
-    raw = open_store(f"{roots.path}/broker-0", reader.options)
-    for call in (lambda: raw.create("ledgers/x", b"x"), lambda: raw.delete("replog.json")):
-        with pytest.raises(ReplogError) as raised:
-            call()
-        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
-    assert raw.get("replog.json") is not None
 
 
 def test_garbage_collection_sweeps_old_temp_files_by_the_clock_of_the_name_node(hdfs):

@@ -17,7 +17,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
-from tests.servers.server import Minio, VersityGateway
+from tests.servers.server import Minio, VersityGateway, statements_of
 from tests.servers.stores import RealRoots
 
 ALL = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket")
@@ -42,7 +42,7 @@ class Rotation:
     def turn(self, name: str) -> dict[str, str]:
         """Hand out a new user; after that delete the one before, whose options are returned."""
         old = self._users[-1:]
-        options = self._server.make_user(name, self._bucket, ALL, *old)
+        options = self._server.make_user(name, self._bucket, statements_of(self._bucket, ALL), *old)
         end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LIFE_SECONDS)
         text = json.dumps(
             {"Version": 1, "AccessKeyId": name, "SecretAccessKey": options["secret"], "Expiration": end.isoformat()}

@@ -19,7 +19,7 @@ from spark_replog.errors import (
 from spark_replog.ids import new_id
 from spark_replog.storage import brokers as module
 from spark_replog.storage import root_file
-from spark_replog.storage.brokers import BrokerSet, write_root_files
+from spark_replog.storage.brokers import BrokerSet, shared_brokers, write_root_files
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import journal_key, ledger_folders
@@ -418,3 +418,12 @@ class TestInit:
         store.make_folder("ledgers/x/journal")
         store.create("ledgers/x/journal/0", b"x")
         assert code_of(lambda: write_root_files(roots_of(tmp_path / "s"))) is ErrorCode.REPLOG_STORE_EXISTS
+
+
+def test_tasks_share_stores_only_if_their_credentials_are_the_same(made):
+    """A Spark worker runs tasks of several queries, and a query that began again may have a new token."""
+    folder, _ = made
+    sets = [BrokerSet.open(str(folder), {"key": key}) for key in ("producer", "consumer", "producer")]
+    first, second, third = map(shared_brokers, sets)
+    assert first is third is sets[0]
+    assert second is sets[1]

@@ -1,0 +1,223 @@
+"""The policies by prefix of docs/least-privilege.md, each as all that a user of a real S3 server may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+import spark_replog
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.open_store import open_store
+from tests.scenarios.committing import SMALL
+from tests.servers import policy_page
+from tests.servers.server import Minio, Statement, VersityGateway
+from tests.servers.stores import RealRoots
+
+OFFSETS = "__consumer_offsets"
+LATER = {"out"}
+"""What a healthy store never gets."""
+
+
+class Prefixed:
+    """A store of three roots with topics ``orders`` and ``payments``, a row in each.
+
+    Attributes:
+        names: what stands on the page in capitals, and the ledger of ``payments``.
+    """
+
+    def __init__(self, server: VersityGateway | Minio) -> None:
+        self.server = server
+        self.roots = RealRoots([server.new_root("log")], server.options())
+        assert self.roots.replog("init", "--brokers", "3")[0] == 0
+        self.bucket = self.roots.path.split("/")[2]
+        self.names = {"BUCKET": self.bucket, "FOLDER": "log"}
+        for topic, name in (("orders", "TOPIC"), ("payments", "OTHER"), (OFFSETS, "GROUPS")):
+            assert self.roots.replog("topic", "create", topic, "-p", "1", "--replicas", "3")[0] == 0
+            self.names[name] = self.roots.replog("topic", "describe", topic)[1][0]["ledgerId"]
+        self.names["CLUSTER"] = self.roots.replog("store", "info")[1][0]["clusterId"]
+        for topic in ("orders", "payments"):
+            send(self.roots, b"0", topic=topic)
+
+    def statements(self, heading: str) -> list[Statement]:
+        return policy_page.policy(heading, self.names)
+
+    def as_user(self, name: str, statements: list[Statement]) -> RealRoots:
+        return RealRoots([self.roots.path], self.server.make_user(name, self.bucket, statements))
+
+    def key(self, text: str) -> str:
+        return policy_page.filled(text, self.names)
+
+    def check(self, roots: RealRoots, *, may: Iterable[str] = (), may_not: Iterable[str] = ()) -> None:
+        """Try operations, each a verb and a key below a root; what is not refused leaves nothing."""
+        raw = open_store(f"{roots.path}/broker-1", roots.options)
+        calls = {
+            "get": raw.get,
+            "list": lambda key: list(raw.list_keys(key)),
+            "create": lambda key: raw.create(key, b"x"),
+            "delete": raw.delete,
+        }
+        for each in may:
+            verb, _, key = self.key(each).partition(" ")
+            calls[verb](key)
+        for each in may_not:
+            verb, _, key = self.key(each).partition(" ")
+            with pytest.raises(ReplogError) as raised:
+                calls[verb](key)
+            assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED, (each, raised.value)
+
+
+def send(roots: RealRoots, value: bytes, *, topic: str = "orders", inline_bytes: int = 4096) -> int:
+    with spark_replog.open(roots.path, roots.options).producer(inline_max_bytes=inline_bytes) as producer:
+        offset: int = producer.send(topic, value).result(timeout=60).offset
+        return offset
+
+
+def values(roots: RealRoots, topic: str = "orders") -> list[bytes]:
+    found: list[bytes] = (
+        spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
+    )
+    return found
+
+
+def refused_command(roots: RealRoots, *arguments: str) -> None:
+    code, items = roots.replog(*arguments)
+    assert (code, items[0]["error"]) == (1, "REPLOG_STORE_REFUSED"), items
+
+
+@pytest.fixture(params=(VersityGateway, Minio), ids=lambda kind: kind.name, scope="module")
+def store(request, servers):
+    return Prefixed(servers(request.param))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost(store):
+    """Whatever a test was refused, each row that was there is still there, once."""
+    before = {topic: values(store.roots, topic) for topic in ("orders", "payments")}
+    yield
+    for topic, rows in before.items():
+        assert values(store.roots, topic)[: len(rows)] == rows
+    assert store.roots.replog("store", "verify", "--deep")[0] == 0
+
+
+def test_a_reader_of_one_topic_reads_that_topic(store):
+    roots = store.as_user("topic-reader", store.statements("Reader"))
+    assert values(roots) == values(store.roots)
+    assert roots.replog("topic", "describe", "orders")[0] == 0
+    store.check(
+        roots,
+        may=("get replog.json", "list ledgers/TOPIC/journal/", "get ledgers/CLUSTER/journal/00000000000000000000"),
+        may_not=(
+            "get ledgers/OTHER/journal/00000000000000000000", "list ledgers/OTHER/journal/", "list ledgers/",
+            "create ledgers/TOPIC/data/000000/x", "create ledgers/CLUSTER/out", "delete replog.json",
+            "delete ledgers/TOPIC/journal/00000000000000000000",
+        ),
+    )  # fmt: skip
+    with pytest.raises(ReplogError) as raised:
+        values(roots, "payments")
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
+def test_a_producer_of_one_topic_creates_in_its_ledger_only(store, monkeypatch, caplog):
+    for each in SMALL:  # each commit snapshots and truncates
+        monkeypatch.setattr(*each)
+    statements = store.statements("Producer, streaming sink")
+    roots = store.as_user("topic-producer", statements)
+    before = len(values(store.roots))
+    for number in range(6):
+        assert send(roots, b"%d" % number, inline_bytes=4096 * (number % 2)) == before + number
+    store.check(
+        roots,
+        may_not=(
+            "create ledgers/TOPIC/notes/x", "create ledgers/OTHER/data/000000/x", "create ledgers/OTHER/out",
+            "create ledgers/CLUSTER/journal/x", "create ledgers/GROUPS/journal/x", "create replog.json",
+            "delete ledgers/TOPIC/journal/00000000000000000000", "get ledgers/OTHER/journal/00000000000000000000",
+        ),
+    )  # fmt: skip
+    refused_command(roots, "topic", "create", "another", "-p", "1", "--replicas", "3")
+    assert len(values(store.roots)) == before + 6
+    assert store.key("ledger TOPIC: no snapshot now") not in caplog.text
+    check_used(store, "topic-producer", statements, "TOPIC")
+
+
+def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypatch):
+    for each in SMALL:
+        monkeypatch.setattr(*each)
+    statements = store.statements("Consumer of a group")
+    roots = store.as_user("topic-consumer", statements)
+    opened = spark_replog.open(roots.path, roots.options)
+    first, second = (opened.consumer("orders", group="billing", auto_offset_reset="earliest") for _ in range(2))
+    with first, second:
+        read = 0
+        for _ in range(5):
+            read += len(first.poll(200)) + len(second.poll(200))
+            first.commit()
+    assert read == len(values(store.roots))
+    code, groups = roots.replog("group", "describe", "billing")
+    assert code == 0 and groups[0]["group"] == "billing"
+    store.check(
+        roots,
+        may_not=(
+            "create ledgers/GROUPS/data/000000/x", "create ledgers/TOPIC/journal/x",
+            "create ledgers/TOPIC/data/000000/x", "create ledgers/CLUSTER/journal/x",
+            "delete ledgers/GROUPS/journal/00000000000000000000",
+            "delete ledgers/TOPIC/journal/00000000000000000000", "get ledgers/OTHER/journal/00000000000000000000",
+        ),
+    )  # fmt: skip
+    raw = open_store(f"{roots.path}/broker-1", roots.options)
+    assert list(raw.list_keys(store.key("ledgers/GROUPS/notes/"))) == []
+    check_used(store, "topic-consumer", statements, "GROUPS")
+
+
+def test_a_coordinator_deletes_in_ledgers_only(store):
+    roots = store.as_user("ledger-coordinator", store.statements("Coordinator"))
+    for arguments in (
+        ("topic", "create", "brief", "-p", "1", "--replicas", "3"),
+        ("topic", "delete", "brief", "-y"),
+        ("store", "gc", "--now"),
+        ("store", "verify"),
+        ("store", "repair", "--dry-run"),
+    ):
+        assert roots.replog(*arguments)[0] == 0, arguments
+    store.check(
+        roots,
+        may=("create ledgers/TOPIC/data/000000/x", "delete ledgers/TOPIC/data/000000/x"),
+        may_not=("create replog.json", "delete replog.json", "create x"),
+    )
+
+
+def test_an_admin_makes_a_store_below_the_folder_only(store):
+    server = store.server
+    roots = RealRoots([server.new_root("log")], {})
+    bucket = roots.path.split("/")[2]
+    roots.options = server.make_user(
+        "folder-admin", bucket, policy_page.policy("Admin", {"BUCKET": bucket, "FOLDER": "log"})
+    )
+    made = roots.make("orders", replicas=1)
+    with made.producer() as producer:
+        assert producer.send("orders", b"0").result(timeout=60).offset == 0
+    checks = {item["check"]: item["verdict"] for item in roots.replog("doctor", "--probe")[1]}
+    assert (checks["store"], checks["root 0"]) == ("ok", "ok")
+    beside = open_store(f"s3://{bucket}/elsewhere", roots.options)
+    for call in (lambda: beside.create("x", b"x"), lambda: beside.get("x"), lambda: list(beside.list_keys(""))):
+        with pytest.raises(ReplogError) as raised:
+            call()
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
+def check_used(store: Prefixed, user: str, statements: list[Statement], ledger: str) -> None:
+    """Check by the server's log, if any, that a user needed each right to create and delete that the policy gives."""
+    if not isinstance(store.server, VersityGateway):
+        return
+    for action in ("s3:PutObject", "s3:DeleteObject"):
+        resources = [each["Resource"] for each in statements if each["Action"] == action]
+        allowed = {each for some in resources for each in ([some] if isinstance(some, str) else some)}
+        used = {
+            f"arn:aws:s3:::{store.bucket}/{re.sub('broker-.', 'broker-*', key)}"
+            for done, key in store.server.requests_of(user)
+            if done == action
+        }
+        before = store.key(f"arn:aws:s3:::BUCKET/FOLDER/broker-*/ledgers/{ledger}/")
+        kinds = {key.removeprefix(before).partition("/")[0] for key in used}
+        assert kinds == {each.removeprefix(before).removesuffix("/*") for each in allowed} - LATER, action
