@@ -188,7 +188,8 @@ class Sender:
                     return None
             if not has_sent:
                 return check.next_check_ms
-            self._accumulator.copy_wasteful()
+            if self._accumulator.waiting_count:
+                self._accumulator.copy_wasteful()
         return None
 
     def _requests_before(self, destination: Destination) -> list[DataRequest]:
@@ -452,12 +453,17 @@ class Sender:
     def _release_if_over(self, request: DataRequest, now_ms: int) -> bool:
         """Release a request's memory once no put is open or ``replica.grace.ms`` is over; return whether it was.
 
-        A put that hangs longer keeps its bytes alive uncounted, so its root gets no further objects.
+        A put that hangs longer keeps its bytes alive uncounted, so its root gets no further objects. Each root that
+        did not take its copy is reported once.
         """
         is_over = request.state in (RequestState.FAILED, RequestState.DROPPED) or request.is_settled
         if not is_over and now_ms - request.copied_ms < self._config.replica_grace_ms:
             return False
-        self._note_slow_roots(request, now_ms)
+        for put in request.puts.values():
+            is_new = put.state is not PutState.HELD and self._health.on_missed(put.broker_id, now_ms)
+            if is_new and request.error is None and put.broker_id not in self._reported_roots:
+                self._reported_roots.add(put.broker_id)
+                self._report(copy_missed(request, put, self._config))
         del self._in_flight[request.sequence]
         self._released[request.sequence] = request
         if request.state is not RequestState.PARKED:
@@ -470,14 +476,6 @@ class Sender:
         """Forget a released request that awaits no answer."""
         if request.state is not RequestState.PARKED and request.unanswered_count == 0:
             self._released.pop(request.sequence, None)
-
-    def _note_slow_roots(self, request: DataRequest, now_ms: int) -> None:
-        """Remember the roots that did not take their copy, and report each once."""
-        for put in request.puts.values():
-            is_new = put.state is not PutState.HELD and self._health.on_missed(put.broker_id, now_ms)
-            if is_new and request.error is None and put.broker_id not in self._reported_roots:
-                self._reported_roots.add(put.broker_id)
-                self._report(copy_missed(request, put, self._config))
 
     def _dues(self, request: DataRequest, now_ms: int) -> Iterable[int]:
         if request.state in OPEN and now_ms < request.expires_ms:

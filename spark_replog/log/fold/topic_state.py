@@ -479,9 +479,14 @@ class TopicLedgerState(EntryFold):
         refused = self.producers.judge_sequence(append)
         if refused is not None:
             return Judgement(*refused)
-        invalid = self._find_contradiction(append)
-        if invalid:
-            return Judgement(Outcome.INVALID, invalid)
+        for item in append.objects:
+            for section in item.sections:
+                place = section.topic_id, section.partition
+                if place not in self._partitions:
+                    return Judgement(Outcome.INVALID, "topic id {} has no partition {}".format(*place))
+                if section.row_count < 1:
+                    invalid = f"a section of '{item.id.name}' has {section.row_count} rows"
+                    return Judgement(Outcome.INVALID, invalid)
         ranges = {}
         for where, rows in append.row_counts.items():
             base = self._partitions[where].log_end_offset
@@ -659,15 +664,6 @@ class TopicLedgerState(EntryFold):
                     if (row.object_number, row.start_byte) == (number, start_byte):
                         found[number].add(Section(*key, row.row_count, *row[3:8]))
         return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}
-
-    def _find_contradiction(self, append: Append) -> str:
-        for item in append.objects:
-            for section in item.sections:
-                if (section.topic_id, section.partition) not in self._partitions:
-                    return f"topic id {section.topic_id} has no partition {section.partition}"
-                if section.row_count < 1:
-                    return f"a section of '{item.id.name}' has {section.row_count} rows"
-        return ""
 
 
 _SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))
