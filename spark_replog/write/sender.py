@@ -134,7 +134,14 @@ class Sender:
         Returns:
             Milliseconds until something is due even without an answer, at most 1,000.
         """
-        run_ms = self._running_ms(now_ms)
+        run_ms = now_ms  # the time by which requests are judged
+        if self._delivery is None:
+            # A write task may wait minutes for rows. A request must not expire while its next attempt was due but
+            # nothing ran the sender, so pauses between calls do not count. A plain producer's thread never pauses.
+            gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
+            self._last_run_ms = now_ms
+            self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
+            run_ms -= self._paused_ms
         self._now_ms = now_ms
         for result, is_held in self._transport.poll(run_ms):
             self._on_answer(result, is_held, run_ms)
@@ -154,19 +161,6 @@ class Sender:
         self._expiry_due_ms = math.inf if expiry_ms is None else now_ms + expiry_ms
         dues += [run_ms + wait_ms for wait_ms in (next_check_ms, expiry_ms) if wait_ms is not None]
         return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
-
-    def _running_ms(self, now_ms: int) -> int:
-        """Return the time by which requests are judged: ``now_ms`` less the pauses between calls.
-
-        A write task may wait minutes for rows. A request must not expire while its next attempt was due but nothing
-        ran the sender. A plain producer's thread never pauses.
-        """
-        if self._delivery is not None:
-            return now_ms
-        gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
-        self._last_run_ms = now_ms
-        self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
-        return now_ms - self._paused_ms
 
     # ------------------------------------------------------------------------------------ sending
 

@@ -196,10 +196,6 @@ class _Copy:
         self.file = pa.BufferOutputStream()
         self.starts: list[int] = []
 
-    @property
-    def size_bytes(self) -> int:
-        return int(self.file.getvalue().size)
-
     def cut(self) -> None:
         self.starts.append(self.file.tell())
 
@@ -300,7 +296,7 @@ def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject
         sections.append(Section(topic_id, partition, row_count, start, starts[number] - start, crc, *times_ms))
     for part in parts:
         buffers += part
-    return EncodedObject(buffers, sink.size_bytes, tuple(sections))
+    return EncodedObject(buffers, sum([len(piece) for piece in buffers]), tuple(sections))
 
 
 def decode_section(
