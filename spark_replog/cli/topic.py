@@ -325,12 +325,12 @@ def compact(name: str, partitions: str | None, is_eager: bool) -> int:
     """
     settings = current_settings()
     from spark_replog.cluster.authorizer import Authorizer
-    from spark_replog.log.acl import AclOperation
+    from spark_replog.log.acl import AclOperation, ResourceType
     from spark_replog.maintenance.compaction import CompactionReport, Compactor
 
     cluster = settings.open_cluster()
     cluster.refresh()
-    Authorizer(cluster).require_topic(AclOperation.ALTER, name)
+    Authorizer(cluster).require(AclOperation.ALTER, ResourceType.TOPIC, name)
 
     def progress(report: CompactionReport) -> None:
         note(f"replog: {report.size_bytes:,} bytes rewritten")

@@ -48,7 +48,7 @@ def make_write_plan(
     else:
         names = allowed = list(dict.fromkeys(topics))
     handles, missing = cluster.fold_topics(
-        allowed, partial(authorizer.require_topic, AclOperation.WRITE, *(topics or ()))
+        allowed, partial(authorizer.require, AclOperation.WRITE, ResourceType.TOPIC, *(topics or ()))
     )
     for error in missing.values():
         raise error

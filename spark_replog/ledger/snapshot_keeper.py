@@ -341,16 +341,13 @@ class SnapshotKeeper:
         """Return the entry from which on older releases refuse the ledger, -1 if it is not known."""
         return self._state.feature_index
 
-    def feature(self) -> bytes | None:
-        """Return the command that makes older releases refuse the ledger, None once it is folded.
-
-        They would continue at positions that were cut, and judge entries by other rules.
-        """
-        return self._state.encode_feature_set()
-
     def rider(self) -> bytes | None:
-        """Return the command to put into the next entry of this process; `feature` comes before all others."""
-        feature = self.feature()
+        """Return the command to put into the next entry of this process.
+
+        The one that makes older releases refuse the ledger comes before all others: they would continue at positions
+        that were cut, and judge entries by other rules.
+        """
+        feature = self._state.encode_feature_set()
         if feature is not None:
             return feature
         stored = self._stored
@@ -366,7 +363,7 @@ class SnapshotKeeper:
         state = self._state
         if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
             return None
-        if self.feature() is not None:
+        if self._state.encode_feature_set() is not None:
             return None
         with self._lock:
             frozen = state.freeze()
@@ -514,6 +511,8 @@ class RestingLedger(Protocol):
     """The parts of a ledger that writing snapshots needs."""
 
     ledger_id: str
+    state: Any
+    """A ``SnapshotState``."""
 
     @property
     def lock(self) -> AbstractContextManager[object]:
@@ -577,8 +576,8 @@ class SnapshotWriter:
         except RetriableError:  # roots are slow; the append below waits up to timeout_ms
             is_read = False
         before = replace(keeper.stats)
-        if not is_read or keeper.feature() is not None:
-            ledger.append(lambda _: keeper.feature(), timeout_ms=timeout_ms)
+        if not is_read or ledger.state.encode_feature_set() is not None:
+            ledger.append(lambda state: state.encode_feature_set(), timeout_ms=timeout_ms)
         draft = None
         if keeper.is_behind():
             draft = ledger.with_turn(self.freeze)

@@ -30,7 +30,7 @@ from spark_replog.health.store import (
 )
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.logs import Once
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
@@ -72,7 +72,7 @@ class StoreMonitor(Admin):
         """
         cluster = self._cluster
         cluster.refresh(is_glance=True)
-        self._authorizer.require_cluster(AclOperation.DESCRIBE)
+        self._authorizer.require(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         topics = self._topics()
         groups: list[Reader] = []
         if with_groups:
