@@ -554,7 +554,14 @@ class TopicLedgerState(EntryFold):
             self.generation_began_ms[self.generation] = now_ms
         self._objects.begin_append(index)
         for object_no, item in enumerate(append.objects):
-            self._add_object(item, ObjectPlace(index, number, object_no, now_ms))
+            spans = []
+            for section in item.sections:
+                partition = self._partitions[section.topic_id, section.partition]
+                base = partition.log_end_offset
+                partition.add(section, self._objects.next_number, now_ms)
+                spans.append((partition, base, partition.log_end_offset))
+            self._objects.add(item, ObjectPlace(index, number, object_no, now_ms), spans)
+            self.generation_object_count += item.id.generation == self.generation and not item.inline
         undo = self.producers.record(append, judgement.ranges)
         self._objects.end_append(
             ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
@@ -576,17 +583,6 @@ class TopicLedgerState(EntryFold):
             before = self.traffic.get(topic_id, NO_TRAFFIC)
             self.traffic[topic_id] = before.plus(now_ms, row_count, sizes[topic_id])
         return sum(sizes.values())
-
-    def _add_object(self, item: DataObject, place: ObjectPlace) -> None:
-        object_number = self._objects.next_number
-        self.generation_object_count += item.id.generation == self.generation and not item.inline
-        spans = []
-        for section in item.sections:
-            partition = self._partitions[section.topic_id, section.partition]
-            base = partition.log_end_offset
-            partition.add(section, object_number, place.append_time_ms)
-            spans.append((partition, base, partition.log_end_offset))
-        self._objects.add(item, place, spans)
 
     def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
         topic = self.topics.get(command.topic_id)
