@@ -552,7 +552,9 @@ class TopicLedgerState(EntryFold):
                 self.generation_began_ms[generation] = min(began_ms, now_ms)
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = now_ms
-        self._objects.begin_append(index)
+        undo = self.producers.record(append, judgement.ranges)
+        ranges = ((self._partitions[where], range_) for where, range_ in judgement.ranges.items())
+        self._objects.begin_append(index, ranges, undo)
         for object_no, item in enumerate(append.objects):
             spans = []
             for section in item.sections:
@@ -562,10 +564,6 @@ class TopicLedgerState(EntryFold):
                 spans.append((partition, base, partition.log_end_offset))
             self._objects.add(item, ObjectPlace(index, number, object_no, now_ms), spans)
             self.generation_object_count += item.id.generation == self.generation and not item.inline
-        undo = self.producers.record(append, judgement.ranges)
-        self._objects.end_append(
-            ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
-        )
         size_bytes = self._count_traffic(append, now_ms)
         self.produce_rates.record(append.principal, append.client_id, size_bytes, now_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
