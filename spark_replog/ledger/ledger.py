@@ -468,18 +468,19 @@ class Ledger(Generic[S]):
         return commands
 
     def _expire(self, request: Request, *, is_driver: bool) -> None:
-        """Answer a request whose time is over."""
+        """Answer a request whose time is over; where roots refuse, also all others that have waited long enough."""
         with self._turn:
-            if request.answer is not None:
-                return
-            if request in self._waiting and request not in self._sent:
-                self._waiting.remove(request)
-                request.answer = self._not_decided(request)
-            elif is_driver and not self._core.is_user_open() and request not in self._hidden:
-                request.answer = self._not_decided(request)
-            else:
-                # Sent, or this thread does not drive and the driver may be sending it now.
-                request.answer = self._outcome_unknown(request)
+            since_ms = self._clock.monotonic_ms() - self._settings.quorum_timeout_ms
+            is_refused = is_driver and self._core.is_refused()
+            for each in [request, *self._sent, *self._waiting]:
+                is_over = each is request or (is_refused and each.deadline_ms - each.timeout_ms <= since_ms)
+                if is_over and each.answer is None:
+                    is_unsent = each in self._waiting and each not in self._sent
+                    if is_driver and not is_unsent:  # else the driver may be sending it now
+                        is_unsent = not self._core.is_user_open() and each not in self._hidden
+                    each.answer = self._not_decided(each) if is_unsent else self._outcome_unknown(each)
+            self._waiting = [each for each in self._waiting if each.answer is None]
+            self._turn.notify_all()
 
     # -- driving the core -------------------------------------------------------------------------
 
@@ -750,8 +751,7 @@ class Ledger(Generic[S]):
 
     def _not_decided(self, request: Request | None = None) -> ReplogError:
         """Return the error of a call that timed out and changed nothing."""
-        needed, count = self._core.prefix.majority, len(self._roots)
-        reason = self._delay_reason(request)
+        needed, count, reason = self._core.prefix.majority, len(self._roots), self._delay_reason(request)
         if self._core.is_refused():
             kind = RetriableError if request is None else ReplogError
             return kind(

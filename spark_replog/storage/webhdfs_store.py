@@ -13,11 +13,15 @@ from typing import Any, ClassVar
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
-from spark_replog.storage.fsspec_store import Apart, FsspecStore
+from spark_replog.storage.fsspec_store import Apart, FsspecStore, status_of
 from spark_replog.storage.object_store import Buffer, ObjectInfo
 
 TEMP_PREFIX = ".tmp-"
 _CONNECT_SECONDS, _READ_SECONDS = 5, 30
+_CONNECTIONS_MAX = 64
+_MADE: set[tuple[str, str]] = set()
+"""Roots and folders that this process has made, so that a write need not ask. A failed write forgets its folder."""
+_MADE_MAX = 1000
 
 
 class WebHdfsStore(FsspecStore):
@@ -169,6 +173,8 @@ class WebHdfsStore(FsspecStore):
         waits = given.get("connect_timeout", _CONNECT_SECONDS), given.get("read_timeout", _READ_SECONDS)
         if not isinstance(session.request, functools.partial):
             session.request = functools.partial(session.request, timeout=waits)
+            for scheme in ("http://", "https://"):  # above 10, the default, connections end that are needed again
+                session.mount(scheme, type(session.get_adapter(scheme))(pool_maxsize=_CONNECTIONS_MAX))
         return file_system
 
     def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
@@ -178,11 +184,19 @@ class WebHdfsStore(FsspecStore):
             self._make_last_level(folder)
         temp_path = f"{folder}/{TEMP_PREFIX}{new_id()}"
         try:
-            self._write_temp(temp_path, body)
+            try:
+                self._write_temp(temp_path, body)
+            except Exception as error:
+                if not (make_parent and self._is_absent(error, status_of(error))):
+                    raise
+                _MADE.discard((self.url, folder))  # another process removed it
+                self._make_last_level(folder)
+                self._write_temp(temp_path, body)
             answer = self.file_system()._call("RENAME", method="put", path=temp_path, destination=path)
             if not answer.json()["boolean"]:
                 self._judge_rename(key, path)
         except BaseException:
+            _MADE.discard((self.url, folder))
             self._drop(temp_path)
             raise
 
@@ -207,10 +221,16 @@ class WebHdfsStore(FsspecStore):
         stored.raise_for_status()
 
     def _make_last_level(self, folder: str) -> None:
+        """Make a folder, but none above it; ask nothing if this process has made it before."""
+        if (self.url, folder) in _MADE:
+            return
         parent = folder.rpartition("/")[0]
         file_system = self.file_system()
         file_system._call("GETFILESTATUS", path=parent)  # fails if missing; MKDIRS would make every level
         file_system._call("MKDIRS", method="put", path=folder)
+        if len(_MADE) >= _MADE_MAX:
+            _MADE.clear()
+        _MADE.add((self.url, folder))
 
     def _status(self, path: str) -> int | None:
         try:

@@ -45,6 +45,32 @@ def test_what_each_verb_asks_the_name_node(hdfs):
             assert Counter(parse_qs(urlsplit(path).query)["op"][0] for _, path in proxy.requests) == asked
 
 
+def test_a_folder_is_made_once_a_process_and_again_when_it_is_gone(hdfs):
+    """More bytes than a connection holds: a DataNode that refuses them early may cut it, and no answer is heard."""
+    with HttpFaultProxy(hdfs.port, one_at_a_time=False) as proxy:
+        url = hdfs.new_root()
+        store = open_store(url, hdfs.options(proxy.port))
+        store.make_folder("data")
+
+        def asked(key, body):
+            proxy.clear()
+            assert RetryingStore(open_store(url, hdfs.options(proxy.port)), deadline_ms=30_000).create(
+                key, body, make_parent=True
+            ) is CREATED  # fmt: skip
+            return Counter(parse_qs(urlsplit(path).query)["op"][0] for _, path in proxy.requests)
+
+        assert asked("data/0/a", b"x") == {"GETFILESTATUS": 1, "MKDIRS": 1, "CREATE": 1, "RENAME": 1}
+        assert asked("data/0/b", b"x") == {"CREATE": 1, "RENAME": 1}
+        for key, body in (("data/0/c", b"x"), ("data/0/d", bytes(64 << 20))):
+            store.file_system().rm(f"{urlsplit(url).path}/data/0", recursive=True)
+            assert asked(key, body)["MKDIRS"] == 1
+            assert [info.key for info in store.list_keys("")] == [key]
+        store.file_system().rm(f"{urlsplit(url).path}/data", recursive=True)
+        with pytest.raises(ReplogError) as raised:
+            store.create("data/0/e", b"x", make_parent=True)
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
 def test_a_listing_of_several_pages_is_whole(hdfs):
     """The NameNode reads three names at a time here."""
     store = open_store(hdfs.new_root(), hdfs.options())

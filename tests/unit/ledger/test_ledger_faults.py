@@ -8,6 +8,7 @@ import random
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -217,6 +218,34 @@ def test_a_write_that_a_majority_refuses_ends_before_its_timeout(make_store, ref
         root.allow()
     assert process.append(b"after").result == "applied"
     assert store.process().commands() == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("verb", ["create", "get"])
+def test_writes_that_waited_together_are_refused_together(make_store, verb):
+    """Not one after the other, each after a wait of its own: the text of each names the refusals of one moment."""
+    store = make_store(3)
+    process = store.process(REFUSED)
+    for number in range(4):  # now it appends without reading or claiming first
+        process.append(b"%d" % number)
+    roots = [Refusing(each, verb, ReplogError if verb == "create" else RetriableError) for each in process.faulty]
+    if verb == "get":  # nothing is sent: the next write begins with a look
+        with pytest.raises(RetriableError, match="REPLOG_STORE_REFUSED"):
+            process.ledger.refresh()
+    start = threading.Barrier(12)
+
+    def write(number):
+        start.wait(60)
+        return process.append(b"x%d" % number, timeout_ms=LONG_MS)
+
+    with ThreadPoolExecutor(12) as pool:
+        errors = [each.exception(60) for each in [pool.submit(write, number) for number in range(12)]]
+    assert all("REPLOG_STORE_REFUSED" in str(each) for each in errors), errors
+    assert len(set(map(str, errors))) <= 4
+    assert {type(each) for each in errors} == ({ReplogError} if verb == "get" else {ReplogError, OutcomeUnknownError})
+    for each in roots:
+        each.allow()
+    assert process.append(b"after").result == "applied"
+    assert set(store.process().commands()) >= {b"0", b"1", b"2", b"3", b"after"}
 
 
 def test_a_write_waits_for_a_root_that_is_away_while_another_refuses(make_store):

@@ -1,0 +1,165 @@
+"""What docs/storage.md says that each step costs, counted before real servers, where the requests arrive."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from types import SimpleNamespace
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+from spark_replog.client.consumer import Consumer
+from spark_replog.client.producer import Producer
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.spark.data_source import ReplogDataSource
+from spark_replog.testing.http_fault_proxy import HttpFaultProxy
+from tests.servers.stores import RealRoots
+from tests.unit.spark.test_sink import Writes
+
+ROOTS = COPIES = 3
+TASKS = 2
+ATTEMPTS = 12
+QUIET_SECONDS = 0.05
+FIRST_RECORDS = 12
+"""What a cold open of far roots asks for beside its first look, whether there are so many or not."""
+LOOK_MS_MAX, SHORT_LOOKS = 100, 10
+"""A consumer looks after 1 ms, then 2, 4, and so on."""
+STEPS = {"CREATE": "create", "GETFILESTATUS": "get", "LISTSTATUS": "list", "RENAME": None, "OPEN": None}
+"""Operations of WebHDFS. A create is also a RENAME, and a get of bytes an OPEN; others stand for themselves."""
+
+
+def verb_of(method, query):
+    if "op" in query:
+        return STEPS.get(query["op"][0], query["op"][0])
+    if method == "GET" and query.keys() & {"list-type", "prefix", "comp"}:
+        return "list"
+    return {"GET": "get", "PUT": "create", "POST": "create"}.get(method, method)
+
+
+class Counted:
+    """Roots on one server, each behind a proxy that counts."""
+
+    def __init__(self, real, stack):
+        self._proxies = [stack.enter_context(HttpFaultProxy(real.port, one_at_a_time=False)) for _ in range(ROOTS)]
+        self.roots = RealRoots.of(real, ROOTS, ports=[proxy.port for proxy in self._proxies])
+        self.options = {f"storage.{name}": value for name, value in self.roots.options.items()}
+        cluster = self.roots.make("orders").cluster
+        self._names = {cluster.cluster_ledger.ledger_id: "cluster", cluster.lookup("orders").ledger_id: "topic"}
+
+    def open(self):
+        return Cluster.open(self.roots.path, self.roots.options)
+
+    def of(self, call):
+        """Return what a call returns, and how many requests of each verb arrived for what."""
+        self._settle()
+        for proxy in self._proxies:
+            proxy.requests.clear()
+        returned = call()
+        self._settle()
+        return returned, Counter(filter(None, map(self._step_of, self._requests())))
+
+    def costs(self, call, expected):
+        """Fail unless two of some calls cost just this: where a root answers late, requests more come or come later.
+
+        A look at the cluster's ledger, of which there is one a second at most, is left out.
+        """
+        found = []
+        while found.count(expected) < 2:
+            cost = self.of(call)[1]
+            if cost["get cluster journal"] <= ROOTS and not cost["get cluster out"]:
+                del cost["get cluster journal"], cost["get cluster markers"]
+            found.append(cost)
+            assert len(found) < ATTEMPTS, found
+
+    def _requests(self):
+        return [request for proxy in self._proxies for request in list(proxy.requests)]
+
+    def _settle(self):
+        """Wait until the slowest root has got all its requests too."""
+        seen, quiet = -1, threading.Event()
+        while seen != len(self._requests()):
+            seen = len(self._requests())
+            quiet.wait(QUIET_SECONDS)
+
+    def _step_of(self, request):
+        """Return the verb and what for; None for a further request of a step.
+
+        A create of Google's has the name in its body, so all creates count as one kind.
+        """
+        method, target = request
+        path, query = unquote(urlsplit(target).path), parse_qs(urlsplit(target).query)
+        verb = verb_of(method, query)
+        if verb in ("create", None):
+            return verb
+        kind = re.search(r"ledgers/(\w+)/(\w+)", query.get("prefix", [path])[0])
+        return f"{verb} {self._names[kind[1]]} {kind[2]}" if kind else f"{verb} {path.rpartition('/')[2]}"
+
+
+@pytest.fixture
+def counted(real):
+    with ExitStack() as stack:
+        yield Counted(real, stack)
+
+
+@pytest.mark.guarantee("G9")
+def test_a_micro_batch_and_an_idle_trigger(counted, monkeypatch):
+    writes, numbers = Writes(SimpleNamespace(path=counted.roots.path), monkeypatch), iter(range(100))
+    source = {"path": counted.roots.path, "subscribe": "orders", "startingoffsets": "earliest", **counted.options}
+    reader = ReplogDataSource(source).streamReader(ReplogDataSource(source).schema())
+    at = reader.initialOffset()
+
+    def write():
+        writes.run(next(numbers), *[[b"v"]] * TASKS, topic="orders", **counted.options)
+
+    for _ in range(3):
+        write()
+    planned_and_committed = {"get topic journal": ROOTS, "get topic markers": ROOTS}
+    counted.costs(write, {"create": TASKS * COPIES + ROOTS, **planned_and_committed})
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    counted.costs(lambda: reader.latestOffset(end, reader.getDefaultReadLimit()), {"get topic journal": ROOTS})
+    write()
+    newest, looked = counted.of(lambda: reader.latestOffset(end, reader.getDefaultReadLimit()))
+    assert looked["get topic journal"] <= 2 * ROOTS and not looked["create"]
+    counted.costs(lambda: reader.partitions(end, newest), {})
+    tasks = reader.partitions(end, newest)
+    counted.costs(lambda: [list(reader.read(task)) for task in tasks], {"get topic data": TASKS})
+    assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == TASKS
+
+
+@pytest.mark.guarantee("G9")
+def test_a_send_of_rows_in_an_object_and_in_the_entry(counted):
+    for inline_bytes, copies in ((0, COPIES), (4096, 0)):
+        with Producer(counted.open(), inline_max_bytes=inline_bytes) as producer:
+
+            def send(producer=producer):
+                producer.send("orders", b"v").result(60)
+
+            for _ in range(3):
+                send()
+            counted.costs(send, {"create": copies + ROOTS, "get topic markers": ROOTS})
+
+
+@pytest.mark.guarantee("G9")
+def test_a_cold_open_and_a_consumers_wait(counted):
+    with Producer(counted.open()) as producer:
+        for number in range(8):
+            producer.send("orders", b"%d" % number).result(60)
+
+    def open_cold():
+        cluster = counted.open()
+        cluster.topic_state(cluster.lookup("orders"))
+
+    of_a_ledger = {"get {} journal": FIRST_RECORDS, "get {} out": 1, "get {} markers": 1} | {
+        "list {} journal": 1, "list {} snapshots": 1
+    }  # fmt: skip
+    of_both = {step.format(each): n * ROOTS for step, n in of_a_ledger.items() for each in ("cluster", "topic")}
+    counted.costs(open_cold, {"get replog.json": ROOTS, **of_both})
+    with Consumer(counted.open(), "orders", auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll(20_000)) == 8
+        counted.costs(lambda: consumer.poll(0), {"get topic journal": ROOTS})
+        records, waited = counted.of(lambda: consumer.poll(2_000))
+    assert len(records) == 0 and all(step.startswith("get ") for step in waited)
+    assert ROOTS < waited["get topic journal"] <= ROOTS * (2_000 // LOOK_MS_MAX + SHORT_LOOKS)
