@@ -28,10 +28,10 @@ from spark_replog.log.fold.partition_state import (
     PartitionState,
     SectionRow,
     passes_high_watermark,
+    tuples_of,
 )
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
-from spark_replog.log.tuples import tuples_of
 
 Undo = ProducerUndo | SequencedUndo
 Span = tuple[PartitionState, int, int]
