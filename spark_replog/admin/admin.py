@@ -48,12 +48,12 @@ class Admin:
     def _require_cluster(self, operation: AclOperation) -> None:
         """Check the caller's right on the whole store."""
         self._cluster.refresh_if_stale()
-        self._authorizer.require_cluster(operation)
+        self._authorizer.require(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _require_topic(self, operation: AclOperation, name: str) -> None:
         """Check the caller's right, before checking whether the topic exists."""
         self._cluster.refresh_if_stale()
-        self._authorizer.require_topic(operation, name)
+        self._authorizer.require(operation, ResourceType.TOPIC, name)
 
     def _require_by(self, state: ClusterLedgerState, operation: AclOperation) -> None:
         """Check a right on the whole store in this state. Call it under the cluster ledger's lock."""
@@ -134,7 +134,7 @@ class BrokerAdmin(Admin):
     def list_brokers(self) -> list[BrokerListing]:
         """Return the registered brokers, by id. Raises CLUSTER_AUTHORIZATION_FAILED, REPLOG_NO_QUORUM."""
         self._cluster.refresh()
-        self._authorizer.require_cluster(AclOperation.DESCRIBE)
+        self._authorizer.require(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         leaders: dict[BrokerId, int] = {}
         in_sync: dict[BrokerId, int] = {}
         assigned: dict[BrokerId, int] = {}
@@ -184,7 +184,7 @@ class BrokerAdmin(Admin):
 
     def _set(self, broker_id: BrokerId, *, is_fenced: bool) -> None:
         self._cluster.refresh()
-        self._authorizer.require_cluster(AclOperation.ALTER)
+        self._authorizer.require(AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
 
         def propose(state: ClusterLedgerState) -> bytes | None:
             if broker_id not in state.brokers:

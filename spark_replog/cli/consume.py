@@ -269,11 +269,11 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
     """Return the partitions of topics, or only those with these numbers."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
-    from spark_replog.log.acl import AclOperation
+    from spark_replog.log.acl import AclOperation, ResourceType
 
     cluster.refresh_if_stale()
-    Authorizer(cluster).require_topic(
-        AclOperation.DESCRIBE, *topics
+    Authorizer(cluster).require(
+        AclOperation.DESCRIBE, ResourceType.TOPIC, *topics
     )  # first, so that an error never reveals whether a topic exists
     keys: list[TopicPartition] = []
     for name in dict.fromkeys(topics):

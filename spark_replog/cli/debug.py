@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.health_items import broker_items, size_items
 from spark_replog.cli.metrics import replace_file
 from spark_replog.cli.output import emit, finding_items, human_bytes, item_of
 from spark_replog.cli.query import reader_item
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
-from spark_replog.cli.status import totals
+from spark_replog.cli.status import broker_items, size_items, totals
 from spark_replog.cli.topic import topic_item
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError

@@ -24,7 +24,7 @@ from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.errors import ReplogError
 
 if TYPE_CHECKING:
-    from spark_replog.health.findings import Finding
+    from spark_replog.health.store import Finding
     from spark_replog.storage.brokers import BrokerSet
 
 Verdict = Literal["ok", "warn", "critical"]
@@ -316,7 +316,7 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
         settings: with a store.
         is_probe: whether to write to each root, to prove that it supports create-if-absent.
     """
-    from spark_replog.health.findings import Fault, Level
+    from spark_replog.health.store import Fault, Level
     from spark_replog.monitor.store_monitor import StoreMonitor
 
     try:

@@ -225,7 +225,7 @@ def _partitions(
     """Return the partitions of ``TOPIC`` or ``TOPIC:0,1``; with all_topics, those of the group."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
-    from spark_replog.log.acl import AclOperation
+    from spark_replog.log.acl import AclOperation, ResourceType
 
     if all_topics:
         return sorted(coordinator.fetch_offsets(name))
@@ -234,7 +234,9 @@ def _partitions(
     keys = []
     for word in topics:
         topic, _, numbers = word.partition(":")
-        authorizer.require_topic(AclOperation.DESCRIBE, topic)  # first: the lookup reveals whether it exists
+        authorizer.require(
+            AclOperation.DESCRIBE, ResourceType.TOPIC, topic
+        )  # first: the lookup reveals whether it exists
         _, found = cluster.topic_state(cluster.lookup(topic))
         try:
             wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))

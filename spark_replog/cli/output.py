@@ -25,7 +25,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownErr
 from spark_replog.ids import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from spark_replog.health.findings import Finding
+    from spark_replog.health.store import Finding
 
 
 SCHEMA = "replog.cli/1"

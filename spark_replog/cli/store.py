@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.health_items import broker_items, broker_table, size_items, size_table
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     EXIT_FAILED,
@@ -31,6 +30,7 @@ from spark_replog.cli.output import (
     table,
 )
 from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings, parse_duration_ms
+from spark_replog.cli.status import broker_items, broker_table, size_items, size_table
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 
 if TYPE_CHECKING:

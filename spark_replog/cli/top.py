@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from spark_replog.cli.health_items import broker_items, broker_table
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     EXIT_OK,
@@ -32,13 +31,11 @@ from spark_replog.cli.output import (
     table,
 )
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
-from spark_replog.cli.status import VERDICT_WORDS, totals
+from spark_replog.cli.status import VERDICT_WORDS, broker_items, broker_table, totals
 from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:
-    from spark_replog.health.findings import Finding
-    from spark_replog.health.store import StoreHealth
-    from spark_replog.health.topics import TopicDescription
+    from spark_replog.health.store import Finding, StoreHealth, TopicDescription
     from spark_replog.monitor.store_monitor import Seen, StoreWatch
 
 _MINUTES = 15

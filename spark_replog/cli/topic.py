@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_settings, complete_topics, config_flag
-from spark_replog.cli.health_items import size_items, size_table
 from spark_replog.cli.output import (
     EXIT_CRITICAL,
     act_on_each,
@@ -24,13 +23,13 @@ from spark_replog.cli.output import (
     note,
 )
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, parse_time_ms, yes_flag
+from spark_replog.cli.status import size_items, size_table
 from spark_replog.errors import ErrorCode
 
 if TYPE_CHECKING:
     from spark_replog.admin.admin import PartitionAdmin, PartitionOutcome
     from spark_replog.admin.controller import Controller
-    from spark_replog.health.findings import Finding
-    from spark_replog.health.topics import PartitionDescription, TopicDescription
+    from spark_replog.health.store import Finding, PartitionDescription, TopicDescription
 
 _SHOWN = {"bytes": human_bytes, "sizeBytes": human_bytes, "lastAppendMs": human_time}
 _NAMES = ("partition", "leader", "leaderEpoch")
@@ -174,7 +173,7 @@ def describe(names: tuple[str, ...], size: bool) -> int:
     """
     settings = current_settings()
     from spark_replog.admin.controller import Controller
-    from spark_replog.health.findings import topic_findings
+    from spark_replog.health.store import topic_findings
 
     cluster = settings.open_cluster()
     controller = Controller(cluster)
@@ -326,12 +325,12 @@ def compact(name: str, partitions: str | None, is_eager: bool) -> int:
     """
     settings = current_settings()
     from spark_replog.cluster.authorizer import Authorizer
-    from spark_replog.log.acl import AclOperation
+    from spark_replog.log.acl import AclOperation, ResourceType
     from spark_replog.maintenance.compaction import CompactionReport, Compactor
 
     cluster = settings.open_cluster()
     cluster.refresh()
-    Authorizer(cluster).require_topic(AclOperation.ALTER, name)
+    Authorizer(cluster).require(AclOperation.ALTER, ResourceType.TOPIC, name)
 
     def progress(report: CompactionReport) -> None:
         note(f"replog: {report.size_bytes:,} bytes rewritten")

@@ -25,7 +25,7 @@ from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, stays_in_process
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
 from spark_replog.read.rows import read_schema
@@ -405,7 +405,7 @@ class Consumer:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        self._authorizer.require_topic(AclOperation.DESCRIBE, topic)
+        self._authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
         _, found = self._cluster.topic_state(self._cluster.lookup(topic))
         return [TopicPartition(topic, number) for number in range(len(found.partitions))]
 

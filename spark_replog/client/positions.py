@@ -22,7 +22,7 @@ from spark_replog.errors import (
 )
 from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
 from spark_replog.ids import TopicPartition
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
 from spark_replog.read.offsets_for_times import offsets_for_times
@@ -200,7 +200,7 @@ class PositionKeeper:
     def _require(self, operation: AclOperation, topics: Collection[str]) -> None:
         """Check the principal's right to topics. Source: ``KafkaApis.handleListOffsetRequest``."""
         self._cluster.refresh_if_stale()
-        self._authorizer.require_topic(operation, *sorted(topics))
+        self._authorizer.require(operation, ResourceType.TOPIC, *sorted(topics))
 
     def _fold(self, keys: Iterable[TopicPartition]) -> dict[str, TopicHandle]:
         handles = {name: self._cluster.lookup(name) for name in sorted({key.topic for key in keys})}

@@ -23,7 +23,7 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode
 from spark_replog.ids import LedgerId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState, SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, plan_fetch, slices_of
@@ -251,7 +251,7 @@ class RecordFetcher:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
         """
         self._cluster.refresh_if_stale()
-        self._authorizer.require_topic(AclOperation.READ, *sorted(topics))
+        self._authorizer.require(AclOperation.READ, ResourceType.TOPIC, *sorted(topics))
         self._fetcher.quota = self._cluster.fetch_quota(self._authorizer.principal, self._config.client_id)
 
     def sought(self, keys: Iterable[TopicPartition]) -> None:

@@ -21,7 +21,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.ids import LedgerId, new_id
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, BatchSequence, IdentityKind, ProducerInit
@@ -318,7 +318,7 @@ class TransactionCoordinator:
     def _claim(self, ledger_id: LedgerId) -> None:
         self._cluster.refresh_if_stale()
         authorizer = Authorizer(self._cluster, self._appender.principal)
-        authorizer.require_transactional_id(AclOperation.WRITE, self.transactional_id)
+        authorizer.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self.transactional_id)
         # A claim whose answer was lost is repeated unchanged: with another id it would fence itself.
         instance_id = self._claiming.setdefault(ledger_id, new_id())
         ledger = self._cluster.topic_ledger(ledger_id)

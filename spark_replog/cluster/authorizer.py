@@ -79,8 +79,8 @@ class Authorizer:
     """Checks the rights of one principal. Cheap to create.
 
     ACLs are at most a second old if the caller folds the cluster ledger first, as every entry point does
-    (``Cluster.refresh_if_stale``). A change made by this process applies at once, and ``require_...`` methods fold the
-    newest entries before they refuse.
+    (``Cluster.refresh_if_stale``). A change made by this process applies at once, and ``require`` folds the newest
+    entries before it refuses.
 
     Args:
         principal: the caller; None: see ``default_principal``.
@@ -107,31 +107,23 @@ class Authorizer:
             topic = ResourceType.TOPIC
             return [name for name in names if is_allowed(acls, config, self.principal, operation, topic, name)]
 
-    def require_topic(self, operation: AclOperation, *names: str) -> None:
-        """Check topics. Call it before checking that they exist, so that a refusal does not reveal it.
+    def require(self, operation: AclOperation, resource_type: ResourceType, *names: str) -> None:
+        """Check the right to each resource. Call it before checking that topics exist: a refusal must not reveal it.
 
         Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+            AuthorizationError: TOPIC_AUTHORIZATION_FAILED, or the code of the other type.
         """
         for name in names:
-            self._require(operation, ResourceType.TOPIC, name)
+            if self.is_allowed(operation, resource_type, name):
+                continue
+            self._cluster.refresh()  # the right may have been given a moment ago
+            if not self.is_allowed(operation, resource_type, name):
+                raise self.refusal(operation, resource_type, name)
 
     def require_create(self, topic: str) -> None:
         """Check that the principal may create this topic, or any topic. Raises TOPIC_AUTHORIZATION_FAILED."""
         if not self.is_allowed(AclOperation.CREATE, ResourceType.CLUSTER):
-            self._require(AclOperation.CREATE, ResourceType.TOPIC, topic)
-
-    def require_group(self, operation: AclOperation, name: str) -> None:
-        """Check a consumer group. Raises GROUP_AUTHORIZATION_FAILED."""
-        self._require(operation, ResourceType.GROUP, name)
-
-    def require_cluster(self, operation: AclOperation) -> None:
-        """Check a right on the whole store. Raises CLUSTER_AUTHORIZATION_FAILED."""
-        self._require(operation, ResourceType.CLUSTER, CLUSTER_NAME)
-
-    def require_transactional_id(self, operation: AclOperation, name: str) -> None:
-        """Check a transactional.id. Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
-        self._require(operation, ResourceType.TRANSACTIONAL_ID, name)
+            self.require(AclOperation.CREATE, ResourceType.TOPIC, topic)
 
     def refused_partitions(
         self, state: TopicLedgerState, append: Append, partitions: Collection[PartitionKey]
@@ -145,7 +137,7 @@ class Authorizer:
             AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
         """
         if append.identity.kind is IdentityKind.TRANSACTIONAL:
-            self.require_transactional_id(AclOperation.WRITE, append.identity.producer_id)
+            self.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, append.identity.producer_id)
         errors: dict[str, ReplogError] = {}
         for topic_id in {key[0] for key in partitions}:
             topic = state.topics.get(topic_id)
@@ -164,13 +156,6 @@ class Authorizer:
             f"Ask for: {command_line(self._cluster.path, *words)}.",
         )
 
-    def _require(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
-        if self.is_allowed(operation, resource_type, name):
-            return
-        self._cluster.refresh()  # the right may have been given a moment ago
-        if not self.is_allowed(operation, resource_type, name):
-            raise self.refusal(operation, resource_type, name)
-
 
 def require_of_readable(cluster: Cluster, operation: AclOperation) -> None:
     """Check a right on the whole store, for commands that repair it: if no cluster ledger is readable, all may run.
@@ -182,7 +167,7 @@ def require_of_readable(cluster: Cluster, operation: AclOperation) -> None:
         cluster.refresh()
     except ReplogError:
         return
-    Authorizer(cluster).require_cluster(operation)
+    Authorizer(cluster).require(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _word(value: ResourceType | AclOperation) -> str:

@@ -262,12 +262,15 @@ class AppendJudge:
         if judgement.outcome is not Outcome.APPLIED:
             result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
             return Verdict(Phase.SETTLING, append, result=result, refused=refused)
-        append = held_by_ledger(state, append)
+        carries_rows = any(item.inline for item in append.objects)
+        if carries_rows:
+            append = held_by_ledger(state, append)
         if request.after_sequence is not None:
             self._check_place(state, request.after_sequence)
         if request.required_acks == -1:
             short = _find_under_min_isr(state, [key for key in allowed if key not in unwritable])
-            short |= _find_carried_by_too_few(state, append, self._majority)
+            if carries_rows:
+                short |= _find_carried_by_too_few(state, append, self._majority)
             if short:
                 append = self._leave_out(append, refused, short)
         else:
@@ -459,8 +462,6 @@ def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
 
     As the fold judges it: from here on nothing waits for copies of them, and none is made.
     """
-    if not any(item.inline for item in append.objects):
-        return append
     topics = state.topics
 
     def replicas(item: DataObject) -> frozenset[BrokerId]:

@@ -14,8 +14,6 @@ from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
-from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.logs import Once
 
@@ -50,13 +48,13 @@ def make_write_plan(
     else:
         names = allowed = list(dict.fromkeys(topics))
     handles, missing = cluster.fold_topics(
-        allowed, partial(authorizer.require_topic, AclOperation.WRITE, *(topics or ()))
+        allowed, partial(authorizer.require, AclOperation.WRITE, ResourceType.TOPIC, *(topics or ()))
     )
     for error in missing.values():
         raise error
     for handle in handles.values():
         try:
-            plans.append(_plan_topic(cluster, handle))
+            plans.append(_topic_plan(cluster, handle))
         except NotFoundError:
             if topics is not None:
                 raise
@@ -73,7 +71,7 @@ def make_write_plan(
     )
 
 
-def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
+def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
     try:
         ledger, _ = cluster.folded_topic(handle)
     except NotFoundError:
@@ -82,32 +80,29 @@ def _plan_topic(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
         handle = cluster.lookup(handle.name)
         ledger, _ = cluster.topic_state(handle)
     with ledger.lock:
-        return _topic_plan(handle, ledger.state, ledger.state.topics[handle.topic_id])
-
-
-def _topic_plan(handle: TopicHandle, state: TopicLedgerState, topic: TopicState) -> TopicPlan:
-    config, unknown = stored_topic_config(tuple(topic.config.items()))
-    if unknown and _warned.is_first((handle.topic_id, unknown)):
-        _LOG.warning(
-            "topic '%s': this release does not know the settings %s, which a newer one set: it writes with their "
-            "defaults. Upgrade spark-replog.",
-            handle.name, ", ".join(f"{name}={topic.config[name]}" for name in unknown),
-        )  # fmt: skip
-    return TopicPlan(
-        name=handle.name,
-        topic_id=handle.topic_id,
-        ledger_id=handle.ledger_id,
-        generation=state.generation,
-        replica_sets=tuple(_leader_first(each, each.replicas) for each in topic.partitions),
-        in_sync=tuple(_leader_first(each, each.isr) for each in topic.partitions),
-        min_insync=topic.partitions[0].min_insync,
-        compression=config.compression_type,
-        max_message_bytes=config.max_message_bytes,
-        is_compacted="compact" in config.cleanup_policy,
-        fenced=frozenset(state.fenced),
-        offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
-        fold_index=state.applied_index,
-    )
+        state, topic = ledger.state, ledger.state.topics[handle.topic_id]
+        config, unknown = stored_topic_config(tuple(topic.config.items()))
+        if unknown and _warned.is_first((handle.topic_id, unknown)):
+            _LOG.warning(
+                "topic '%s': this release does not know the settings %s, which a newer one set: it writes with their "
+                "defaults. Upgrade spark-replog.",
+                handle.name, ", ".join(f"{name}={topic.config[name]}" for name in unknown),
+            )  # fmt: skip
+        return TopicPlan(
+            name=handle.name,
+            topic_id=handle.topic_id,
+            ledger_id=handle.ledger_id,
+            generation=state.generation,
+            replica_sets=tuple(_leader_first(each, each.replicas) for each in topic.partitions),
+            in_sync=tuple(_leader_first(each, each.isr) for each in topic.partitions),
+            min_insync=topic.partitions[0].min_insync,
+            compression=config.compression_type,
+            max_message_bytes=config.max_message_bytes,
+            is_compacted="compact" in config.cleanup_policy,
+            fenced=frozenset(state.fenced),
+            offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
+            fold_index=state.applied_index,
+        )
 
 
 def _leader_first(partition: PartitionState, brokers: Sequence[BrokerId]) -> tuple[BrokerId, ...]:

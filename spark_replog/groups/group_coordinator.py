@@ -143,7 +143,7 @@ class GroupCoordinator:
         self._require(AclOperation.DESCRIBE, group)
         wanted = None if partitions is None else list(partitions)
         if wanted is not None:
-            self._authorizer.require_topic(AclOperation.DESCRIBE, *sorted({key.topic for key in wanted}))
+            self._authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, *sorted({key.topic for key in wanted}))
         state = self.group(group)
         found = {} if state is None else dict(state.offsets)
         if wanted is None:
@@ -429,7 +429,7 @@ class GroupCoordinator:
         """
         check_group_id(group)
         self._cluster.refresh_if_stale()
-        self._authorizer.require_group(operation, group)
+        self._authorizer.require(operation, ResourceType.GROUP, group)
 
     def _check_offset(self, key: TopicPartition, value: OffsetAndMetadata) -> tuple[TopicId, ReplogError | None]:
         if value.offset < 0:

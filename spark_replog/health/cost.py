@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.health.store import StoreHealth, growth_of
-from spark_replog.health.topics import TopicDescription
+from spark_replog.health.store import StoreHealth, TopicDescription, growth_of
 from spark_replog.ids import LedgerId
 from spark_replog.log.fold.object_table import RecentWrites
 

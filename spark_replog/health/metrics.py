@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spark_replog.health.findings import Fault, Level
 from spark_replog.health.readers import Judged, Reader, Verdict
-from spark_replog.health.store import StoreHealth
+from spark_replog.health.store import Fault, Level, StoreHealth
 from spark_replog.storage.call_counter import Calls
 
 WINDOWS_MINUTES = (1, 5, 15)

@@ -1,22 +1,323 @@
-"""The state of a store at one moment as plain values, and how fast it grows. Pure.
+"""The state of a store at one moment as plain values: its topics, what is wrong with it, and how fast it grows. Pure.
 
-Growth is at the pace of the last 24 hours. Retention ends the growth of a topic: it then holds what `retention.ms` of
-writing at this pace takes, or `retention.bytes` of each partition. What compaction removes is not foreseen.
+A finding has the command that fixes it. Growth is at the pace of the last 24 hours. Retention ends the growth of a
+topic: it then holds what `retention.ms` of writing at this pace takes, or `retention.bytes` of each partition. What
+compaction removes is not foreseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from spark_replog.config import stored_topic_config
-from spark_replog.health.findings import BrokerHealth, Finding, broker_findings, topic_findings
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.health.readers import Reader
-from spark_replog.health.topics import TopicDescription
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.partition_state import NO_LEADER
-from spark_replog.log.fold.topic_state import MINUTE_MS
+from spark_replog.log.fold.topic_state import MINUTE_MS, NO_TRAFFIC, TopicLedgerState, Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition; offsets are exclusive ends.
+
+    Attributes:
+        isr: in-sync replicas.
+        fenced: replicas on fenced brokers, which do not count as in sync.
+        min_insync: effective ``min.insync.replicas``.
+        size_bytes: of the rows from the log start on, in one copy; a section that is partly trimmed counts in full.
+        adding, removing: replicas that a running reassignment adds, and removes at its end.
+    """
+
+    partition: int
+    leader: BrokerId
+    leader_epoch: int
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    log_end_offset: int = 0
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+    fenced: tuple[BrokerId, ...] = ()
+    min_insync: int = 1
+    size_bytes: int = 0
+
+    @property
+    def in_sync(self) -> list[BrokerId]:
+        """Return the in-sync replicas on brokers that are not fenced."""
+        return [each for each in self.isr if each not in self.fenced]
+
+    @property
+    def out_of_sync(self) -> list[BrokerId]:
+        """Return the replicas that are not in sync, or fenced."""
+        return sorted(set(self.replicas) - set(self.in_sync))
+
+    @property
+    def is_offline(self) -> bool:
+        """Return whether writes fail because there is no leader."""
+        return self.leader == NO_LEADER
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Return whether writes with acks=all are refused."""
+        return len(self.in_sync) < self.min_insync
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of readable rows."""
+        return self.high_watermark - self.log_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic.
+
+    Attributes:
+        config: the settings of the topic itself; all others have their defaults.
+        traffic: the recent appends.
+    """
+
+    name: str
+    topic_id: TopicId
+    ledger_id: LedgerId
+    partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str]
+    traffic: Traffic = NO_TRAFFIC
+
+    @property
+    def replication_factor(self) -> int:
+        """Return the number of replicas of the first partition."""
+        return len(self.partitions[0].replicas)
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of readable rows of all partitions."""
+        return sum(each.row_count for each in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all partitions, in one copy."""
+        return sum(each.size_bytes for each in self.partitions)
+
+
+def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDescription:
+    """Copy a topic out of the fold; call it under the ledger's lock."""
+    topic = state.topics[topic_id]
+    fenced = state.fenced
+    partitions = tuple(
+        PartitionDescription(
+            number,
+            each.leader,
+            each.leader_epoch,
+            each.replicas,
+            each.isr,
+            each.log_start_offset,
+            each.high_watermark,
+            each.log_end_offset,
+            each.adding,
+            each.removing,
+            tuple(broker_id for broker_id in each.replicas if broker_id in fenced),
+            each.min_insync,
+            each.live_bytes,
+        )
+        for number, each in enumerate(topic.partitions)
+    )
+    traffic = state.traffic.get(topic_id, NO_TRAFFIC)
+    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic)
+
+
+def describe_ledger(state: TopicLedgerState) -> list[TopicDescription]:
+    """Copy all existing topics of a ledger, by name; call it under the ledger's lock."""
+    live = sorted((topic.name, topic.topic_id) for topic in state.topics.values() if not topic.closed)
+    return [describe(state, topic_id, name) for name, topic_id in live]
+
+
+def would_be(
+    name: str, assignment: Sequence[tuple[BrokerId, ...]], config: tuple[tuple[str, str], ...]
+) -> TopicDescription:
+    """Return the description that a new topic would have; it has no ids yet."""
+    partitions = tuple(PartitionDescription(number, row[0], 0, row, row) for number, row in enumerate(assignment))
+    return TopicDescription(name, "", "", partitions, dict(config))
+
+
+FREE_BYTES_WARN = 1 << 30
+FREE_BYTES_CRITICAL = 64 << 20
+"""Two data objects of the largest default size (``max.request.size``): with less free, a root may refuse a batch."""
+
+
+class Level(IntEnum):
+    """Severity of a finding; the value is the exit code of the health commands."""
+
+    WARN = 3
+    CRITICAL = 4
+
+
+class Fault(Enum):
+    """Kinds of findings; the values are stable names."""
+
+    NO_LEADER = "no-leader"
+    UNDER_MIN_ISR = "under-min-isr"
+    UNDER_REPLICATED = "under-replicated"
+    FENCED = "fenced"
+    ROOT_AWAY = "root-away"
+    ROOT_STALE = "root-stale"
+    COPY_MISSING = "copy-missing"
+    ROOT_FULL = "root-full"
+    NO_MAJORITY = "no-majority"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem.
+
+    Attributes:
+        detail: what is wrong, with the values.
+        remedy: the command that fixes it, or what to do.
+        topic: with ``partition`` or ``broker_id``, the object of the finding; None if it concerns another one.
+        code: of the error raised when the root was read.
+    """
+
+    level: Level
+    fault: Fault
+    detail: str
+    remedy: str
+    topic: str | None = None
+    partition: int | None = None
+    broker_id: BrokerId | None = None
+    code: ErrorCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerHealth:
+    """A broker and the state of its root.
+
+    Attributes:
+        is_metadata: whether it holds journals.
+        error: why the root cannot be used; None if it answers with the expected identity.
+        free_bytes: free space of its file system; None if unknown (object stores).
+        device: number of that file system: roots with the same number share its free space.
+    """
+
+    broker_id: BrokerId
+    url: str
+    rack: str | None
+    is_metadata: bool
+    is_fenced: bool
+    error: ReplogError | None = None
+    free_bytes: int | None = None
+    device: int | None = None
+
+
+def topic_findings(topics: Iterable[TopicDescription]) -> list[Finding]:
+    """Return the findings on partitions, by topic name, then partition."""
+    found = [
+        finding
+        for topic in topics
+        for each in topic.partitions
+        if (finding := _partition_finding(topic.name, each)) is not None
+    ]
+    return sorted(found, key=lambda each: (each.topic or "", each.partition or 0))
+
+
+def _partition_finding(topic: str, found: PartitionDescription) -> Finding | None:
+    if not found.is_offline and not found.fenced and len(found.isr) >= max(found.min_insync, len(found.replicas)):
+        return None  # of a thousand nearly all
+    where, out = f"{topic}-{found.partition}", found.out_of_sync
+    resting = " ".join(str(each) for each in out if each in found.fenced)
+    remedy = "bring the roots back; replica.rejoin.wait.ms (30 s) after they left: replog coordinator run --once"
+    if resting:
+        remedy = f"replog broker unfence {resting}"
+    level, fault = Level.CRITICAL, Fault.NO_LEADER
+    if found.is_offline:
+        detail = f"has no leader: no in-sync replica of {sorted(found.isr)} is in service, so writes are refused"
+        remedy += f"; or accept the loss of rows: replog topic elect {topic} --unclean"
+    elif found.is_under_min_isr:
+        fault = Fault.UNDER_MIN_ISR
+        detail = (
+            f"has {len(found.in_sync)} in-sync replicas {found.in_sync} and min.insync.replicas is "
+            f"{found.min_insync}, so writes with acks=all are refused"
+        )
+    elif out:
+        level, fault = Level.WARN, Fault.UNDER_REPLICATED
+        detail = f"is under-replicated: brokers {out} are out of sync"
+    else:
+        return None
+    return Finding(level, fault, f"{where} {detail}", remedy, topic, found.partition)
+
+
+def fence_findings(topics: Iterable[TopicDescription], broker_ids: Collection[BrokerId]) -> list[Finding]:
+    """Return the partitions that fencing the brokers would leave without a leader or below min ISR."""
+    found = []
+    for topic in topics:
+        for each in topic.partitions:
+            after = sum(broker_id not in broker_ids for broker_id in each.in_sync)
+            if after == len(each.in_sync) or after >= each.min_insync:
+                continue
+            what = f"{after} in-sync replicas where min.insync.replicas is {each.min_insync}" if after else "no leader"
+            found.append(
+                Finding(
+                    Level.CRITICAL,
+                    Fault.UNDER_MIN_ISR if after else Fault.NO_LEADER,
+                    f"{topic.name}-{each.partition} would have {what}: writes {'with acks=all ' if after else ''}would "
+                    "be refused",
+                    "wait until other replicas are in sync, or fence another broker",
+                    topic.name,
+                    each.partition,
+                )
+            )
+    return sorted(found, key=lambda each: (each.topic or "", each.partition or 0))
+
+
+def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
+    """Return the findings on brokers and their roots."""
+    brokers = list(brokers)
+    found = [
+        Finding(
+            Level.WARN,
+            Fault.FENCED,
+            f"broker {each.broker_id} is fenced: it leads nothing and its copies do not count",
+            f"replog broker unfence {each.broker_id}",
+            broker_id=each.broker_id,
+        )
+        for each in brokers
+        if each.is_fenced
+    ]
+    found += [finding for each in brokers for finding in _root_finding(each)]
+    journals = sorted(each.broker_id for each in brokers if each.is_metadata)
+    away = [each.broker_id for each in brokers if each.is_metadata and each.error is not None]
+    if len(away) * 2 >= len(journals) > 0 and away:
+        found.append(
+            Finding(
+                Level.CRITICAL,
+                Fault.NO_MAJORITY,
+                f"metadata roots {sorted(away)} of {journals} cannot be used, so nothing can be written",
+                "bring one of them back: `replog store info` shows the error of each",
+            )
+        )
+    return found
+
+
+_ROOT_FAULTS = {ErrorCode.REPLOG_ROOT_STALE: Fault.ROOT_STALE, ErrorCode.CORRUPT_MESSAGE: Fault.COPY_MISSING}
+
+
+def _root_finding(found: BrokerHealth) -> list[Finding]:
+    broker_id, error, free = found.broker_id, found.error, found.free_bytes
+    if error is not None:
+        fault = _ROOT_FAULTS.get(error.code, Fault.ROOT_AWAY)
+        remedy = "bring the root back" if fault is Fault.ROOT_AWAY else "replog store verify"
+        remedy += ", or: replog store repair"
+        return [Finding(Level.WARN, fault, str(error.args[0]), remedy, broker_id=broker_id, code=error.code)]
+    if free is None or free >= FREE_BYTES_WARN:
+        return []
+    level = Level.CRITICAL if free < FREE_BYTES_CRITICAL else Level.WARN
+    detail = f"the root of broker {broker_id} has {free >> 20} MiB free"
+    remedy = "replog store gc, or free space on that file system"
+    return [Finding(level, Fault.ROOT_FULL, detail, remedy, broker_id=broker_id)]
+
 
 DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000

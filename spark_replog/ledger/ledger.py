@@ -28,8 +28,7 @@ from spark_replog.ledger.journal_rebuild import OwnedLog
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
-from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotStats
-from spark_replog.ledger.snapshot_writer import SnapshotWriter
+from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotStats, SnapshotWriter
 from spark_replog.ledger.types import (
     AppendOutcome,
     JournalRoot,

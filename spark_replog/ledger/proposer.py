@@ -151,15 +151,15 @@ class Proposer:
             if missing not in prefix.payloads:
                 return None  # the value is not kept here: a marker or another process brings the root up to date
             # Commit index <= j: a higher one would vouch for indexes that this root does not hold yet.
-            return self._entry(missing, missing, prefix.hashes[missing], prefix.payloads[missing], nonce)
-        if self.proposal_roots() >> root & 1:
+            index = commit_index = missing
+            digest, payload = prefix.hashes[missing], prefix.payloads[missing]
+        elif self.proposal_roots() >> root & 1:
             return None
-        index = proposal.index
-        return self._entry(index, index - 1, proposal.entry_hash, proposal.payload, nonce)
-
-    def _entry(self, index: int, commit_index: int, digest: bytes, payload: bytes, nonce: bytes) -> JournalRecord:
-        epoch = self.proposal.epoch if self.proposal is not None else ZERO_EPOCH
-        return JournalRecord(RecordKind.ENTRY, epoch, nonce, index, commit_index, digest, self._known(), payload)
+        else:
+            index, commit_index = proposal.index, proposal.index - 1
+            digest, payload = proposal.entry_hash, proposal.payload
+        known = self._known()
+        return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, index, commit_index, digest, known, payload)
 
     def _known(self) -> tuple[LastKnown, ...]:
         if self.is_single:

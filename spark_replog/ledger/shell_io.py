@@ -112,6 +112,7 @@ class RootIo:
         self._ledger_id = ledger_id
         self._genesis = genesis_hash(ledger_id)
         self._roots = roots
+        self._far_urls = frozenset(root.store.url for root in roots if is_far(root.store.url))
         self._stats = stats
         self._answers: SimpleQueue[Completion] = SimpleQueue()
 
@@ -144,11 +145,11 @@ class RootIo:
         for number, root in enumerate(self._roots):
             early: dict[int, Future[Buffer | None]] = {}
             url = root.store.url
-            count = record_count if is_far(url) else 0
+            count = record_count if url in self._far_urls else 0
             if count:
                 self._early[url] = early
             check = IO_POOL.submit_to(url, self._check, root, partial(self._check_first, root, count, early))
-            self._ahead[number] = check, self._begin_list(root, 0) if is_far(url) else None
+            self._ahead[number] = check, self._begin_list(root, 0) if url in self._far_urls else None
         return True
 
     def _check_first(self, root: JournalRoot, record_count: int, early: dict[int, Future[Buffer | None]]) -> None:
@@ -338,7 +339,7 @@ class RootIo:
             listing = self._whole.pop(root.store.url, None) or self._begin_list(root, operation.position)
         early = self._early.pop(root.store.url, {})
         window, size_bytes, is_early = 1, 0, bool(early)
-        if is_far(root.store.url):
+        if root.store.url in self._far_urls:
             window += self._news.get(root.store.url, 0)
             if listing is not None:
                 window = self._first_window(root, operation.position, listing)

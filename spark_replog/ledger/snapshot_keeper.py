@@ -1,4 +1,6 @@
-"""Decides when a ledger's state is restored from a snapshot, when one is written and when journals are truncated.
+"""Snapshots of a ledger: when the state is restored from one, when one is written, when journals are truncated.
+
+The keeper decides, in turns of the ledger's readers and writers. The writer makes the steps between these turns.
 
 Each snapshot is made from a state that derives from the decided one, is stored on a majority, and counts once its
 SnapshotCommit is decided. This process's next entry carries that command; until then a process that finds the stored
@@ -15,16 +17,16 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from spark_replog.clock import Clock
-from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
 from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
-from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
+from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import is_far
@@ -32,6 +34,8 @@ from spark_replog.storage.open_store import is_far
 REST_MAX_MS = 600_000
 HURRY_ENTRY_COUNT = 8_192
 """From this many entries after the newest snapshot a process rests a tenth as long: a cold process reads them all."""
+T = TypeVar("T")
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -348,16 +352,13 @@ class SnapshotKeeper:
         """Return the entry from which on older releases refuse the ledger, -1 if it is not known."""
         return self._state.feature_index
 
-    def feature(self) -> bytes | None:
-        """Return the command that makes older releases refuse the ledger, None once it is folded.
-
-        They would continue at positions that were cut, and judge entries by other rules.
-        """
-        return self._state.encode_feature_set()
-
     def rider(self) -> bytes | None:
-        """Return the command to put into the next entry of this process; `feature` comes before all others."""
-        feature = self.feature()
+        """Return the command to put into the next entry of this process.
+
+        The one that makes older releases refuse the ledger comes before all others: they would continue at positions
+        that were cut, and judge entries by other rules.
+        """
+        feature = self._state.encode_feature_set()
         if feature is not None:
             return feature
         stored = self._stored
@@ -373,7 +374,7 @@ class SnapshotKeeper:
         state = self._state
         if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
             return None
-        if self.feature() is not None:
+        if self._state.encode_feature_set() is not None:
             return None
         with self._lock:
             frozen = state.freeze()
@@ -517,3 +518,118 @@ class SnapshotKeeper:
                 self.stats.deleted += deleted
         if heads.below > 0:
             self._io.delete_heads(heads.is_garbage, heads.among)
+
+
+class RestingLedger(Protocol):
+    """The parts of a ledger that writing snapshots needs."""
+
+    ledger_id: str
+    state: Any
+    """A ``SnapshotState``."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held while the state changes."""
+
+    @property
+    def core(self) -> LedgerCore:
+        """The current core; `restore_decided` may replace it."""
+
+    def refresh(self) -> object:
+        """Fold the decided entries."""
+
+    def append(self, propose: Callable[[Any], Proposed], *, timeout_ms: int) -> AppendOutcome:
+        """Have commands decided."""
+
+    def with_turn(self, work: Callable[[], T]) -> T:
+        """Run a function while the core is at rest."""
+
+    def restore_decided(self) -> None:
+        """Restore the state from the decided snapshot; call it in a turn."""
+
+
+class SnapshotWriter:
+    """Reads the core in a turn, but writes and deletes files outside of it. Thread safe."""
+
+    def __init__(self, ledger: RestingLedger, keeper: SnapshotKeeper) -> None:
+        self._ledger = ledger
+        self._keeper = keeper
+
+    def write_behind(self) -> None:
+        """Write a snapshot and delete what the last one replaces; runs on a separate thread and logs errors."""
+        keeper = self._keeper
+
+        def look() -> tuple[Draft | None, list[Cut], HeadGarbage]:
+            return self.freeze(), keeper.truncations(self._ledger.core), keeper.head_garbage(self._ledger.core)
+
+        try:
+            keeper.work(lambda: self._ledger.with_turn(look))
+        except ReplogError as error:
+            _LOG.warning("ledger %s: no snapshot now: %s", self._ledger.ledger_id, error)
+
+    def freeze(self) -> Draft | None:
+        """Freeze a state that derives from the decided snapshot, in a turn; None as ``SnapshotKeeper.freeze``."""
+        if not self._keeper.is_derived:
+            self._ledger.restore_decided()
+        return self._keeper.freeze(self._ledger.core)
+
+    def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
+        """Write a snapshot now, have it decided, and delete the journal records and heads that it replaces.
+
+        Returns:
+            The snapshots written and decided, and the files deleted, by this call.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
+        """
+        keeper, ledger = self._keeper, self._ledger
+        try:
+            ledger.refresh()
+            is_read = True
+        except RetriableError:  # roots are slow; the append below waits up to timeout_ms
+            is_read = False
+        before = replace(keeper.stats)
+        if not is_read or ledger.state.encode_feature_set() is not None:
+            ledger.append(lambda state: state.encode_feature_set(), timeout_ms=timeout_ms)
+        draft = None
+        if keeper.is_behind():
+            draft = ledger.with_turn(self.freeze)
+        if draft is not None:
+            keeper.write(draft)
+            ledger.append(lambda _: keeper.rider(), timeout_ms=timeout_ms)
+
+        def look() -> tuple[list[Cut], HeadGarbage]:
+            return keeper.truncations(ledger.core, is_asked=True), keeper.head_garbage(ledger.core)
+
+        keeper.tidy(*ledger.with_turn(look))
+        return keeper.stats.since(before)
+
+    def collect(self, *, is_dry_run: bool = False) -> int:
+        """Delete heads, pages and journal records that decided snapshots have replaced; some pages per call.
+
+        Repeatable, and safe at any time: garbage stays garbage for ever.
+
+        Returns:
+            How many files were deleted, or would be; a dry run does not look for records.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        keeper, ledger = self._keeper, self._ledger
+
+        def look() -> Garbage:
+            if not keeper.is_derived:
+                ledger.restore_decided()
+            with ledger.lock:
+                try:
+                    is_page = keeper.page_garbage()
+                except PageMissingError:
+                    ledger.restore_decided()
+                    is_page = keeper.page_garbage()
+                heads = keeper.head_garbage(ledger.core)
+            floors = [(number, root.floor.position, root.error) for number, root in enumerate(ledger.core.roots)]
+            positions = [(number, at) for number, at, error in floors if at and error is None]
+            return Garbage(heads, is_page, positions, keeper.feature_index)
+
+        ledger.refresh()
+        return keeper.collect(ledger.with_turn(look), is_dry_run=is_dry_run)

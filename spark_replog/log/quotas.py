@@ -164,21 +164,18 @@ class SampledRate:
 
         The minimum keeps a burst at the start from looking like a sustained rate.
         """
-        samples = self._live(now_ms)
+        samples = self.live(now_ms)
         elapsed = now_ms - samples[0][0] if samples else 0
         missing = self._sample_count - 1 - elapsed // self._window_ms
         return elapsed + max(0, missing) * self._window_ms
 
     def per_second(self, now_ms: int) -> float:
         """Return the rate."""
-        total = sum(sample[2] for sample in self._live(now_ms))
+        total = sum(sample[2] for sample in self.live(now_ms))
         return total * 1000.0 / self.elapsed_ms(now_ms)
 
-    def is_idle(self, now_ms: int) -> bool:
-        """Return whether all samples have expired."""
-        return not self._live(now_ms)
-
-    def _live(self, now_ms: int) -> deque[list[int]]:
+    def live(self, now_ms: int) -> deque[list[int]]:
+        """Drop the samples that have expired; return the others as [start, last event, total], oldest first."""
         expiry_ms = self._sample_count * self._window_ms
         while self._samples and now_ms - self._samples[0][1] >= expiry_ms:
             self._samples.popleft()
@@ -234,7 +231,7 @@ class ProduceRates:
             rate = self._rates.pop(key, None) or SampledRate()
             rate.record(size_bytes, now_ms)
             self._rates[key] = rate
-        while self._rates[oldest := next(iter(self._rates))].is_idle(now_ms):  # the newest one is not
+        while not self._rates[oldest := next(iter(self._rates))].live(now_ms):  # the newest one is not
             del self._rates[oldest]
 
     def write(self, writer: Writer) -> None:

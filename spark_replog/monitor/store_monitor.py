@@ -17,13 +17,20 @@ from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_r
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.health.findings import BrokerHealth, Finding, Level, fence_findings
 from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
-from spark_replog.health.store import LedgerHealth, StoreHealth
-from spark_replog.health.topics import TopicDescription, describe_ledger
+from spark_replog.health.store import (
+    BrokerHealth,
+    Finding,
+    LedgerHealth,
+    Level,
+    StoreHealth,
+    TopicDescription,
+    describe_ledger,
+    fence_findings,
+)
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.logs import Once
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
@@ -65,7 +72,7 @@ class StoreMonitor(Admin):
         """
         cluster = self._cluster
         cluster.refresh(is_glance=True)
-        self._authorizer.require_cluster(AclOperation.DESCRIBE)
+        self._authorizer.require(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         topics = self._topics()
         groups: list[Reader] = []
         if with_groups:

@@ -10,10 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
-from spark_replog.log.fold.partition_state import ObjectRef, SectionRow
+from spark_replog.log.fold.partition_state import ObjectRef, SectionRow, tuples_of
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
-from spark_replog.log.tuples import tuples_of
 
 _Visit: TypeAlias = tuple[LedgerId, str, int]
 """An object, and how many times a partition visited it before."""

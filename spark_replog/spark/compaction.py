@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.model import Replace
 from spark_replog.maintenance.compaction import CompactionReport, Compactor
@@ -41,7 +41,7 @@ def compact_on_spark(
     """
     cluster = Cluster.shared(path, storage_options)
     cluster.refresh()
-    Authorizer(cluster).require_topic(AclOperation.ALTER, topic)
+    Authorizer(cluster).require(AclOperation.ALTER, ResourceType.TOPIC, topic)
     compactor = Compactor(cluster)
     runs = compactor.plan(cluster.lookup(topic), partitions, sections_min=2 if is_eager else SECTIONS_MIN)
     if not runs:

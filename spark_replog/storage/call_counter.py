@@ -5,9 +5,10 @@ A repeated attempt counts again: it is paid for.
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from spark_replog.storage.paths import LEDGERS_PREFIX
@@ -49,15 +50,12 @@ class Calls(NamedTuple):
     size_bytes: int = 0
     retry_count: int = 0
 
-    def plus(self, other: Calls) -> Calls:
-        """Return the sum."""
-        return Calls(*(mine + its for mine, its in zip(self, other, strict=True)))
-
 
 CallTable = Mapping[CallKey, Calls]
 NamedCalls = dict[tuple[str, str, str], Calls]
 """By broker, kind and purpose."""
-_Key = TypeVar("_Key", bound=tuple[str, str, str])
+_Key = TypeVar("_Key", bound=Hashable)
+_LongKey = TypeVar("_LongKey", bound=tuple[str, str, str])
 
 
 def purpose_of(kind: str, key: str, body: object = None) -> str:
@@ -78,16 +76,13 @@ def summed(tables: Iterable[Mapping[_Key, Calls]]) -> dict[_Key, Calls]:
     total: dict[_Key, Calls] = {}
     for table in tables:
         for key, calls in table.items():
-            total[key] = total.get(key, Calls()).plus(calls)
+            total[key] = Calls(*map(operator.add, total.get(key, Calls()), calls))
     return total
 
 
-def by_kind(table: Mapping[_Key, Calls]) -> dict[str, Calls]:
+def by_kind(table: Mapping[_LongKey, Calls]) -> dict[str, Calls]:
     """Return the sums per kind, of every kind."""
-    found = dict.fromkeys(KINDS, Calls())
-    for (_, kind, _), calls in table.items():
-        found[kind] = found.get(kind, Calls()).plus(calls)
-    return found
+    return summed([dict.fromkeys(KINDS, Calls()), *({kind: calls} for (_, kind, _), calls in table.items())])
 
 
 def calls_to_json(table: Mapping[tuple[str, str, str], Calls]) -> list[list[Any]]:
@@ -103,7 +98,7 @@ def calls_from_json(rows: Iterable[Iterable[Any]]) -> NamedCalls:
     return found
 
 
-def totals(table: Mapping[_Key, Calls]) -> dict[str, int]:
+def totals(table: Mapping[_LongKey, Calls]) -> dict[str, int]:
     """Return the figures for a client's metrics: calls by kind, bytes by direction, retries."""
     kinds = by_kind(table)
     return {

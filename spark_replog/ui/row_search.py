@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError, NotFoundError
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
@@ -107,7 +107,7 @@ class RowFinder:
         if not 1 <= search.row_count <= ROWS_MAX:
             raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"ask for 1 to {ROWS_MAX} rows.")
         self._cluster.refresh_if_stale()
-        self._authorizer.require_topic(AclOperation.READ, search.topic)
+        self._authorizer.require(AclOperation.READ, ResourceType.TOPIC, search.topic)
         handle = self._cluster.lookup(search.topic)
         ledger, topic = self._cluster.topic_state(handle)
         numbers = _partitions(search, len(topic.partitions))

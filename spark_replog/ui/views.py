@@ -11,15 +11,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_replog.cli.health_items import broker_items
 from spark_replog.cli.output import escaped, finding_items
 from spark_replog.cli.query import reader_item
 from spark_replog.cli.settings import Settings
-from spark_replog.cli.status import VERDICT_WORDS, totals, unwell_items
+from spark_replog.cli.status import VERDICT_WORDS, broker_items, totals, unwell_items
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
-from spark_replog.health.findings import Finding
 from spark_replog.health.readers import Judged, Reader, Verdict
-from spark_replog.health.topics import PartitionDescription, TopicDescription
+from spark_replog.health.store import Finding, PartitionDescription, TopicDescription
 from spark_replog.log.fold.topic_state import MINUTE_MS
 from spark_replog.monitor.store_monitor import Seen
 from spark_replog.ui.live import LagSample

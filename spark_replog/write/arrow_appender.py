@@ -307,18 +307,16 @@ class ArrowAppender:
         now_ms = self._clock.monotonic_ms()
         limits = self._config.batch_size_bytes, self._config.max_request_size_bytes
         for slot, start, stop, size_bytes in gathered.pieces(*limits):
-            queue = self._queues.get(slot) or self._queue(slot)
+            queue = self._queues.get(slot)
+            if queue is None:
+                topic_partition, destination = self._router.slot(slot)
+                queue = self._queues[slot] = self._accumulator.queue(topic_partition)
+                if queue.destination is None:  # in a plain producer the metadata has already assigned it
+                    self._accumulator.assign(queue, destination)
             records = gathered.data.slice(start, stop - start)
             result, index = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
             yield result, index, stop - start
         pinned.release()
-
-    def _queue(self, slot: int) -> PartitionQueue:
-        topic_partition, destination = self._router.slot(slot)
-        queue = self._queues[slot] = self._accumulator.queue(topic_partition)
-        if queue.destination is None:  # in a plain producer the metadata has already assigned it
-            self._accumulator.assign(queue, destination)
-        return queue
 
     def _reserve(self, size_bytes: int) -> PinnedBytes:
         self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)

@@ -313,16 +313,20 @@ class ObjectBuilder:
             start, end = first.start_byte, last.start_byte + last.size_bytes
             if end - start <= self._inline_room(destination, request.required_count):
                 request.inline = b"".join(encoded.buffers)[start:end]
+        aligned = None
         if encoded.size_bytes >= DIRECT_SIZE_BYTES_MIN and len(destination.brokers) > 1:
-            copy = AlignedCopy(encoded.buffers)
-            request.buffers = copy.buffers
-            self._exchange_memory(request)
-            request.memory.append(copy)
+            aligned = AlignedCopy(encoded.buffers)
+            request.buffers = aligned.buffers
+        if aligned is not None or destination.compression != "none" or is_small:
+            # The object has bytes of its own: count them in place of the records, and release those.
+            request.memory = [self._pool.charge(request.size_bytes)]
+            for item in memory:
+                item.release()
+        if aligned is not None:
+            request.memory.append(aligned)
             if self._pool.available_bytes < self._pool.total_bytes // 2:
                 # Slow roots: copies pile up in memory of their own, beside the pages that their rows have left.
                 trim_row_memory()
-        elif destination.compression != "none" or is_small:
-            self._exchange_memory(request)
         return request
 
     def recover(self, request: DataRequest, batches: Set[ProducerBatch]) -> None:
@@ -399,9 +403,3 @@ class ObjectBuilder:
             records = [with_headers(item.records) if has_headers else item.records for item in items]
             inputs.append((name.topic, topic_ids[name.topic], name.partition, records, producer))
         return encode_data_object(inputs, compression=compression, has_headers=has_headers, is_small=is_small)
-
-    def _exchange_memory(self, request: DataRequest) -> None:
-        """Count the object's own bytes in place of the records, and release those."""
-        records, request.memory = request.memory, [self._pool.charge(request.size_bytes)]
-        for item in records:
-            item.release()

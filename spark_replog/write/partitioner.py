@@ -335,7 +335,7 @@ class BuiltInPartitioner:
         self._available = tuple(available)
         self._random = random_source
         self._produced_bytes = 0
-        self._partition = self._next_partition()
+        self._partition = random_source.choice(self._available)
 
     def assign(self, row_sizes: Int64Array) -> Int32Array:
         """Return a partition for each of N rows, in row order, and count their bytes.
@@ -354,13 +354,10 @@ class BuiltInPartitioner:
             end_bytes = int(ends[stop - 1])
             self._produced_bytes += end_bytes - start_bytes
             if self._produced_bytes >= self._batch_size_bytes:
-                self._partition = self._next_partition()
+                self._partition = self._random.choice(self._available)
                 self._produced_bytes = 0
             start, start_bytes = stop, end_bytes
         return partitions
-
-    def _next_partition(self) -> int:
-        return self._available[self._random.randrange(len(self._available))]
 
 
 class TopicPartitioner:

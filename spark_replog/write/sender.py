@@ -134,7 +134,14 @@ class Sender:
         Returns:
             Milliseconds until something is due even without an answer, at most 1,000.
         """
-        run_ms = self._running_ms(now_ms)
+        run_ms = now_ms  # the time by which requests are judged
+        if self._delivery is None:
+            # A write task may wait minutes for rows. A request must not expire while its next attempt was due but
+            # nothing ran the sender, so pauses between calls do not count. A plain producer's thread never pauses.
+            gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
+            self._last_run_ms = now_ms
+            self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
+            run_ms -= self._paused_ms
         self._now_ms = now_ms
         for result, is_held in self._transport.poll(run_ms):
             self._on_answer(result, is_held, run_ms)
@@ -154,19 +161,6 @@ class Sender:
         self._expiry_due_ms = math.inf if expiry_ms is None else now_ms + expiry_ms
         dues += [run_ms + wait_ms for wait_ms in (next_check_ms, expiry_ms) if wait_ms is not None]
         return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
-
-    def _running_ms(self, now_ms: int) -> int:
-        """Return the time by which requests are judged: ``now_ms`` less the pauses between calls.
-
-        A write task may wait minutes for rows. A request must not expire while its next attempt was due but nothing
-        ran the sender. A plain producer's thread never pauses.
-        """
-        if self._delivery is not None:
-            return now_ms
-        gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
-        self._last_run_ms = now_ms
-        self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
-        return now_ms - self._paused_ms
 
     # ------------------------------------------------------------------------------------ sending
 
@@ -188,7 +182,8 @@ class Sender:
                     return None
             if not has_sent:
                 return check.next_check_ms
-            self._accumulator.copy_wasteful()
+            if self._accumulator.waiting_count:
+                self._accumulator.copy_wasteful()
         return None
 
     def _requests_before(self, destination: Destination) -> list[DataRequest]:
@@ -452,12 +447,17 @@ class Sender:
     def _release_if_over(self, request: DataRequest, now_ms: int) -> bool:
         """Release a request's memory once no put is open or ``replica.grace.ms`` is over; return whether it was.
 
-        A put that hangs longer keeps its bytes alive uncounted, so its root gets no further objects.
+        A put that hangs longer keeps its bytes alive uncounted, so its root gets no further objects. Each root that
+        did not take its copy is reported once.
         """
         is_over = request.state in (RequestState.FAILED, RequestState.DROPPED) or request.is_settled
         if not is_over and now_ms - request.copied_ms < self._config.replica_grace_ms:
             return False
-        self._note_slow_roots(request, now_ms)
+        for put in request.puts.values():
+            is_new = put.state is not PutState.HELD and self._health.on_missed(put.broker_id, now_ms)
+            if is_new and request.error is None and put.broker_id not in self._reported_roots:
+                self._reported_roots.add(put.broker_id)
+                self._report(copy_missed(request, put, self._config))
         del self._in_flight[request.sequence]
         self._released[request.sequence] = request
         if request.state is not RequestState.PARKED:
@@ -470,14 +470,6 @@ class Sender:
         """Forget a released request that awaits no answer."""
         if request.state is not RequestState.PARKED and request.unanswered_count == 0:
             self._released.pop(request.sequence, None)
-
-    def _note_slow_roots(self, request: DataRequest, now_ms: int) -> None:
-        """Remember the roots that did not take their copy, and report each once."""
-        for put in request.puts.values():
-            is_new = put.state is not PutState.HELD and self._health.on_missed(put.broker_id, now_ms)
-            if is_new and request.error is None and put.broker_id not in self._reported_roots:
-                self._reported_roots.add(put.broker_id)
-                self._report(copy_missed(request, put, self._config))
 
     def _dues(self, request: DataRequest, now_ms: int) -> Iterable[int]:
         if request.state in OPEN and now_ms < request.expires_ms:

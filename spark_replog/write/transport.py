@@ -116,7 +116,7 @@ class PutTransport:
             error.__cause__ = raised
         self._answers.append(PutResult(sequence, broker_id, attempt, check_root, error))
         if error is not None or next(quiet, None) is None:
-            self.wake()
+            self._wakes.put(None)
         return error is None
 
     def _staleness(self, broker_id: BrokerId) -> ReplogError | None:

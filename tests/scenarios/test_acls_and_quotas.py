@@ -14,7 +14,7 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError
 from spark_replog.groups.group_ledger import OFFSETS_TOPIC
-from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
+from spark_replog.log.acl import CLUSTER_NAME, AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
 from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 from tests.scenarios.conftest import ROW_SIZE_BYTES
@@ -119,11 +119,11 @@ def test_a_store_without_acls_is_open_until_everyone_is_shut_out(store):
     assert authorizer.is_allowed(WRITE, ResourceType.TOPIC, "t")
     secured(store).configure({"allow.everyone.if.no.acl.found": "false"})
     for require in (
-        lambda: authorizer.require_topic(READ, "t"),
+        lambda: authorizer.require(READ, ResourceType.TOPIC, "t"),
         lambda: authorizer.require_create("new"),
-        lambda: authorizer.require_group(READ, "g"),
-        lambda: authorizer.require_cluster(AclOperation.ALTER),
-        lambda: authorizer.require_transactional_id(WRITE, "x"),
+        lambda: authorizer.require(READ, ResourceType.GROUP, "g"),
+        lambda: authorizer.require(AclOperation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME),
+        lambda: authorizer.require(WRITE, ResourceType.TRANSACTIONAL_ID, "x"),
     ):
         with pytest.raises(AuthorizationError):
             require()

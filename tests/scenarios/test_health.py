@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from spark_replog.admin.admin import BrokerAdmin
-from spark_replog.health.findings import Fault, Level, topic_findings
+from spark_replog.health.store import Fault, Level, topic_findings
 from spark_replog.monitor.store_monitor import StoreMonitor
 
 

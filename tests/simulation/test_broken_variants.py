@@ -14,7 +14,7 @@ import pytest
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.proposer import Proposer
 from spark_replog.ledger.reader import DecidedPrefix, JournalView, Vote
-from spark_replog.ledger.record import NO_INDEX, Epoch, JournalRecord
+from spark_replog.ledger.record import NO_INDEX, Epoch, JournalRecord, RecordKind
 from spark_replog.ledger.root import Create, RootState
 from tests.simulation.ledger_simulation import Parts, Scenario, Violation, simulate
 
@@ -60,7 +60,8 @@ class NoBackfill(Proposer):
         if proposal is None or self.proposal_roots() >> root & 1:
             return None
         index = proposal.index
-        return self._entry(index, index - 1, proposal.entry_hash, proposal.payload, nonce)
+        place = index, index - 1, proposal.entry_hash
+        return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, *place, self._known(), proposal.payload)
 
 
 class BackfillWithOwnersCommitIndex(Proposer):

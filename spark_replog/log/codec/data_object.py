@@ -196,10 +196,6 @@ class _Copy:
         self.file = pa.BufferOutputStream()
         self.starts: list[int] = []
 
-    @property
-    def size_bytes(self) -> int:
-        return int(self.file.getvalue().size)
-
     def cut(self) -> None:
         self.starts.append(self.file.tell())
 
@@ -235,7 +231,7 @@ def encode_data_object(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression.type '{compression}' is not supported. Use one of: {', '.join(COMPRESSION_TYPES)}.",
         )
-    schema = data_schema(has_headers, has_offsets)
+    schema = _SCHEMAS[has_headers, has_offsets]
     sink: _Gather | _Copy = _Copy() if is_small else _Gather()
     codec = pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else None if compression == "none" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=pa.ipc.MetadataVersion.V5)
@@ -246,8 +242,14 @@ def encode_data_object(
         for topic, topic_id, partition, rows, producer in sections:
             batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
             conformed = (_conform(batch, schema) for batch in batches)
-            messages = ((batch.nbytes, [batch]) for batch in conformed) if is_sized else _messages(conformed)
-            for group in [[list(conformed)]] if is_small else _group_sections(messages):
+            groups: Iterable[Iterable[Sequence[pa.RecordBatch]]]
+            if is_small:
+                groups = [[list(conformed)]]
+            elif is_sized:
+                groups = _group_sections((batch.nbytes, [batch]) for batch in conformed)
+            else:
+                groups = _group_sections(_messages(conformed))
+            for group in groups:
                 micros, holes, row_count = list[int](), list[str](), 0
                 for message in group:
                     batch = join(message)
@@ -278,8 +280,13 @@ def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject
     parts, starts = sink.parts(), sink.starts
     buffers: list[Buffer] = []
     if written:
-        buffers.append(_split_prelude(parts[0]))
-        starts[0] = len(buffers[0])
+        # Arrow writes the magic and the schema message with the first batch. They belong to no section.
+        head = parts[0][0]
+        assert isinstance(head, bytearray)  # all of it is small, so it was joined
+        schema_at = len(_MAGIC) + _MESSAGE_PREFIX_BYTES
+        starts[0] = schema_at + int.from_bytes(head[schema_at - 4 : schema_at], "little")
+        buffers.append(head[: starts[0]])
+        parts[0][0] = head[starts[0] :]
     number, sections = 0, list[Section]()
     for topic_id, partition, row_count, times_ms, holes in written:
         start, crc = starts[number], 0
@@ -289,17 +296,7 @@ def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject
         sections.append(Section(topic_id, partition, row_count, start, starts[number] - start, crc, *times_ms))
     for part in parts:
         buffers += part
-    return EncodedObject(buffers, sink.size_bytes, tuple(sections))
-
-
-def _split_prelude(first: list[Buffer]) -> bytearray:
-    """Take the magic and the schema message, which Arrow writes with the first batch, off the first part."""
-    head = first[0]
-    assert isinstance(head, bytearray)  # all of it is small, so it was joined
-    schema_at = len(_MAGIC) + _MESSAGE_PREFIX_BYTES
-    end = schema_at + int.from_bytes(head[schema_at - 4 : schema_at], "little")
-    first[0] = head[end:]
-    return head[:end]
+    return EncodedObject(buffers, sum([len(piece) for piece in buffers]), tuple(sections))
 
 
 def decode_section(
@@ -318,7 +315,7 @@ def decode_section(
     found = crc32c_module.crc32c(buffer)
     if found != crc32c:
         raise _damaged(f"its checksum is {found:08x}, the ledger has {crc32c:08x}")
-    return _read_batches(buffer, row_count, data_schema(has_headers, has_offsets))
+    return _read_batches(buffer, row_count, _SCHEMAS[has_headers, has_offsets])
 
 
 def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

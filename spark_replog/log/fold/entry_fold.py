@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
@@ -46,6 +46,7 @@ class EntryFold:
     """
 
     _part: SnapshotPart
+    encode = staticmethod(encode_entry)
 
     def __init__(self, name: str) -> None:
         self.applied_index = -1
@@ -55,10 +56,6 @@ class EntryFold:
         self.feature_index = -1
         self._name = name
         self._applies: Mapping[type, Apply] = {}
-
-    def encode(self, commands: Sequence[bytes]) -> bytes:
-        """Return the payload of an entry that holds these commands, in this order."""
-        return encode_entry(commands)
 
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         """Return the command that makes a snapshot the decided one."""

@@ -28,10 +28,10 @@ from spark_replog.log.fold.partition_state import (
     PartitionState,
     SectionRow,
     passes_high_watermark,
+    tuples_of,
 )
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
-from spark_replog.log.tuples import tuples_of
 
 Undo = ProducerUndo | SequencedUndo
 Span = tuple[PartitionState, int, int]
@@ -412,10 +412,20 @@ class ObjectTable:
         """Begin an entry: its objects are numbered from here, the same in every process."""
         self.next_number = index << ORDINAL_BITS
 
-    def begin_append(self, index: int) -> None:
-        """Begin an append: the next objects belong to it."""
+    def begin_append(self, index: int, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
+        """Begin an append: the next objects belong to it.
+
+        Args:
+            ranges: the offsets that it gets.
+            undo: of the change to its producer.
+        """
         if not self.unstable or self.unstable[-1].index != index:
             self.unstable.append(Unstable(index))
+        pending = self.unstable[-1]
+        for partition, (base, end) in ranges:
+            pending.bases.setdefault(partition, base)
+            pending.ends[partition] = end
+        pending.undo.append(undo)
 
     def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> None:
         """Add an object of the append begun; `spans` has the offsets of each of its sections."""
@@ -484,14 +494,6 @@ class ObjectTable:
                 numbers.pop(number, None)
         if not item.partitions:
             self.drop_inline(number)
-
-    def end_append(self, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
-        """End the append begun: note its offsets, and how to undo the change to its producer."""
-        pending = self.unstable[-1]
-        for partition, (base, end) in ranges:
-            pending.bases.setdefault(partition, base)
-            pending.ends[partition] = end
-        pending.undo.append(undo)
 
     def drop_rows(self, partition: PartitionState, end_offset: int, numbers: Iterable[int]) -> None:
         """Note that a partition lost its rows below an offset for good: trimmed, or of a deleted topic.

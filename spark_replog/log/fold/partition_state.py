@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, pairwise
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, pairwise, repeat
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -20,10 +20,23 @@ from spark_replog.log.codec.snapshot import PageKind, Rows, SectionColumn, damag
 from spark_replog.log.codec.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.fold.paged_table import Piece, SectionPages
 from spark_replog.log.model import LogStartReason, Section
-from spark_replog.log.tuples import tuples_of
+
+T = TypeVar("T", bound=NamedTuple)
 
 NO_LEADER: BrokerId = -1
 """The leader of a partition that has none."""
+
+
+def tuples_of(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """Return rows as named tuples of a kind, made as they are read.
+
+    Without a call of a Python function for each row, as the constructor and ``_make`` are.
+
+    Args:
+        kind: its fields are those of the rows; neither their number nor their types are checked.
+        rows: often a zip of columns.
+    """
+    return cast("Iterator[T]", map(tuple.__new__, repeat(kind), rows))
 
 
 def passes_high_watermark(holders: Collection[BrokerId], isr: Collection[BrokerId], min_insync: int) -> bool:

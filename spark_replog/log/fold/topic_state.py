@@ -479,9 +479,14 @@ class TopicLedgerState(EntryFold):
         refused = self.producers.judge_sequence(append)
         if refused is not None:
             return Judgement(*refused)
-        invalid = self._find_contradiction(append)
-        if invalid:
-            return Judgement(Outcome.INVALID, invalid)
+        for item in append.objects:
+            for section in item.sections:
+                place = section.topic_id, section.partition
+                if place not in self._partitions:
+                    return Judgement(Outcome.INVALID, "topic id {} has no partition {}".format(*place))
+                if section.row_count < 1:
+                    invalid = f"a section of '{item.id.name}' has {section.row_count} rows"
+                    return Judgement(Outcome.INVALID, invalid)
         ranges = {}
         for where, rows in append.row_counts.items():
             base = self._partitions[where].log_end_offset
@@ -547,13 +552,18 @@ class TopicLedgerState(EntryFold):
                 self.generation_began_ms[generation] = min(began_ms, now_ms)
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = now_ms
-        self._objects.begin_append(index)
-        for object_no, item in enumerate(append.objects):
-            self._add_object(item, ObjectPlace(index, number, object_no, now_ms))
         undo = self.producers.record(append, judgement.ranges)
-        self._objects.end_append(
-            ((self._partitions[where], range_) for where, range_ in judgement.ranges.items()), undo
-        )
+        ranges = ((self._partitions[where], range_) for where, range_ in judgement.ranges.items())
+        self._objects.begin_append(index, ranges, undo)
+        for object_no, item in enumerate(append.objects):
+            spans = []
+            for section in item.sections:
+                partition = self._partitions[section.topic_id, section.partition]
+                base = partition.log_end_offset
+                partition.add(section, self._objects.next_number, now_ms)
+                spans.append((partition, base, partition.log_end_offset))
+            self._objects.add(item, ObjectPlace(index, number, object_no, now_ms), spans)
+            self.generation_object_count += item.id.generation == self.generation and not item.inline
         size_bytes = self._count_traffic(append, now_ms)
         self.produce_rates.record(append.principal, append.client_id, size_bytes, now_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
@@ -571,17 +581,6 @@ class TopicLedgerState(EntryFold):
             before = self.traffic.get(topic_id, NO_TRAFFIC)
             self.traffic[topic_id] = before.plus(now_ms, row_count, sizes[topic_id])
         return sum(sizes.values())
-
-    def _add_object(self, item: DataObject, place: ObjectPlace) -> None:
-        object_number = self._objects.next_number
-        self.generation_object_count += item.id.generation == self.generation and not item.inline
-        spans = []
-        for section in item.sections:
-            partition = self._partitions[section.topic_id, section.partition]
-            base = partition.log_end_offset
-            partition.add(section, object_number, place.append_time_ms)
-            spans.append((partition, base, partition.log_end_offset))
-        self._objects.add(item, place, spans)
 
     def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
         topic = self.topics.get(command.topic_id)
@@ -659,15 +658,6 @@ class TopicLedgerState(EntryFold):
                     if (row.object_number, row.start_byte) == (number, start_byte):
                         found[number].add(Section(*key, row.row_count, *row[3:8]))
         return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}
-
-    def _find_contradiction(self, append: Append) -> str:
-        for item in append.objects:
-            for section in item.sections:
-                if (section.topic_id, section.partition) not in self._partitions:
-                    return f"topic id {section.topic_id} has no partition {section.partition}"
-                if section.row_count < 1:
-                    return f"a section of '{item.id.name}' has {section.row_count} rows"
-        return ""
 
 
 _SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))

@@ -16,7 +16,7 @@ from spark_replog.cluster.authorizer import Authorizer, default_principal
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, NotFoundError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
 from spark_replog.logs import Once
@@ -108,7 +108,9 @@ def view_topics(
         every = cluster.topic_names()  # folds the ACLs as well
         matching = [name for name in every if name not in INTERNAL_TOPICS and pattern.search(name)]
         names = authorizer.allowed_topics(AclOperation.DESCRIBE, matching)
-    folded, missing = cluster.fold_topics(names, partial(authorizer.require_topic, AclOperation.READ, *names))
+    folded, missing = cluster.fold_topics(
+        names, partial(authorizer.require, AclOperation.READ, ResourceType.TOPIC, *names)
+    )
     fresh = {handle.ledger_id for handle in folded.values()}
     for name, handle in folded.items():
         try:

@@ -11,8 +11,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.health.cost import costs_of, read_prices
-from spark_replog.health.findings import BrokerHealth
-from spark_replog.health.store import StoreHealth
+from spark_replog.health.store import BrokerHealth, StoreHealth
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.monitor.store_monitor import StoreMonitor
 from tests.unit.client.consumer_setup import Store, rows

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.health.findings import BrokerHealth, Fault, Finding, Level, broker_findings, topic_findings
-from spark_replog.health.findings import fence_findings as findings_of_a_fence
 from spark_replog.health.metrics import collect
-from spark_replog.health.store import StoreHealth
-from spark_replog.health.topics import describe_ledger
+from spark_replog.health.store import (
+    BrokerHealth,
+    Fault,
+    Finding,
+    Level,
+    StoreHealth,
+    broker_findings,
+    describe_ledger,
+    topic_findings,
+)
+from spark_replog.health.store import fence_findings as findings_of_a_fence
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerFence, IsrChange, TopicInit

@@ -6,9 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.health.findings import BrokerHealth
-from spark_replog.health.store import DAY_MS, days_until_full, growth_of
-from spark_replog.health.topics import PartitionDescription, TopicDescription
+from spark_replog.health.store import (
+    DAY_MS,
+    BrokerHealth,
+    PartitionDescription,
+    TopicDescription,
+    days_until_full,
+    growth_of,
+)
 from spark_replog.log.fold.topic_state import NO_TRAFFIC
 
 HOUR_MS = 3_600_000

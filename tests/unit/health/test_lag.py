@@ -7,7 +7,7 @@ import random
 import pytest
 
 from spark_replog.health.readers import lag_of
-from spark_replog.health.topics import describe
+from spark_replog.health.store import describe
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState

@@ -73,8 +73,8 @@ def test_the_window_grows_with_the_part_of_the_running_sample_and_slides():
     assert rate.elapsed_ms(10_400) == 10_400
     assert rate.per_second(11_998) == 2500 * 1000 / 11_998
     assert rate.per_second(11_999) == 500 * 1000 / 10_999  # the first sample's last event is 11 s ago
-    assert not rate.is_idle(11_999)
-    assert rate.is_idle(12_000)
+    assert rate.live(11_999)
+    assert not rate.live(12_000)
     assert rate.per_second(12_000) == 0
 
 

@@ -7,6 +7,7 @@ from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold import partition_state
 from spark_replog.log.fold.object_table import ORDINAL_BITS
+from spark_replog.log.fold.partition_state import tuples_of
 from spark_replog.log.model import (
     Append,
     BrokerRegister,
@@ -23,7 +24,6 @@ from spark_replog.log.model import (
     TopicClose,
     TopicInit,
 )
-from spark_replog.log.tuples import tuples_of
 
 
 @pytest.mark.guarantee("G1")
