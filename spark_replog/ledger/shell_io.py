@@ -18,6 +18,7 @@ from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, de
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from spark_replog.storage.object_store import Buffer, CreateOutcome
+from spark_replog.storage.open_store import is_far
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_key
 
 _log = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ FIRST_WINDOW = 8
 """Records that a first read over a network, without a listing, gets at once: each get is a round trip."""
 LAST_WINDOW = 24
 """Records that a first read gets at once while it is not known which of them it needs."""
-_NEAR = frozenset({"file", "memory"})
 LISTING_MS_MAX = 30_000
 """How long a root may list a journal before it counts as silent: listing 10^5 names takes long."""
 READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
@@ -143,11 +143,12 @@ class RootIo:
         self._ahead_ms = now_ms
         for number, root in enumerate(self._roots):
             early: dict[int, Future[Buffer | None]] = {}
-            count = record_count if is_far(root) else 0
+            url = root.store.url
+            count = record_count if is_far(url) else 0
             if count:
-                self._early[root.store.url] = early
-            check = IO_POOL.submit_to(root.store.url, self._check, root, partial(self._check_first, root, count, early))
-            self._ahead[number] = check, self._begin_list(root, 0) if is_far(root) else None
+                self._early[url] = early
+            check = IO_POOL.submit_to(url, self._check, root, partial(self._check_first, root, count, early))
+            self._ahead[number] = check, self._begin_list(root, 0) if is_far(url) else None
         return True
 
     def _check_first(self, root: JournalRoot, record_count: int, early: dict[int, Future[Buffer | None]]) -> None:
@@ -337,7 +338,7 @@ class RootIo:
             listing = self._whole.pop(root.store.url, None) or self._begin_list(root, operation.position)
         early = self._early.pop(root.store.url, {})
         window, size_bytes, is_early = 1, 0, bool(early)
-        if is_far(root):
+        if is_far(root.store.url):
             window += self._news.get(root.store.url, 0)
             if listing is not None:
                 window = self._first_window(root, operation.position, listing)
@@ -460,11 +461,6 @@ class RootIo:
             self._listed.discard(root.store.url)
             self._learned_ms = self._clock.monotonic_ms()
         return body
-
-
-def is_far(root: JournalRoot) -> bool:
-    """Return whether calls of a root go over a network, so that several at once are worth a call in vain."""
-    return root.store.url.partition("://")[0] not in _NEAR
 
 
 def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, Unsupp
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
-from spark_replog.ledger.shell_io import is_far
 from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.storage.open_store import is_far
 
 REST_MAX_MS = 600_000
 HURRY_ENTRY_COUNT = 8_192
@@ -111,6 +111,17 @@ class SnapshotStats:
         )
 
 
+def likely_heads(names: Iterable[str], truncate_record_count_min: int) -> list[str]:
+    """Return the newest head, after the second newest if that may be the decided one.
+
+    It is while the newest one's SnapshotCommit waits for the next entry. Once that is decided, a second head stays only
+    if a marker names it. So of two heads, the older one is a marker's if the journal is long enough to have been cut.
+    """
+    newest = sorted(names)[-3:]
+    is_of_marker = len(newest) == 2 and int(newest[0][:20]) >= truncate_record_count_min
+    return newest[-1:] if is_of_marker else newest[-2:]
+
+
 class SnapshotKeeper:
     """The snapshots of one ledger in one process; call methods that take a core only in a turn (``Ledger.with_turn``).
 
@@ -131,7 +142,7 @@ class SnapshotKeeper:
         self._ledger_id = ledger_id
         self._settings = settings
         self._io = SnapshotIo(ledger_id, roots, settings.quorum_timeout_ms, clock)
-        self._is_far = any(map(is_far, roots))
+        self._is_far = any(is_far(root.store.url) for root in roots)
         self._genesis = genesis_hash(ledger_id)
         self._clock = clock
         self._state = state
@@ -177,7 +188,7 @@ class SnapshotKeeper:
                 self.look_ahead()  # no thread was left for it
             assert self._names is not None
             names = self._names.result()
-            likely = sorted(names)[-2:]  # the second newest is the decided one, or one that a marker names
+            likely = likely_heads(names, self._settings.truncate_record_count_min)
             guessed = likely[:-1] if self._is_far else []
             ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in guessed}
             if likely:

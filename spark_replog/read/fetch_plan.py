@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import TopologicalSorter
+from itertools import chain, repeat
 from typing import NamedTuple, TypeAlias
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
@@ -12,9 +13,11 @@ from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
+from spark_replog.log.tuples import tuples_of
 
 _Visit: TypeAlias = tuple[LedgerId, str, int]
 """An object, and how many times a partition visited it before."""
+_OBJECT = SectionRow._fields.index("object_number")
 
 
 class FetchSlice(NamedTuple):
@@ -104,22 +107,36 @@ def slices_of(
     Raises:
         ReplogError: REPLOG_DATA_LOSS: the rows leave offsets out; as `plan_fetches`.
     """
-    objects = state.object_refs({row.object_number for _, rows in found for row in rows})
-    plans = []
-    for (topic, topic_id, partition, expected, last), rows in found:
-        slices = []
-        for base, count, number, start_byte, size_bytes, crc32c, _, _, kind, end in rows:
-            if base > expected:
-                break
-            item, time_ms = objects[number]
-            until = min(end, last)
-            where = topic, topic_id, partition, expected, until, base, count
-            slices.append(FetchSlice(*where, item, start_byte, size_bytes, crc32c, time_ms, kind))
-            expected = until
-        if expected < last:
-            raise _data_loss(topic, partition, expected, last, "no section holds them")
-        plans.append(tuple(slices))
-    return plans
+    tables = [(each, tuple(zip(*rows, strict=True))) for each, rows in found]
+    numbers = chain.from_iterable(columns[_OBJECT] for _, columns in tables if columns)
+    objects = state.object_refs(dict.fromkeys(numbers))
+    return [tuple(_slices(each, columns, objects)) if columns else _no_slices(each) for each, columns in tables]
+
+
+def _slices(
+    where: FetchRange, columns: tuple[tuple[int, ...], ...], objects: Mapping[int, tuple[ObjectRef, int]]
+) -> Iterator[FetchSlice]:
+    """Return the slices of a range, given the columns of its sections, at least one."""
+    bases, counts, numbers, start_bytes, sizes, crcs, _, _, kinds, ends = columns
+    expected = (where.start_offset, *ends[:-1])
+    gaps = [after for base, after in zip(bases, expected, strict=True) if base > after]
+    if gaps or ends[-1] < where.end_offset:
+        raise _gap(where, gaps[0] if gaps else ends[-1])
+    items, times = zip(*map(objects.__getitem__, numbers), strict=True)
+    until = (*ends[:-1], min(ends[-1], where.end_offset))
+    names = (repeat(each, len(numbers)) for each in where[:3])
+    rest = expected, until, bases, counts, items, start_bytes, sizes, crcs, times, kinds
+    return tuples_of(FetchSlice, zip(*names, *rest, strict=True))
+
+
+def _no_slices(where: FetchRange) -> tuple[FetchSlice, ...]:
+    if where.start_offset < where.end_offset:
+        raise _gap(where, where.start_offset)
+    return ()
+
+
+def _gap(where: FetchRange, start: int) -> ReplogError:
+    return _data_loss(where.topic, where.partition, start, where.end_offset, "no section holds them")
 
 
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:

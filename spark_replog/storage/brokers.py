@@ -23,7 +23,7 @@ from spark_replog.errors import (
 from spark_replog.ids import BrokerId, new_id
 from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
-from spark_replog.storage.open_store import client_name, normalise_url, open_store, scheme_of
+from spark_replog.storage.open_store import client_name, is_far, normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
 from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
 from spark_replog.storage.probe import PROBE_PREFIX
@@ -124,7 +124,7 @@ class BrokerSet:
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
         """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
-        self._near_ids = frozenset(each.broker_id for each in brokers if scheme_of(each.url) in ("file", "memory"))
+        self._near_ids = frozenset(each.broker_id for each in brokers if not is_far(each.url))
         self.stores: dict[BrokerId, ObjectStore] = {}
         """Stores opened so far; tests put faulty ones here."""
         self._opened: dict[BrokerId, RootFile] = {}

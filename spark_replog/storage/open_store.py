@@ -17,6 +17,9 @@ from spark_replog.storage.posix_store import PosixStore
 if TYPE_CHECKING:
     from spark_replog.storage.fsspec_store import FsspecStore
 
+NEAR_SCHEMES = frozenset({"file", "memory"})
+"""Of roots that need no network. A mounted network disk counts as near: its URL does not show it."""
+
 
 def options_of_root(
     url: str, storage_options: Mapping[str, str], schemes: Collection[str], aliases: Mapping[str, str]
@@ -125,6 +128,11 @@ def normalise_url(url: str) -> str:
 def scheme_of(url: str) -> str:
     """Return the scheme of a normalised URL."""
     return url.partition("://")[0]
+
+
+def is_far(url: str) -> bool:
+    """Return whether each call to the root of a normalised URL goes over a network, as far as the URL tells."""
+    return scheme_of(url) not in NEAR_SCHEMES
 
 
 def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> ObjectStore:

@@ -195,7 +195,14 @@ class _MadeItems(Generic[T]):
         return self.make(slice(row, row + 1))[0]
 
 
-def _some(items: Items[T], rows: _Some) -> list[T]:
+def _picker(column: Column) -> Callable[[_Some], list[int]]:
+    """Return what picks values of a column. A slice of a memoryview needs no numpy, whose calls take longer."""
+    view = column.data
+    return lambda rows: view[rows].tolist() if isinstance(rows, slice) else column[rows].tolist()
+
+
+def some_of(items: Items[T], rows: _Some) -> list[T]:
+    """Return some of the items."""
     if isinstance(items, _MadeItems):
         return items.make(rows)
     numbers = range(len(items))[rows] if isinstance(rows, slice) else rows.tolist()
@@ -213,12 +220,12 @@ def read_texts(reader: Reader) -> Items[str]:
     (sizes,) = read_table(reader, 1)
     if sizes.min(initial=0) < 0 or sizes.max(initial=0) > BODY_BYTES_MAX:
         raise damaged("a text has an impossible length")
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
+    all_ends = np.cumsum(sizes)
+    starts, ends = _picker(all_ends - sizes), _picker(all_ends)
     text = reader.raw(int(sizes.sum())).decode("ascii")
 
     def make(rows: _Some) -> list[str]:
-        return [text[start:end] for start, end in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)]
+        return [text[start:end] for start, end in zip(starts(rows), ends(rows), strict=True)]
 
     return _MadeItems(len(sizes), make)
 
@@ -310,6 +317,14 @@ class Rows:
     cells: Cells
     names: Items[str]
     holders: Items[frozenset[int]]
+    _columns: list[memoryview] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @property
+    def columns(self) -> list[memoryview]:
+        """Return the columns for a reader of few rows: a call of numpy takes as long as dozens of values."""
+        if not self._columns:
+            self._columns = [column.data for column in self.cells]
+        return self._columns
 
     def __len__(self) -> int:
         return len(self.cells[0])
@@ -323,7 +338,7 @@ class Rows:
         """Return some of the rows."""
         if not self.names:
             return Rows(self.kind, self.cells[:, rows], [], [])
-        return Rows(self.kind, self.cells[:, rows], _some(self.names, rows), _some(self.holders, rows))
+        return Rows(self.kind, self.cells[:, rows], some_of(self.names, rows), some_of(self.holders, rows))
 
 
 def no_rows(kind: PageKind) -> Rows:
@@ -349,6 +364,7 @@ class Directory:
     _spans: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
     _bases: list[int] = field(default_factory=list, init=False)
     _ends: list[int] = field(default_factory=list, init=False)
+    _columns: list[memoryview] = field(default_factory=list, init=False)
 
     @property
     def size_bytes(self) -> int:
@@ -366,6 +382,12 @@ class Directory:
             self._spans = dict(zip(slots[starts].tolist(), pairwise((*starts, len(slots))), strict=True))
         first, last = self._spans.get(slot, (0, 0))
         return range(bisect_right(self._ends, start, first, last), bisect_left(self._bases, end, first, last))
+
+    def piece(self, number: int) -> list[int]:
+        """Return the columns of a piece, see `PieceColumn`."""
+        if not self._columns:
+            self._columns = [column.data for column in self.pieces]
+        return [column[number] for column in self._columns]
 
 
 def pieces_of(rows: Rows, page_no: int) -> Cells:
@@ -469,4 +491,5 @@ def read_holders(reader: Reader) -> Items[frozenset[int]]:
     (numbers,) = read_table(reader, 1)
     if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(different):
         raise damaged("a set of brokers is missing")
-    return _MadeItems(len(numbers), lambda rows: [different[number] for number in numbers[rows].tolist()])
+    pick = _picker(numbers)
+    return _MadeItems(len(numbers), lambda rows: [different[number] for number in pick(rows)])

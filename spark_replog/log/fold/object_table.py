@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.codec.snapshot import BASE, ObjectColumn, PageKind, Rows, damaged
+from spark_replog.log.codec.snapshot import BASE, ObjectColumn, PageKind, Rows, damaged, some_of
 from spark_replog.log.codec.wire import BROKER_ID, BYTES, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
-from spark_replog.log.fold.paged_table import ObjectPages
+from spark_replog.log.fold.paged_table import ObjectPages, PageRows
 from spark_replog.log.fold.partition_state import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_STORED_APPEND_TIME,
@@ -31,6 +31,7 @@ from spark_replog.log.fold.partition_state import (
 )
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
+from spark_replog.log.tuples import tuples_of
 
 Undo = ProducerUndo | SequencedUndo
 Span = tuple[PartitionState, int, int]
@@ -124,6 +125,14 @@ _LACKED = list_of(UINT, list_of(UINT, UINT, UINT), list_of(TEXT, UINT, UINT, UIN
 _MISSING = map_of(BROKER_ID, _NUMBERS)
 _UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
 _HAS_HEADERS, _HAS_OFFSETS = 1, 2
+_REF_COLUMNS = (
+    BASE,
+    ObjectColumn.GENERATION,
+    ObjectColumn.SIZE_BYTES,
+    ObjectColumn.FLAGS,
+    ObjectColumn.APPEND_TIME_MS,
+)
+"""What an `ObjectRef` and its time come from, in this order."""
 _INLINE = list_of(UINT, BYTES)
 
 INLINE_BYTES_MAX = 256 * 1024
@@ -192,33 +201,38 @@ class ObjectTable:
         return {number for numbers in self.missing.values() for number in numbers}.union(self.inline_numbers)
 
     def many(self, numbers: Collection[int]) -> dict[int, LogObject]:
-        """Return objects by number, those in pages too."""
+        """Return objects by number, those in pages too; each number is given once."""
         found = {number: self._objects[number] for number in numbers if number in self._objects}
-        for rows in self._in_pages(numbers):
-            found.update(_objects_of(rows))
+        for rows in self._in_pages(numbers) if len(found) < len(numbers) else ():
+            found.update(_objects_of(rows.take()))
         return found
 
     def refs(self, numbers: Collection[int]) -> dict[int, tuple[ObjectRef, int]]:
-        """Return objects as a reader needs them, and when each was appended, by number; those in pages too."""
-        mine = ((number, self._objects[number]) for number in numbers if number in self._objects)
-        found = {number: (self.ref(item), item.place.append_time_ms) for number, item in mine}
-        for rows in self._in_pages(numbers):
-            cells = rows.cells.tolist()  # all at once: each call of numpy takes as long as dozens of values
-            ids = map(ObjectId._make, zip(cells[ObjectColumn.GENERATION], rows.names, strict=True))
-            flags = cells[ObjectColumn.FLAGS]
-            has_headers, has_offsets = ([each & bit > 0 for each in flags] for bit in (_HAS_HEADERS, _HAS_OFFSETS))
-            owners, nothing = repeat(self._ledger_id, len(rows)), repeat(b"", len(rows))  # inline ones are in memory
-            sizes = cells[ObjectColumn.SIZE_BYTES]
-            fields = zip(owners, ids, sizes, has_headers, rows.holders, has_offsets, nothing, strict=True)
-            refs = zip(map(ObjectRef._make, fields), cells[ObjectColumn.APPEND_TIME_MS], strict=True)
-            found.update(zip(cells[BASE], refs, strict=True))
+        """Return objects as a reader needs them, and when each was appended, by number; those in pages too.
+
+        Each number is given once.
+        """
+        mine = {number: self._objects[number] for number in numbers if number in self._objects}
+        owner, items = self._ledger_id, mine.values()
+        fields = [(owner, i.id, i.size_bytes, i.has_headers, i.holders, i.has_offsets, i.inline) for i in items]
+        times = [item.place.append_time_ms for item in items]
+        found = dict(zip(mine, zip(tuples_of(ObjectRef, fields), times, strict=True), strict=True))
+        for page, *span in self._in_pages(numbers) if len(mine) < len(numbers) else ():
+            some = slice(*span)
+            numbers_here, generations, sizes, flags, times = (page.columns[at][some].tolist() for at in _REF_COLUMNS)
+            ids = tuples_of(ObjectId, zip(generations, some_of(page.names, some), strict=True))
+            holders, owners = some_of(page.holders, some), repeat(owner, len(flags))
+            has_headers, has_offsets = _bits(flags, _HAS_HEADERS), _bits(flags, _HAS_OFFSETS)
+            no_bytes = repeat(b"", len(flags))  # inline objects are in memory
+            rows = zip(owners, ids, sizes, has_headers, holders, has_offsets, no_bytes, strict=True)
+            found.update(zip(numbers_here, zip(tuples_of(ObjectRef, rows), times, strict=True), strict=True))
         return found
 
-    def _in_pages(self, numbers: Collection[int]) -> list[Rows]:
-        """Return the rows of those objects that are not in memory; reads each page once for all of them."""
-        wanted = sorted({number for number in numbers if number not in self._objects})
+    def _in_pages(self, numbers: Iterable[int]) -> list[PageRows]:
+        """Return the rows of the objects that are not in memory; reads each page once. Each number is given once."""
+        wanted = sorted([number for number in numbers if number not in self._objects])
         found = self.pages.find(wanted) if wanted else []
-        missing = len(wanted) - sum(map(len, found))
+        missing = len(wanted) - sum([last - first for _, first, last in found])
         if missing:
             raise damaged(f"{missing} objects are in no page")
         return found
@@ -227,7 +241,8 @@ class ObjectTable:
         """Return counts of the objects that the newest entries named."""
         first = max(0, (self.next_number >> ORDINAL_BITS) + 1 - entry_count) << ORDINAL_BITS
         found: dict[int, tuple[int, int]] = {}
-        for rows in self.pages.between(first, self.next_number) if self.pages.runs else ():
+        for part in self.pages.between(first, self.next_number) if self.pages.runs else ():
+            rows = part.take()
             sizes = rows.cells[ObjectColumn.SIZE_BYTES].tolist()
             found.update(zip(rows.cells[BASE].tolist(), zip(sizes, map(len, rows.holders), strict=True), strict=True))
         for number in [number for number in self._objects if number >= first]:
@@ -647,7 +662,7 @@ class ObjectTable:
         first = command.entry_index << ORDINAL_BITS
         if found is None and first < self.paged_below:
             for rows in self.pages.between(first, first + (1 << ORDINAL_BITS)):
-                for number, item in _objects_of(rows).items():
+                for number, item in _objects_of(rows.take()).items():
                     if item.place[1:3] == (command.command_no, command.object_no) and number not in self._objects:
                         self._keep(number, item)
                         return number
@@ -669,6 +684,13 @@ class ObjectTable:
                 assert end <= partition.log_end_offset, (end, partition.log_end_offset)
                 partition.high_watermark = end
             self.unstable.popleft()
+
+
+def _bits(flags: list[int], bit: int) -> Iterable[bool]:
+    """Return a flag of each row. Those of a log are the same in most of its rows."""
+    if flags.count(flags[0]) == len(flags):
+        return repeat(flags[0] & bit > 0, len(flags))
+    return [each & bit > 0 for each in flags]
 
 
 def _objects_of(rows: Rows) -> dict[int, LogObject]:

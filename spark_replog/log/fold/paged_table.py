@@ -67,6 +67,10 @@ class Piece(NamedTuple):
     top: int
     is_whole: bool = True
 
+    def part(self, low: int, high: int) -> Piece:
+        """Return the rows of this whole piece that cover [low, high), which is inside its range."""
+        return self._replace(base=low, end=high, is_whole=(low, high) == self[:2])
+
     def cells(self, slot: int, page_no: int) -> tuple[int, ...]:
         """Return the columns of a whole piece in a directory, see `PieceColumn`."""
         return (slot, *self[:2], self.row_count, page_no, self.first_row, self.size_bytes, self.top)
@@ -91,7 +95,10 @@ class Run(NamedTuple):
 
     def may_hold(self, slot: int, low: int, high: int) -> bool:
         """Return whether the run may have rows of a slot in [low, high)."""
-        return not self.spans or any(each == slot and base < high and end > low for each, base, end in self.spans)
+        for each, base, end in self.spans:  # a plan asks all runs: `any` makes a generator for each of them
+            if each == slot and base < high and end > low:
+                return True
+        return not self.spans
 
 
 class PageCache:
@@ -122,7 +129,8 @@ class PageCache:
 
     def rows(self, name: str) -> Rows:
         """Return a page of rows."""
-        return _as_rows(self._get(name), name)
+        found = self._get(name)
+        return found if isinstance(found, Rows) else _as_rows(found, name)
 
     def directory(self, run: Run) -> Directory:
         """Return the pieces of a run."""
@@ -149,7 +157,8 @@ class PageCache:
     def _get(self, name: str) -> Rows | Directory:
         found = self._pages.get(name)
         if found is None:
-            return self._keep(name, decode_page(self.ledger_id, name, self.load(name)))
+            found = decode_page(self.ledger_id, name, self.load(name))
+            return self._keep(name, _as_rows(found, name) if isinstance(found, Rows) else found)
         self._pages.move_to_end(name)
         return found
 
@@ -180,6 +189,11 @@ def _as_directory(page: Rows | Directory, name: str) -> Directory:
     return page
 
 
+def _whole_piece(directory: Directory, number: int) -> Piece:
+    _, base, end, count, page_no, first_row, size_bytes, top = directory.piece(number)
+    return Piece(base, end, directory.pages[page_no], first_row, count, size_bytes, top)
+
+
 def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Interval]) -> tuple[list[Piece], bool]:
     """Return the pieces that cover intervals of a slot, in order, and whether all intervals are covered.
 
@@ -196,39 +210,118 @@ def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Int
         for low, high in intervals:
             at = low
             for number in directory.find(slot, low, high):
-                _, base, end, count, page_no, first_row, size_bytes, top = directory.pieces[:, number].tolist()
-                begin, stop = max(base, at), min(end, high)
-                if begin > at:
-                    left.append((at, begin))
-                is_whole = (begin, stop) == (base, end)
-                page = directory.pages[page_no]
-                found.append(Piece(begin, stop, page, first_row, count, size_bytes, top, is_whole))
-                at = stop
+                whole = _whole_piece(directory, number)
+                piece = whole.part(max(whole.base, at), min(whole.end, high))
+                if piece.base > at:
+                    left.append((at, piece.base))
+                found.append(piece)
+                at = piece.end
             if at < high:
                 left.append((at, high))
         intervals = left
     return sorted(found), not intervals
 
 
-def rows_of(page: Rows, piece: Piece) -> Rows:
+class PageRows(NamedTuple):
+    """Rows [first, last) of a page."""
+
+    page: Rows
+    first: int
+    last: int
+
+    def take(self) -> Rows:
+        """Return the rows alone."""
+        return self.page.take(slice(*self[1:]))
+
+
+def rows_of(page: Rows, piece: Piece) -> PageRows:
     """Return the rows of a page that cover any of a piece's range."""
     first, last = piece.first_row, piece.first_row + piece.row_count
-    low = bisect_right(page.cells[END], piece.base, first, last)
-    return page.take(slice(low, bisect_left(page.cells[BASE], piece.end, low, last)))
+    low = bisect_right(page.columns[END], piece.base, first, last)
+    return PageRows(page, low, bisect_left(page.columns[BASE], piece.end, low, last))
 
 
-class SectionPages:
-    """The sections of all partitions that are in pages.
+class _Pages:
+    """A table's rows that are in pages."""
 
-    Attributes:
-        runs: oldest first.
-    """
-
-    __slots__ = ("_cache", "runs")
+    __slots__ = ("_cache", "_last", "_runs", "_spans")
 
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
-        self.runs: tuple[Run, ...] = ()
+        self.runs = ()
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Return the runs, oldest first."""
+        return self._runs
+
+    @runs.setter
+    def runs(self, runs: tuple[Run, ...]) -> None:
+        self._runs = runs
+        self._spans: dict[int, _Spans | None] = {}
+        self._last: dict[int, Piece] = {}
+
+    def _runs_with(self, slot: int, low: int, high: int) -> Sequence[Run]:
+        """Return the runs that may hold [low, high) of a slot, oldest first."""
+        if slot not in self._spans:
+            self._spans[slot] = _spans_in_order(self._runs, slot)
+        spans = self._spans[slot]
+        if spans is None:
+            return [run for run in self._runs if run.may_hold(slot, low, high)]
+        return spans.runs[bisect_right(spans.ends, low) : bisect_left(spans.bases, high)]
+
+    def _newest(self, slot: int, low: int, high: int) -> Iterator[Directory]:
+        """Yield the pieces of the runs that may hold [low, high) of a slot, newest run first; loads them lazily."""
+        return (self._cache.pieces(run, slot, high) for run in reversed(self._runs_with(slot, low, high)))
+
+    def _piece_around(self, slot: int, low: int, high: int) -> Piece | None:
+        """Return the whole piece that holds all of [low, high), if no other run may hold any of it.
+
+        The one that was found last is kept: what a reader asks for next is in the same page, usually.
+        """
+        last = self._last.get(slot)
+        if last is not None and last.base <= low and high <= last.end:
+            return last
+        runs = self._runs_with(slot, low, high)
+        if len(runs) != 1 or self._spans[slot] is None:  # a run of many slots may hide any piece of another one
+            return None
+        directory = self._cache.pieces(runs[0], slot, high)
+        numbers = directory.find(slot, low, high)
+        if len(numbers) != 1:
+            return None
+        found = _whole_piece(directory, numbers[0])
+        if found.base > low or found.end < high:
+            return None
+        self._last[slot] = found
+        return found
+
+
+class _Spans(NamedTuple):
+    """The ranges of one slot in runs where each newer one has later rows, as in a log without changes."""
+
+    bases: list[int]
+    ends: list[int]
+    runs: list[Run]
+
+
+def _spans_in_order(runs: Sequence[Run], slot: int) -> _Spans | None:
+    """Return the ranges of a slot; None if ranges overlap, or if a run does not say which it has."""
+    found = _Spans([], [], [])
+    for run in runs:
+        spans = [(base, end) for each, base, end in run.spans if each == slot]
+        if not run.spans or len(spans) > 1 or (spans and found.ends and spans[0][0] < found.ends[-1]):
+            return None
+        for base, end in spans:
+            found.bases.append(base)
+            found.ends.append(end)
+            found.runs.append(run)
+    return found
+
+
+class SectionPages(_Pages):
+    """The sections of all partitions that are in pages."""
+
+    __slots__ = ()
 
     def pieces(self, slot: int, intervals: list[Interval]) -> list[Piece]:
         """Return the pieces that cover intervals of a slot, in order.
@@ -236,7 +329,10 @@ class SectionPages:
         Raises:
             CorruptDataError: CORRUPT_MESSAGE: offsets are in no page.
         """
-        newest = _newest(self._cache, self.runs, slot, intervals[0][0], intervals[-1][1])
+        around = self._piece_around(slot, intervals[0][0], intervals[-1][1])
+        if around is not None:
+            return [around.part(*each) for each in intervals]
+        newest = self._newest(slot, intervals[0][0], intervals[-1][1])
         found, is_whole = plan_pieces(newest, slot, intervals)
         if not is_whole:
             raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
@@ -266,10 +362,14 @@ class SectionPages:
                 total += size_bytes
                 rest = _without(rest, base, end)
         for piece in self.pieces(slot, rest) if rest else ():
-            total += piece.size_bytes if piece.is_whole else int(self.rows(piece).cells[SectionColumn.SIZE_BYTES].sum())
+            total += piece.size_bytes if piece.is_whole else self._size_of(self.rows(piece))
         return total
 
-    def rows(self, piece: Piece) -> Rows:
+    @staticmethod
+    def _size_of(rows: PageRows) -> int:
+        return int(rows.page.cells[SectionColumn.SIZE_BYTES, rows.first : rows.last].sum())
+
+    def rows(self, piece: Piece) -> PageRows:
         """Return the rows of a piece."""
         return rows_of(self._cache.rows(piece.page), piece)
 
@@ -286,33 +386,24 @@ def _without(intervals: list[Interval], base: int, end: int) -> list[Interval]:
     return [(low, high) for low, high in parts if low < high]
 
 
-def _newest(cache: PageCache, runs: Sequence[Run], slot: int, low: int, high: int) -> Iterator[Directory]:
-    """Yield the pieces of the runs that may hold [low, high) of a slot, newest run first; loads them lazily."""
-    return (cache.pieces(run, slot, high) for run in reversed(runs) if run.may_hold(slot, low, high))
+class ObjectPages(_Pages):
+    """The objects that are in pages, by number."""
 
+    __slots__ = ()
 
-class ObjectPages:
-    """The objects that are in pages, by number.
-
-    Attributes:
-        runs: oldest first.
-    """
-
-    __slots__ = ("_cache", "runs")
-
-    def __init__(self, cache: PageCache) -> None:
-        self._cache = cache
-        self.runs: tuple[Run, ...] = ()
-
-    def find(self, numbers: Sequence[int]) -> list[Rows]:
+    def find(self, numbers: Sequence[int]) -> list[PageRows]:
         """Return the rows of those objects of ascending numbers that are in pages and not gone; at least one number."""
-        newest = _newest(self._cache, self.runs, 0, numbers[0], numbers[-1] + 1)
+        around = self._piece_around(0, numbers[0], numbers[-1] + 1)
+        if around is not None:
+            live, _ = _find_in_page(self._cache.rows(around.page), numbers)
+            return [live] if live.first < live.last else []
+        newest = self._newest(0, numbers[0], numbers[-1] + 1)
         return find_objects(newest, self._cache.rows, numbers)
 
-    def between(self, first: int, last: int) -> list[Rows]:
+    def between(self, first: int, last: int) -> list[PageRows]:
         """Return the rows of the objects with numbers [first, last), ascending; one entry has few."""
         numbers: set[int] = set()
-        for directory in _newest(self._cache, self.runs, 0, first, last):
+        for directory in self._newest(0, first, last):
             for piece in directory.find(0, first, last):
                 found = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])]).cells[BASE]
                 numbers.update(found[np.searchsorted(found, first) : np.searchsorted(found, last)].tolist())
@@ -330,24 +421,26 @@ class ObjectPages:
         return found
 
 
-def find_objects(directories: Iterable[Directory], load: Callable[[str], Rows], wanted: Sequence[int]) -> list[Rows]:
+def find_objects(
+    directories: Iterable[Directory], load: Callable[[str], Rows], wanted: Sequence[int]
+) -> list[PageRows]:
     """Return the newest rows of objects of ascending numbers; those that are gone are left out.
 
     Args:
         directories: of the runs, newest first.
         wanted: at least one number; each run is asked for those that no newer one has.
     """
-    found: list[Rows] = []
+    found: list[PageRows] = []
     for directory in directories:
         left: list[int] = []
         at = 0
         for piece in directory.find(0, wanted[0], wanted[-1] + 1):
-            _, base, end, _, page_no, *_ = directory.pieces[:, piece].tolist()
+            _, base, end, _, page_no, *_ = directory.piece(piece)
             low, high = bisect_left(wanted, base, at), bisect_left(wanted, end, at)
             left += wanted[at:low]
             if low < high:
                 live, missing = _find_in_page(load(directory.pages[page_no]), wanted[low:high])
-                found += [live] if len(live) else []
+                found += [live] if live.first < live.last else []
                 left += missing
             at = high
         wanted = [*left, *wanted[at:]]
@@ -356,20 +449,18 @@ def find_objects(directories: Iterable[Directory], load: Callable[[str], Rows], 
     return found
 
 
-def _find_in_page(page: Rows, wanted: Sequence[int]) -> tuple[Rows, Sequence[int]]:
-    """Return the rows of objects that are in a page and not gone, and the numbers that are not in it.
-
-    In lists: a plan wants few of a page's rows, and a call of numpy takes as long as dozens of steps.
-    """
-    bases, counts = page.cells[BASE], page.cells[ObjectColumn.LIVE_COUNT]
+def _find_in_page(page: Rows, wanted: Sequence[int]) -> tuple[PageRows, Sequence[int]]:
+    """Return the rows of objects that are in a page and not gone, and the numbers that are not in it."""
+    bases, counts = page.columns[BASE], page.columns[ObjectColumn.LIVE_COUNT]
     first = bisect_left(bases, wanted[0])
     last = first + len(wanted)
     if bases[first:last].tolist() == wanted and min(counts[first:last].tolist()) > 0:  # a plan's objects, usually
-        return page.take(slice(first, last)), ()
+        return PageRows(page, first, last), ()
     last = bisect_right(bases, wanted[-1], first)
     row_of = dict(zip(bases[first:last].tolist(), range(first, last), strict=True))
     rows = np.array([row_of[each] for each in wanted if each in row_of], np.intp)
-    return page.take(rows[counts[rows] > 0]), [each for each in wanted if each not in row_of]
+    live = page.take(rows[page.cells[ObjectColumn.LIVE_COUNT, rows] > 0])
+    return PageRows(live, 0, len(live)), [each for each in wanted if each not in row_of]
 
 
 class PageWriter:
@@ -487,7 +578,7 @@ class PageWriter:
                 if piece.page in kept:
                     yield slot, piece
                     continue
-                rows = rows_of(self.page(piece.page), piece)
+                rows = rows_of(self.page(piece.page), piece).take()
                 after.append(rows.cells[SectionColumn.OBJECT])
                 yield rows
 

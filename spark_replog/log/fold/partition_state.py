@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from spark_replog.log.codec.snapshot import PageKind, Rows, SectionColumn, damag
 from spark_replog.log.codec.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.fold.paged_table import Piece, SectionPages
 from spark_replog.log.model import LogStartReason, Section
+from spark_replog.log.tuples import tuples_of
 
 NO_LEADER: BrokerId = -1
 """The leader of a partition that has none."""
@@ -370,18 +371,21 @@ class PartitionState:
         return found
 
     def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
-        """Yield the rows of a part. Makes few at first: many callers need no more."""
+        """Return the rows of a part, made as they are read: few at first, as many callers need no more."""
+        return chain.from_iterable(self._chunks_of(part))
+
+    def _chunks_of(self, part: Piece | tuple[int, int]) -> Iterator[Iterator[SectionRow]]:
         if isinstance(part, Piece):
             assert self._pages is not None
-            cells = self._pages.rows(part).cells[1:]
-            at, last = 0, cells.shape[1]
+            page, at, last = self._pages.rows(part)
+            every: Sequence[memoryview | array[int]] = page.columns[1:]
         else:
-            cells, (at, last) = None, part
+            every, (at, last) = self._columns(), part
         count = _ROWS_FIRST
         while at < last:
             some = slice(at, min(at + count, last))
-            columns = [each[some] for each in self._columns()] if cells is None else cells[:, some].tolist()
-            yield from map(SectionRow._make, zip(columns[0], *columns[2:], columns[1], strict=True))
+            columns = [each[some].tolist() for each in every]
+            yield tuples_of(SectionRow, zip(columns[0], *columns[2:], columns[1], strict=True))
             at, count = some.stop, count * _ROWS_FIRST
 
     def clean(self, offset: int, time_ms: int) -> bool:
@@ -400,9 +404,8 @@ class PartitionState:
         return True
 
     def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
-        """Yield the live sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
-        for part in self._parts(start_offset, end_offset):
-            yield from self._rows_of(part)
+        """Return the live sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
+        return chain.from_iterable(map(self._rows_of, self._parts(start_offset, end_offset)))
 
     def replace(self, rows: Sequence[SectionRow]) -> list[int]:
         """Replace the rows that span the same offsets, which are below the high watermark.
@@ -441,7 +444,7 @@ class PartitionState:
         return self._cut(0, bisect_right(self._ends, self.log_start_offset))
 
     def live_sections(self) -> Iterator[SectionRow]:
-        """Yield the sections with rows from the log start on, oldest first."""
+        """Return the sections with rows from the log start on, oldest first."""
         return self.sections_between(*self.bounds)
 
     def object_spans(self) -> dict[int, tuple[int, int]]:

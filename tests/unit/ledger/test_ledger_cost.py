@@ -12,7 +12,9 @@ from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import shell_io
 from spark_replog.ledger.root import Check, Read
+from spark_replog.ledger.snapshot_keeper import likely_heads
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
+from spark_replog.storage import open_store
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
 from tests.unit.ledger.snapshot_setup import KEPT, fill, heads, paged, shoot, soon
@@ -247,18 +249,34 @@ def test_a_cold_read_at_rest_is_five_gets_beside_an_older_head_that_a_marker_nam
     assert sorted(got) == ["journal", "journal", "markers", "replog.json", "snapshots"]
 
 
-@pytest.mark.parametrize(("near", "head_count"), [({"file"}, 1), (set(), 2)])
+@pytest.mark.parametrize(
+    ("near", "is_long", "head_count"), [({"file"}, False, 1), ({"file"}, True, 1), (set(), False, 2), (set(), True, 1)]
+)
 def test_a_head_that_may_be_the_decided_one_is_got_in_advance_only_over_a_network(
-    make_store, monkeypatch, near, head_count
+    make_store, monkeypatch, near, is_long, head_count
 ):
-    """There it saves a round trip. It is the decided one unless the newest head is, and a marker names this one."""
-    monkeypatch.setattr(shell_io, "_NEAR", frozenset(near))
+    """There it saves a round trip. It is a marker's, and not decided, if the journal is long enough to be cut."""
+    monkeypatch.setattr(open_store, "NEAR_SCHEMES", frozenset(near))
     store = make_store(3)
     wanted = shot_twice(store)
-    cold = paged(store, KEPT)
+    cut_at = min(heads(store, 0)) + (not is_long)
+    cold = paged(store, replace(KEPT, truncate_record_count_min=cut_at))
     assert cold.commands() == wanted
     calls = [call for root in cold.counting for call in root.calls]
     assert sum(verb == "get" and "/snapshots/" in key for verb, key in calls) == head_count
+    gets = sum(verb == "get" and "/journal/" in key for verb, key in calls)
+    assert gets <= 15 or not (near or is_long), "of each root the records after the decided snapshot, and the end"
+
+
+@pytest.mark.parametrize(
+    ("indexes", "likely"),
+    [((), ()), ((7,), (7,)), ((7, 9), (7, 9)), ((1024, 1030), (1030,)), ((7, 1030), (7, 1030)), ((1, 2, 3), (2, 3)),
+     ((1024, 1030, 1032), (1030, 1032)), ((1, 1024, 1030, 1032), (1030, 1032))],
+)  # fmt: skip
+def test_heads_that_a_cold_process_may_need_are_told_by_their_names(indexes, likely):
+    """The second newest is the decided one while the newest waits for its entry; or it stays for a marker."""
+    names = {f"{index:020d}-{'0' * 32}" for index in indexes}
+    assert [int(name[:20]) for name in likely_heads(names, 1024)] == list(likely)
 
 
 def shot_twice(store):
@@ -334,7 +352,7 @@ class Late(Crowd):
 @pytest.mark.parametrize("gets", ["first", "last"])
 def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_one(make_store, monkeypatch, gets):
     """Gets that its late check began may be older than entries that others have appended since."""
-    monkeypatch.setattr(shell_io, "_NEAR", frozenset())
+    monkeypatch.setattr(open_store, "NEAR_SCHEMES", frozenset())
     store = make_store(3)
     writer = paged(store, KEPT)
     wanted = fill(writer, 0, 8)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +43,7 @@ from spark_replog.log.model import (
     TopicInit,
     inputs_digest,
 )
+from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.snapshot import PageMissingError
 
 LEDGER, TOPIC = "12" * 16, "ab" * 16
@@ -157,6 +160,106 @@ def test_what_a_plan_loads_does_not_grow_with_the_log(small, where):
         assert life.state.sections(TOPIC, 0, start, start + 20)[0].base_offset == start
         loads.append(len(life.loads))
     assert max(loads) <= (2 if where == 0 else 8), loads  # the head says where the oldest rows are
+
+
+def calls(action):
+    """Return how many Python functions and generators this thread enters, the second time."""
+    entered = []
+    action()
+    gc.disable()  # a collection would add the callbacks of other libraries
+    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return len(entered)
+
+
+def plan(life, first, last):
+    return plan_fetch(life.state, "t", TOPIC, 0, 10 * first, 10 * last)
+
+
+@pytest.mark.parametrize("where", ["memory", "pages"])
+def test_a_plan_calls_no_function_for_a_row(where):
+    life = Life()
+    life.append(1200)
+    if where == "pages":
+        life.snapshot()
+        assert life.runs() and not any(len(column) for column in life.partition()._columns())
+    few, many = (calls(lambda: plan(life, 0, count)) for count in (100, 1000))  # noqa: B023
+    assert [len(plan(life, 0, count)) for count in (100, 1000)] == [100, 1000]
+    assert many <= few + 5, "rows are made some at a time, each time eight times as many"
+
+
+def test_a_plan_from_pages_costs_about_what_one_from_memory_does():
+    """However many runs there are. These calls are of few rows; those of a micro-batch's look come to both."""
+    young, old = Life(), Life()
+    young.append(110)
+    for _ in range(15):
+        old.append(600)
+        old.snapshot()
+    assert len(old.runs()) >= 6
+    plans = (young, 0), (old, 0), (old, 4100)
+    in_memory, *in_pages = (calls(lambda: plan(life, first, first + 100)) for life, first in plans)  # noqa: B023
+    assert in_memory <= 60 and max(in_pages) <= in_memory + 60, (in_memory, in_pages)
+
+
+def test_a_reader_that_goes_on_in_a_page_looks_at_no_directory_again(monkeypatch):
+    life = Life()
+    for _ in range(15):
+        life.append(600)
+        life.snapshot()
+    assert not life.runs()[0].is_page
+    looked, find = [], Directory.find
+    monkeypatch.setattr(Directory, "find", lambda *asked: looked.append(asked[1:]) or find(*asked))
+    counts = []
+    for first in range(0, paged_table.PAGE_ROWS - 100, 100):
+        looked.clear()
+        assert [piece.start_offset // 10 for piece in plan(life, first, first + 100)] == list(range(first, first + 100))
+        counts.append(len(looked))
+    assert counts == [2] + [0] * (len(counts) - 1), "once for sections, once for objects"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_pages_answer_what_memory_does_whatever_has_changed(small, seed):
+    """Reads that follow each other, with changes and snapshots between: a page that was found may be hidden by then."""
+    chance = random.Random(seed)
+    lives = paged, in_memory = Life(partition_count=2), Life(partition_count=2)
+    start = 0
+    for step in range(40):
+        count = chance.randrange(1, 12)
+        for life in lives:
+            life.append(count)
+        end = paged.partition().log_end_offset
+        low = min(start + chance.randrange(1, 200), end - 10)
+        if step % 7 == 3:
+            start = min(start + 10 * chance.randrange(1, 20), low)
+            start = max(start, paged.partition().log_start_offset + 1)
+            for life in lives:
+                life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, start),)))
+        elif step % 3 == 1 and low > paged.partition().log_start_offset:
+            taken = in_memory.state.sections(TOPIC, 0, low, min(low + 40, end))
+            until = taken[-1].end_offset
+            section = Section(TOPIC, 0, until - taken[0].base_offset, 0, 7, 1, 0, 9)
+            item = DataObject(ObjectId(0, f"c-{step}"), 7, False, frozenset((0,)), (section,))
+            digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+            base = taken[0].base_offset
+            replaced = [life.entry(Replace(TOPIC, 0, base, until, digest, (item,), (base,))) for life in lives]
+            assert replaced[0] == replaced[1]
+        else:
+            index = chance.randrange(1, paged.state.applied_index + 1)
+            for life in lives:
+                life.entry(HoldersAdd(index, 0, 0, (3,)))
+        if chance.random() < 0.5:
+            paged.snapshot()
+        at = paged.partition().log_start_offset
+        while at < end:
+            stop = min(end, at + chance.randrange(1, 60))
+            found = [[life.state.sections(TOPIC, number, at, stop) for number in (0, 1)] for life in lives]
+            assert found[0] == found[1]
+            at = stop
+    assert len(paged.runs()) > 1
 
 
 def answers(state, ranges):
