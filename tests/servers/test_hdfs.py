@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
