@@ -18,7 +18,6 @@ from spark_replog.ledger.record import (
     NO_INDEX,
     NONCE_SIZE_BYTES,
     ZERO_EPOCH,
-    Epoch,
     JournalRecord,
     RecordKind,
     damaged_record,
@@ -43,13 +42,16 @@ from spark_replog.ledger.root import (
     refusal_count,
 )
 from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
-from spark_replog.ledger.turns import Turns
 from spark_replog.ledger.types import LedgerSettings
 
 READ_LIMIT = 512
 NO_ROOT = -1
 REREAD_MS = 5.0
 """The first pause before a tail that may be decided is read again; shorter if operations are faster."""
+RIVAL_MS = 2000.0
+"""How long after its last claim another process counts as a rival."""
+PATIENT_TURNS = 5
+"""After a process has yielded this many turns, it waits less with each further one."""
 STREAK_MIN = 2
 """After this many own entries in a row, without rivals, an owner appends without reading the journals first."""
 DAMAGE = (CorruptDataError, UnsupportedFormatError)
@@ -151,9 +153,12 @@ class LedgerCore:
         self._is_user_sent = False
         self._streak = 0
         self._claim_at_ms = 0.0
-        self._turns = Turns(settings, incarnation, rng)
+        self._rival = ZERO_EPOCH
+        self._rival_until_ms = 0.0
+        self._rivals: dict[bytes, float] = {}
         self._to_verify: set[int] = set()
         self._was_synced = False
+        self._yields = 0
         self._operation_ms = 0.0
         self._goal_start_ms = 0.0
         self._sync_start_ms = 0.0
@@ -216,8 +221,7 @@ class LedgerCore:
         self._glanced = None
         self._goal_start_ms = now_ms
         self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
-        if is_write:
-            self._turns.begin()
+        self._yields = 0
         self.is_tail_unclear = False
         for state in self.roots:
             state.refusal = None
@@ -230,7 +234,7 @@ class LedgerCore:
             self._enter(Phase.LEAD)
             return
         # If another process claimed lately, the next entry may well be its own: read first.
-        is_alone = is_recent or self._turns.is_alone(now_ms, self._operation_ms)
+        is_alone = is_recent or all(now_ms - at_ms >= RIVAL_MS for at_ms in self._rivals.values())
         if is_write and self._streak >= STREAK_MIN and is_alone:
             self._enter(Phase.READY)
             return
@@ -569,10 +573,8 @@ class LedgerCore:
                 user.is_confirmed = True
         elif proposer.is_single:
             self._streak = 0
-        if record.kind is RecordKind.ENTRY:
-            self._turns.on_entry(record.epoch.incarnation, record.index, now_ms)
-        elif self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
-            self._turns.on_claim(record.epoch.incarnation, now_ms)
+        if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
+            self._rivals[record.epoch.incarnation] = now_ms
             # A process that claims without a journal we know found its root away, or is rebuilding it. Our creates at
             # the old journal's positions would succeed in the new one and depose the rebuilder again and again.
             views = self.prefix.views
@@ -582,8 +584,7 @@ class LedgerCore:
             self.turns_lost += 1
             self._streak = 0
             if self.phase in (Phase.CLAIM, Phase.LEAD):
-                self._turns.on_lost()
-                self._yield(now_ms + self._turns.wait_ms(now_ms, self._operation_ms))
+                self._yield(now_ms)
         self._settle()
 
     def _settle(self) -> None:
@@ -696,18 +697,41 @@ class LedgerCore:
             self._wake(self._reread_at_ms)
         self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
 
-    def _rival_at_work(self) -> Epoch | None:
-        """Return the newest claim if it is another process's and has led to no entry."""
-        rival = self.prefix.promised()
-        is_over = rival == ZERO_EPOCH or rival <= self.prefix.last_epoch
-        return None if is_over or rival.incarnation == self.proposer.incarnation else rival
+    def _is_rival_at_work(self, now_ms: float) -> bool:
+        """Return whether the newest claim is another process's, has led to no entry yet, and has not timed out.
 
-    def _yield(self, until_ms: float) -> None:
-        self._claim_at_ms = until_ms
+        Two processes that claim in turn would both pay for it and neither append. Liveness only: the
+        claim of a dead process delays the others by a few operations.
+        """
+        rival = self.prefix.promised()
+        if rival == ZERO_EPOCH or rival <= self.prefix.last_epoch or rival.incarnation == self.proposer.incarnation:
+            return False
+        if rival != self._rival:
+            self._rival = rival
+            self._rival_until_ms = now_ms + 4 * self._turn_ms(now_ms)
+        return now_ms < self._rival_until_ms
+
+    def _turn_ms(self, now_ms: float) -> float:
+        """Return how long to leave a ledger to the rivals, by their number and by how long an operation takes here.
+
+        It grows with each turn that this goal has yielded, up to one unit per rival. After `PATIENT_TURNS` it shrinks,
+        so the process that has waited longest usually goes first.
+        """
+        self._rivals = {each: at_ms for each, at_ms in self._rivals.items() if now_ms - at_ms < RIVAL_MS}
+        settings = self._settings
+        unit_ms = max(settings.claim_backoff_ms, 2 * self._operation_ms)
+        count, over = len(self._rivals), self._yields - PATIENT_TURNS
+        turns = min(1 << self._yields, count) if over < 0 else count / (over + 2)
+        return min(settings.claim_backoff_max_ms, unit_ms * max(1.0, turns))
+
+    def _yield(self, now_ms: float) -> None:
+        self._claim_at_ms = now_ms + self._turn_ms(now_ms) * (0.5 + self._rng.random())
+        self._yields += 1
         self._enter(Phase.YIELD)
 
     def _advance_yield(self, now_ms: float) -> None:
-        if now_ms < self._claim_at_ms:
+        # With one rival, its entry ends the wait. With several, all would claim at that moment.
+        if now_ms < self._claim_at_ms and (len(self._rivals) > 1 or self._is_rival_at_work(now_ms)):
             self._wake(self._claim_at_ms)
         else:
             self._enter_sync(now_ms)
@@ -721,9 +745,8 @@ class LedgerCore:
                 return
             proposer.depose()
         if proposer.epoch is None:
-            due_ms = self._turns.due_ms(self._rival_at_work(), now_ms, self._operation_ms)
-            if now_ms < due_ms:
-                self._yield(due_ms)
+            if self._is_rival_at_work(now_ms):
+                self._yield(now_ms)
                 return
             before = self.prefix.promised().incarnation
             if before != proposer.incarnation:

@@ -96,7 +96,7 @@ class LedgerSettings:
         tail_retry_ms: how long a tail that may be decided is read again before a process
             that may write claims, and a read-only one returns its floor.
         quorum_timeout_ms: how long a refresh waits while no majority answers and no record arrives.
-        claim_backoff_ms: shortest time for which a process leaves the ledger to one rival before it.
+        claim_backoff_ms: shortest mean time for which a process leaves the ledger to one rival that claimed it.
         claim_backoff_max_ms: the longest, however slow the roots and however many rivals.
         root_retry_ms: first wait before a root that failed is tried again.
         root_retry_max_ms: its largest.
@@ -119,7 +119,7 @@ class LedgerSettings:
     grace_ms: int = 20
     tail_retry_ms: int = 1000
     quorum_timeout_ms: int = 3000
-    claim_backoff_ms: int = 1
+    claim_backoff_ms: int = 5
     claim_backoff_max_ms: int = 500
     root_retry_ms: int = 20
     root_retry_max_ms: int = 250

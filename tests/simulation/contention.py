@@ -76,7 +76,7 @@ class Contention:
         self._event_no = 0
         self.now_ms = 0.0
         names = [f"root {root}" for root in range(root_count)]
-        self.writers = [
+        self._writers = [
             _Writer(
                 self,
                 LedgerCore(
@@ -89,13 +89,13 @@ class Contention:
 
     def run(self, limit_ms: float = 600_000.0) -> Cost:
         """Run until every process has its entries, or until the limit."""
-        for writer in self.writers:
+        for writer in self._writers:
             self.later(self.pause_ms(), writer.request)
         while self._events and self.now_ms < limit_ms:
             self.now_ms, _, step = heapq.heappop(self._events)
             step()
-        self.cost.by_writer = [writer.latencies_ms for writer in self.writers]
-        self.cost.claims = sum(writer.core.claims for writer in self.writers)
+        self.cost.by_writer = [writer.latencies_ms for writer in self._writers]
+        self.cost.claims = sum(writer.core.claims for writer in self._writers)
         return self.cost
 
     def pause_ms(self) -> float:
@@ -142,7 +142,7 @@ class _Writer:
     def __init__(self, world: Contention, core: LedgerCore, entry_count: int) -> None:
         self.core = core
         self._world = world
-        self.left = entry_count
+        self._left = entry_count
         self._since_ms = 0.0
         self.latencies_ms: list[float] = []
         self._wake_ms: float | None = None
@@ -196,6 +196,6 @@ class _Writer:
         cost.latencies_ms.append(world.now_ms - self._since_ms)
         self.latencies_ms.append(cost.latencies_ms[-1])
         cost.end_ms = world.now_ms
-        self.left -= 1
-        if self.left:
+        self._left -= 1
+        if self._left:
             world.later(world.pause_ms(), self.request)

@@ -64,27 +64,6 @@ def test_writers_without_a_pause_all_get_their_turn():
         assert cost.end_ms <= 8 * 20 * 6
 
 
-@pytest.mark.parametrize(("delay_ms", "alone"), [((1.0, 3.0), 164), ((2.0, 6.0), 116)])
-def test_sixteen_writers_without_a_pause_take_turns_and_none_waits_three_times_its_share(delay_ms, alone):
-    """Where they drew lots, one entry took 1.7 claims, and one in a hundred waited for four shares."""
-    for cost in [Contention(seed, 16, 25, pause_ms=3.5, delay_ms=delay_ms).run() for seed in range(3)]:
-        share_ms = cost.end_ms / 25
-        assert cost.claims <= cost.entries
-        assert cost.creates <= 8 * cost.entries
-        assert cost.latency_ms(0.99) <= 3 * share_ms
-        assert 1000 * cost.entries / cost.end_ms >= 0.6 * alone  # what one writer decides in a second
-
-
-def test_writers_that_end_are_waited_for_no_longer_than_is_fair():
-    """Nobody says that it ends: those that go on leave it its turn, and then do not wait for it any more."""
-    world = Contention(1, 8, 40, pause_ms=3.5)
-    for writer in world.writers[:5]:
-        writer.left = 3
-    cost = world.run()
-    assert max(latency for each in cost.by_writer[5:] for latency in each) <= 300
-    assert 1000 * cost.entries / cost.end_ms >= 100
-
-
 def test_of_sixteen_writers_none_waits_much_longer_than_the_others():
     # Where those that lose wait longer each time, the worst waits 1,100 to 1,700 ms.
     share_ms = 16 * 7

@@ -24,7 +24,7 @@ SEEDS_MAX = 1_500
 
 
 CHUNK_COUNT = 4
-LIVES_MIN = 60
+LIVES_MIN = 40
 """Of a chunk; one life takes as long as some sixty of the ledger's schedules."""
 
 
