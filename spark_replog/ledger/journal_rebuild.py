@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from spark_replog.ledger.core import LedgerCore
@@ -162,9 +161,9 @@ class JournalRebuild:
             missing = self._missing_records()
             if not missing:
                 return True
-            # A concurrent writer leaves gaps among records that are created at once.
-            self._last_listed = max(self._last_listed, position + len(missing) - 1)
-            self.written_count += self._write(position, missing)
+            written_count = self._write(position, missing)
+            self.written_count += written_count
+            self._last_listed = max(self._last_listed, position + min(written_count, len(missing) - 1))
         return False
 
     def _put_markers(self) -> None:
@@ -301,15 +300,16 @@ class JournalRebuild:
         )
 
     def _write(self, first: int, records: list[JournalRecord]) -> int:
-        """Create the records from this position on, all at once; return how many. Taken positions are read later."""
-        lane = f"{self._store.url}#rebuild"
-        pending: list[Future[CreateOutcome]] = [
-            IO_POOL.submit_to(
-                lane, self._store.create, journal_key(self._ledger_id, first + number), encode_record(record)
-            )
-            for number, record in enumerate(records)
-        ]
-        return sum(future.result() is CreateOutcome.CREATED for future in pending)
+        """Create the records from this position on, until one is taken, which is read later; return how many.
+
+        One after the other: a record follows only one that this rebuild has written or read. Of some that were sent at
+        once the last could arrive alone, behind another rebuild's end, when the root counts again.
+        """
+        for number, record in enumerate(records):
+            key = journal_key(self._ledger_id, first + number)
+            if self._store.create(key, encode_record(record)) is not CreateOutcome.CREATED:
+                return number
+        return len(records)
 
 
 def without(known: tuple[LastKnown, ...], root: int) -> tuple[LastKnown, ...]:

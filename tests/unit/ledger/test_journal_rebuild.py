@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -24,7 +26,7 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.snapshot_files import Base, Marker
 from spark_replog.storage.memory_store import MemoryStore
-from spark_replog.storage.paths import journal_key
+from spark_replog.storage.paths import journal_folder, journal_key
 
 CLAIM, ENTRY = RecordKind.CLAIM, RecordKind.ENTRY
 LEDGER = "ab" * 16
@@ -58,7 +60,7 @@ class Root:
     def put(self, position, found):
         self.store.create(journal_key(LEDGER, position), encode_record(found))
 
-    def rebuild(self, steps=1, named=5, count=30):
+    def rebuild(self, steps=1, named=5, count=30, store=None):
         owned = OwnedLog(
             epoch(steps * REBUILD_ROUND_STEP, b"r"),
             count,
@@ -68,7 +70,7 @@ class Root:
             named,
             MARKER,
         )
-        return JournalRebuild(LEDGER, "broker 1", self.store, owned).run(lambda *_: None)
+        return JournalRebuild(LEDGER, "broker 1", store or self.store, owned).run(lambda *_: None)
 
     def rebuild_until_done(self, named=5):
         for steps in range(1, 6):
@@ -103,6 +105,51 @@ def test_an_empty_root_gets_everything(root):
     assert root.rebuild(named=50)
     root.check()
     assert len(root.records()) > 50
+
+
+class Stalled:
+    """A store whose creates wait, as those of a process that stands still do."""
+
+    def __init__(self, store):
+        self.store, self.url = store, f"{store.url}-late"  # lanes of its own
+        self.is_waiting, self.goes_on = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def create(self, key, data, **more):
+        if key.startswith(journal_folder(LEDGER)):
+            self.is_waiting.set()
+            assert self.goes_on.wait(60)
+        return self.store.create(key, data, **more)
+
+
+@pytest.mark.parametrize("position", range(14, 22))
+def test_creates_of_a_rebuild_that_stood_still_leave_a_finished_journal_in_order(root, monkeypatch, position):
+    """Another rebuild, whose claim is older and knows fewer entries, is done when they come: the root counts again."""
+    late, create, runs = Stalled(root.store), root.store.create, []
+
+    def begin_the_other(key, data, **more):
+        if key == journal_key(LEDGER, position) and not runs:
+            runs.append(pool.submit(root.rebuild, steps=2, store=late))
+            assert late.is_waiting.wait(60)
+        return create(key, data, **more)
+
+    with ThreadPoolExecutor(1) as pool:
+        with monkeypatch.context() as patch:
+            patch.setattr(root.store, "create", begin_the_other)
+            is_done = root.rebuild(steps=1, count=20)
+        assert is_done and order_of(root).fault is None
+        late.goes_on.set()
+        assert runs[0].result(60)
+    root.check()
+
+
+def order_of(root):
+    order = JournalOrder()
+    for position, (_, each) in enumerate(root.records()):
+        order.take(each, position)
+    return order
 
 
 @pytest.mark.parametrize("position", [0, 1, 2, 8, 9, 20, 40])
