@@ -106,7 +106,7 @@ class World:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_acknowledged_batches_stay(steps: list[tuple]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         world = World(Path(folder) / "store")
         for verb, *arguments in steps:
             if verb == "batch":

@@ -31,7 +31,7 @@ class CompactedLog(RuleBasedStateMachine):
         group_bytes=st.sampled_from([1, 2_000, 10**9]),
     )
     def open(self, policy, retention_ms, group_bytes):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.path = Path(self.folder.name) / "store"
         self.store = init_store(str(self.path), 1, fsync=False)
         config = {"cleanup.policy": policy, "delete.retention.ms": retention_ms, "min.cleanable.dirty.ratio": "0"}
