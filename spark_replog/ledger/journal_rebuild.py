@@ -242,8 +242,8 @@ class JournalRebuild:
         """Fill the positions before the next record there; return how many were written.
 
         A rebuild that died had copies of decided entries for them. Epochs must not decrease on one root, so they are
-        written in the epoch of the record after the gap. The gap is searched once, and written whole before it is read
-        back: a record that appears in it meanwhile stays, and reading on shows whether it broke the order (ADR 8).
+        written in the epoch of the record after the gap. The gap is searched once, and written before it is read back,
+        up to a record that appears in it meanwhile: reading on shows whether that one broke the order (ADR 8).
         """
         position, behind = self._next_record(first + 1)
         if behind is None:
@@ -259,7 +259,10 @@ class JournalRebuild:
                 record = self._record(RecordKind.ENTRY, index) if is_entry else self._record(RecordKind.CLAIM, NO_INDEX)
                 records.append(replace(record, epoch=epoch))
                 index += is_entry
-            written_count += self._write(start, records)
+            count = self._write(start, records)
+            written_count += count
+            if count < len(records):
+                break
         return written_count
 
     def _next_record(self, first: int) -> tuple[int, JournalRecord | None]:

@@ -26,6 +26,7 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.snapshot_files import Base, Marker
 from spark_replog.storage.memory_store import MemoryStore
+from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import journal_folder, journal_key
 
 CLAIM, ENTRY = RecordKind.CLAIM, RecordKind.ENTRY
@@ -143,6 +144,32 @@ def test_creates_of_a_rebuild_that_stood_still_leave_a_finished_journal_in_order
         late.goes_on.set()
         assert runs[0].result(60)
     root.check()
+
+
+def test_a_gap_is_written_up_to_a_record_that_appears_in_it(root, monkeypatch):
+    """No later one is created before that one was read."""
+    root.put(30, record(ENTRY, epoch(1), 0))
+    create, get, calls = root.store.create, root.store.get, []
+
+    def appear(key, data, **more):
+        if key == journal_key(LEDGER, 3) and get(key) is None:
+            create(key, encode_record(record(CLAIM, epoch(1))))
+        made = create(key, data, **more)
+        if key.startswith(journal_folder(LEDGER)):
+            calls.append(("create", key, made))
+        return made
+
+    def read(key, **more):
+        calls.append(("get", key, None))
+        return get(key, **more)
+
+    monkeypatch.setattr(root.store, "create", appear)
+    monkeypatch.setattr(root.store, "get", read)
+    root.rebuild()
+    journal = [call for call in calls if call[1].startswith(journal_folder(LEDGER))]
+    (taken,) = (at for at, call in enumerate(journal) if call[2] is CreateOutcome.EXISTS)
+    assert journal[taken][1] == journal_key(LEDGER, 3)
+    assert journal[taken + 1][0] == "get"
 
 
 def order_of(root):
