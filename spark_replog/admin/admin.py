@@ -16,7 +16,7 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
 from spark_replog.commit import state_changes
 from spark_replog.commit import state_changes as reassignment
-from spark_replog.commit.failover import LeaderFailover, failover_commands
+from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, RetriableError, unknown_partition
 from spark_replog.ids import BrokerId, LedgerId
@@ -221,7 +221,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
             return None
         fence = pending[0]  # one per ENTRY: the next depends on the ISRs after it
         given_up = away & {fence.broker_id} if fence.is_fenced else frozenset()
-        lost = failover_commands(state, given_up, now_ms, is_forced=True)
+        lost = state_changes.failover_commands(state, given_up, now_ms, is_forced=True)
         return tuple(encode_command(each) for each in (*lost, fence))
 
     is_changed = ledger.append(propose, timeout_ms=timeout_ms).index >= 0

@@ -19,9 +19,8 @@ from hashlib import blake2b
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
-from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
-from spark_replog.commit.state_changes import join_isr, live_partitions, out_of_sync
+from spark_replog.commit.state_changes import failover_commands, join_isr, live_partitions, out_of_sync
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId

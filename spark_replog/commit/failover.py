@@ -13,12 +13,12 @@ from collections.abc import Collection
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
-from spark_replog.commit.state_changes import leave_isr, leaving_replicas, live_partitions
+from spark_replog.commit.state_changes import failover_commands
 from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult, IsrChange, Outcome, Truncate
+from spark_replog.log.model import CommandResult, Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -66,45 +66,3 @@ class LeaderFailover:
             f"; {result.detail}" if result.detail else "",
         )
         return True
-
-
-def failover_commands(
-    state: TopicLedgerState, gone: frozenset[BrokerId], now_ms: int, *, is_forced: bool = False
-) -> list[Truncate | IsrChange]:
-    """Return the commands of the ENTRY that gives brokers up: truncation first, so that the new epochs begin there.
-
-    Args:
-        gone: the brokers given up.
-        now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
-        is_forced: a user asked for it: ``min.insync.replicas`` does not prevent it.
-    """
-    gone = _able_to_leave(state, gone)
-    led = [
-        partition
-        for _, _, partition in live_partitions(state)
-        if not gone.isdisjoint(partition.isr) and not gone.issuperset(partition.isr)
-    ]
-    if not is_forced and any(len(set(each.isr) - gone) < each.min_insync for each in led):
-        return []
-    after_index = state.lost_after(gone)
-    commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
-    leaving = {broker_id for partition in led for broker_id in gone.intersection(partition.isr)}
-    return [*commands, *leave_isr(state, leaving, now_ms)]
-
-
-def _able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
-    """Return the lost brokers without those that must stay in sync together, so that a partition waits for its rows.
-
-    A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So if all in-sync replicas
-    of a partition are lost, one would remain, and rows that it lacks would be on no in-sync replica and not be cut.
-    """
-    if not any(len(each.isr) > 1 and gone.issuperset(each.isr) for _, _, each in live_partitions(state)):
-        return gone
-    incomplete = {
-        (partition.isr, 1)
-        for lacked in state.under_replicated()
-        for section in lacked.sections
-        for partition in (state.topics[section.topic_id].partitions[section.partition],)
-        if len(partition.isr) > 1 and not partition.retired and not set(partition.isr).isdisjoint(lacked.missing)
-    }
-    return leaving_replicas(gone, incomplete)

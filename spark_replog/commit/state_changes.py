@@ -21,7 +21,15 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState, elect_reassigned
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
-from spark_replog.log.model import BrokerFence, IsrChange, PartitionChange, PartitionsAdd, TopicClose, TopicInit
+from spark_replog.log.model import (
+    BrokerFence,
+    IsrChange,
+    PartitionChange,
+    PartitionsAdd,
+    TopicClose,
+    TopicInit,
+    Truncate,
+)
 
 
 class PartitionPhase(Enum):
@@ -316,6 +324,48 @@ def out_of_sync(state: TopicLedgerState) -> set[BrokerId]:
         for broker_id in partition.replicas
         if broker_id not in partition.isr and broker_id not in state.fenced
     }
+
+
+def failover_commands(
+    state: TopicLedgerState, gone: frozenset[BrokerId], now_ms: int, *, is_forced: bool = False
+) -> list[Truncate | IsrChange]:
+    """Return the commands of the ENTRY that gives brokers up: truncation first, so that the new epochs begin there.
+
+    Args:
+        gone: the brokers given up.
+        now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
+        is_forced: a user asked for it: ``min.insync.replicas`` does not prevent it.
+    """
+    gone = _able_to_leave(state, gone)
+    led = [
+        partition
+        for _, _, partition in live_partitions(state)
+        if not gone.isdisjoint(partition.isr) and not gone.issuperset(partition.isr)
+    ]
+    if not is_forced and any(len(set(each.isr) - gone) < each.min_insync for each in led):
+        return []
+    after_index = state.lost_after(gone)
+    commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
+    leaving = {broker_id for partition in led for broker_id in gone.intersection(partition.isr)}
+    return [*commands, *leave_isr(state, leaving, now_ms)]
+
+
+def _able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
+    """Return the lost brokers without those that must stay in sync together, so that a partition waits for its rows.
+
+    A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So if all in-sync replicas
+    of a partition are lost, one would remain, and rows that it lacks would be on no in-sync replica and not be cut.
+    """
+    if not any(len(each.isr) > 1 and gone.issuperset(each.isr) for _, _, each in live_partitions(state)):
+        return gone
+    incomplete = {
+        (partition.isr, 1)
+        for lacked in state.under_replicated()
+        for section in lacked.sections
+        for partition in (state.topics[section.topic_id].partitions[section.partition],)
+        if len(partition.isr) > 1 and not partition.retired and not set(partition.isr).isdisjoint(lacked.missing)
+    }
+    return leaving_replicas(gone, incomplete)
 
 
 def settle_fences(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[BrokerFence]:

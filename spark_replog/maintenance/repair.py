@@ -20,9 +20,8 @@ from typing import TypeVar
 from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
-from spark_replog.commit.state_changes import live_partitions
+from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id

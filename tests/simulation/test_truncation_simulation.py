@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_replog.commit.append_judge import AppendJudge, Verdict
-from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.state_changes import failover_commands
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.producer_state import ProducerTable

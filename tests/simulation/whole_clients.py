@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from spark_replog.client.transactions import claim_producer
-from spark_replog.commit.failover import failover_commands
-from spark_replog.commit.state_changes import change_partition, close_topic, live_partitions
+from spark_replog.commit.state_changes import change_partition, close_topic, failover_commands, live_partitions
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.codec.group_records import (

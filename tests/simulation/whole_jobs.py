@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark_replog.commit.append_judge import AppendJudge, Settling, append_commands, held_by_ledger, leader_epochs
 from spark_replog.commit.append_request import SUCCESSES, AppendRequest
-from spark_replog.commit.failover import failover_commands
 from spark_replog.commit.retention import decide_upkeep, raise_floor
+from spark_replog.commit.state_changes import failover_commands
 from spark_replog.config import stored_topic_config
 from spark_replog.errors import DataLossError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.commit.failover import failover_commands
+from spark_replog.commit.state_changes import failover_commands
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
