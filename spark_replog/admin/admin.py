@@ -16,7 +16,8 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
 from spark_replog.commit import state_changes
 from spark_replog.commit import state_changes as reassignment
-from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.failover import LeaderFailover, warn_of_cut
 from spark_replog.commit.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, RetriableError, unknown_partition
 from spark_replog.ids import BrokerId, LedgerId
@@ -224,9 +225,15 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
         lost = state_changes.failover_commands(state, given_up, now_ms, is_forced=True)
         return tuple(encode_command(each) for each in (*lost, fence))
 
-    is_changed = ledger.append(propose, timeout_ms=timeout_ms).index >= 0
+    with ledger.lock:
+        given_up_now = away - ledger.state.fenced
+    if given_up_now:
+        CatchUp.of(cluster).find_copies(ledger, given_up_now)
+    outcome = ledger.append(propose, timeout_ms=timeout_ms)
+    is_changed = outcome.index >= 0
+    warn_of_cut(ledger.ledger_id, outcome)
     for _ in tuple(pending[1:]):
-        ledger.append(propose, timeout_ms=timeout_ms)
+        warn_of_cut(ledger.ledger_id, ledger.append(propose, timeout_ms=timeout_ms))
     return is_changed
 
 
@@ -273,7 +280,7 @@ class PartitionAdmin(Admin):
         if is_unclean:
             with ledger.lock:
                 leaders = {each.leader for each in ledger.state.topics[handle.topic_id].partitions}
-            LeaderFailover(self._cluster).fail_over(ledger, leaders - live - {NO_LEADER})
+            LeaderFailover(self._cluster, CatchUp.of(self._cluster)).fail_over(ledger, leaders - live - {NO_LEADER})
 
         def decide(state: TopicLedgerState, number: int) -> PartitionChange:
             topic = live_topic(state, handle.topic_id)

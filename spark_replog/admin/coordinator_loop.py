@@ -16,7 +16,6 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
-from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.state_changes import change_partition, complete_reassignments, live_partitions
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
@@ -70,8 +69,7 @@ class CoordinatorLoop:
         self._cluster = cluster
         self._upkeep = upkeep
         self._after_round = after_round
-        fetcher = ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock)
-        self._catch_up = CatchUp(cluster.brokers, cluster.config, cluster.clock, fetcher)
+        self._catch_up = CatchUp.of(cluster)
         self._next_balance_ms = 0
 
     def run(self, is_stopped: Callable[[], bool], *, interval_ms: int = ROUND_INTERVAL_MS) -> int:
@@ -141,7 +139,7 @@ class CoordinatorLoop:
             in_sync = _brokers_in_sync(ledger.state)
         gone = {each for each in in_sync if not self._is_there(each, present)}
         if gone:
-            report.failover_count += LeaderFailover(self._cluster).fail_over(ledger, gone)
+            report.failover_count += LeaderFailover(self._cluster, self._catch_up).fail_over(ledger, gone)
         self._catch_up.copy_to_followers(ledger)
         if self._catch_up.is_due(ledger.ledger_id):
             self._catch_up.readmit(ledger)

@@ -108,6 +108,12 @@ class CatchUp:
         self._fetcher = fetcher
         self._next_look_ms: dict[LedgerId, int] = {}
 
+    @classmethod
+    def of(cls, cluster: Cluster) -> CatchUp:
+        """Return one with the cluster's settings and a fetcher of its own."""
+        fetcher = ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock)
+        return cls(cluster.brokers, cluster.config, cluster.clock, fetcher)
+
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Copy to in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
 
@@ -262,6 +268,30 @@ class CatchUp:
         wanted = [(each, to) for each in missing for to in each.missing if to not in broker_ids]
         copied = self._copy(wanted, is_throttled=False, budget_ms=self._config.delivery_timeout_ms)
         self._record(ledger, copied, None)
+
+    def find_copies(self, ledger: Ledger[TopicLedgerState], gone: Collection[BrokerId]) -> None:
+        """Decide which other in-sync replicas hold objects that, as far as the log knows, only these brokers hold.
+
+        Call it before they are given up. A copy is reported after the answer (acks 0 and 1), and its writer may have
+        died before. Takes up to ``replica.lag.time.max.ms``; a root that does not answer in time holds nothing.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        ledger.refresh()
+        needed = ledger.ask(lambda state: state.under_replicated() if state.stable_index < state.applied_index else [])
+        started: dict[Future[bool], tuple[MissingCopy, BrokerId]] = {}
+        for missing in needed:
+            ref = missing.object
+            job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
+            for broker_id in set(missing.missing).difference(gone) if ref.holders <= set(gone) else ():
+                future = IO_POOL.submit_to(f"{self._brokers.url(broker_id)}#fetch", self._fetcher.holds, job, broker_id)
+                started[future] = (missing, broker_id)
+        done, pending = wait(started, timeout=self._config.replica_lag_time_max_ms / 1000.0)
+        for future in pending:
+            future.cancel()
+        found = [started[future] for future in done if future.exception() is None and future.result()]
+        self._record(ledger, found, None)
 
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and that left an ISR at least `wait_ms` ago."""

@@ -4,6 +4,9 @@ With acks=1 a row is in the log when its leader holds it. If that root is lost, 
 everything after it would wait for ever: an acknowledged row must never follow a lost one. So the ENTRY that takes the
 lost broker out of the ISR (which elects the next leader) first cuts the log after the last entry that other replicas
 hold. No reader has seen the cut rows (above the stable index); producers may write them again. Source: KIP-101.
+
+The log may know less than the roots: a copy is reported after the answer. So the other in-sync replicas are asked first
+for the rows that would be cut, as Kafka's next leader keeps what it has.
 """
 
 from __future__ import annotations
@@ -13,9 +16,12 @@ from collections.abc import Collection
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
+from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.state_changes import failover_commands
-from spark_replog.ids import BrokerId
+from spark_replog.errors import ErrorCode
+from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.types import AppendOutcome
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import CommandResult, Outcome
@@ -26,8 +32,9 @@ _log = logging.getLogger(__name__)
 class LeaderFailover:
     """Used by appends whose copies fail or hang, and by ``replog coordinator run``. Thread safe."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, catch_up: CatchUp) -> None:
         self._cluster = cluster
+        self._catch_up = catch_up
 
     def fail_over(self, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]) -> bool:
         """Elect without the suspects whose root does not answer.
@@ -49,6 +56,7 @@ class LeaderFailover:
         )
         if not gone:
             return False
+        self._catch_up.find_copies(ledger, gone)
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             commands = failover_commands(state, gone, self._cluster.clock.now_ms())
@@ -59,10 +67,28 @@ class LeaderFailover:
         if result is None or result.outcome is not Outcome.APPLIED:
             return False
         _log.warning(
-            "ledger %s goes on without broker(s) %s: entry %d moved their leaders%s",
+            "ledger %s goes on without broker(s) %s: entry %d moved their leaders",
             ledger.ledger_id,
             ", ".join(map(str, sorted(gone))),
             outcome.index,
-            f"; {result.detail}" if result.detail else "",
         )
+        warn_of_cut(ledger.ledger_id, outcome)
         return True
+
+
+def warn_of_cut(ledger_id: LedgerId, outcome: AppendOutcome) -> None:
+    """Tell the operator how many rows an ENTRY of ``failover_commands`` cut, if any. They may have been acknowledged.
+
+    Args:
+        outcome: of the append. Its first result is the truncation's, if there was one; brokers that are registered,
+            fenced or leave an ISR are applied without a detail.
+    """
+    if outcome.results and outcome.results[0].outcome is Outcome.APPLIED and outcome.results[0].detail:
+        _log.warning(
+            "[%s] ledger %s: %s by entry %d: no other in-sync root holds them or rows before them. acks=0 and acks=1 "
+            "allow this when a leader is lost. Use acks=all where rows matter.",
+            ErrorCode.REPLOG_DATA_LOSS.name,
+            ledger_id,
+            outcome.results[0].detail,
+            outcome.index,
+        )

@@ -191,9 +191,7 @@ class ReplicaFetcher:
             self._brokers.check_root(target)
         if (job.may_exist or job.replaces) and self.is_whole(job, target):
             return
-        # Wait for an object that this process's own sender is putting on a slow root; do not write it twice. The size
-        # check proves that it is on the root that was checked.
-        if not job.replaces and self._brokers.own_puts.wait(target, job.storage_key) and self._has_size(job, target):
+        if not job.replaces and self._was_put(job, target):
             return
         try:
             body = self._read_verified(job)
@@ -211,6 +209,15 @@ class ReplicaFetcher:
                 key=job.storage_key,
             )
 
+    def holds(self, job: CopyJob, target: BrokerId) -> bool:
+        """Return whether the broker has the whole object, or gets it from this process's own sender now.
+
+        Raises:
+            ReplogError: the root is away or stale, or does not answer.
+        """
+        self._brokers.check_root(target)
+        return self.is_whole(job, target) or self._was_put(job, target)
+
     def is_whole(self, job: CopyJob, target: BrokerId) -> bool:
         """Return whether the broker's own copy has the size and checksums that the log names.
 
@@ -219,8 +226,13 @@ class ReplicaFetcher:
         """
         return damage(job, self._brokers.store(target).get(job.storage_key)) is None
 
-    def _has_size(self, job: CopyJob, target: BrokerId) -> bool:
-        """Return whether the broker holds an object of the right size: of two bytes requested at its end, one comes."""
+    def _was_put(self, job: CopyJob, target: BrokerId) -> bool:
+        """Wait for an object that this process's own sender is putting on a slow root, so as not to write it twice.
+
+        The size proves that it is on the root that was checked: of two bytes requested at its end, one comes.
+        """
+        if not self._brokers.own_puts.wait(target, job.storage_key):
+            return False
         found = self._brokers.store(target).get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
         return found is not None and memoryview(found).nbytes == 1
 

@@ -274,7 +274,7 @@ class LedgerAppend:
         return Phase.JUDGING
 
     def _is_elected_without(self, suspects: Collection[BrokerId]) -> bool:
-        if not LeaderFailover(self._services.cluster).fail_over(self._ledger, suspects):
+        if not LeaderFailover(self._services.cluster, self._services.catch_up).fail_over(self._ledger, suspects):
             return False
         self._failover_count += 1
         self._judge.known.start_over()  # judged again, with the new leaders

@@ -20,6 +20,7 @@ from typing import TypeVar
 from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.failover import warn_of_cut
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
 from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config import CoordinatorConfig
@@ -344,6 +345,8 @@ class StoreRepair:
         for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
+        for ledger_id in ledger_ids:
+            self._catch_up.find_copies(self._cluster.topic_ledger(ledger_id), {broker_id})
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
@@ -354,7 +357,8 @@ class StoreRepair:
         if not is_metadata:
             self._register(broker_id, new_id())
             for ledger_id in ledger_ids:
-                self._cluster.topic_ledger(ledger_id).append(leave, timeout_ms=self._config.delivery_timeout_ms)
+                ledger = self._cluster.topic_ledger(ledger_id)
+                warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=self._config.delivery_timeout_ms))
             return
         self._rebuild_journal(
             root, brokers.cluster_id, ClusterLedgerState, lambda state: self._registration(state, broker_id, new_id())
@@ -395,7 +399,8 @@ class StoreRepair:
                 if read_root(store) is not None:
                     return  # another repair finished the root
             ledger = self._ledger_without(broker_id, ledger_id, make_state())
-            ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
+            outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
+            warn_of_cut(ledger_id, outcome)
             owned = ledger.owned_log(broker_id)
             if owned is not None:
                 others = [self._brokers.store(each) for each in self._brokers.metadata_broker_ids if each != broker_id]
@@ -511,9 +516,8 @@ class StoreRepair:
             return (encode_command(Truncate(min(gone) - 1)),) if gone else None
 
         for ledger_id in ledger_ids if lost else ():
-            outcome = self._cluster.topic_ledger(ledger_id).append(propose, timeout_ms=self._config.delivery_timeout_ms)
-            if outcome.result is not None:
-                _log.warning("ledger %s: %s, as no copy of them is left", ledger_id, outcome.result.detail)
+            ledger = self._cluster.topic_ledger(ledger_id)
+            warn_of_cut(ledger_id, ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms))
 
     def _note_verified(self, root: RootRepair, job: CopyJob) -> None:
         self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.id)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 
 import pyarrow as pa
+import pytest
 from crc32c import crc32c
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import ErrorCode
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.data_object import data_schema, encode_data_object
 from spark_replog.log.model import DataObject, Outcome
@@ -70,3 +73,10 @@ def put_arrow(store, topic: str, rows: list[int], holders=frozenset({0, 1, 2})) 
         key = data_key(handle.ledger_id, *id_)
         store.cluster.brokers.store(broker_id).create(key, b"".join(made.buffers), make_parent=True)
     return DataObject(id_, made.size_bytes, False, frozenset(holders), made.sections)
+
+
+def told_cuts(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return how many rows went with a root by each warning of a loss."""
+    told = [each.getMessage() for each in caplog.records]
+    losses = [each for each in told if f"[{ErrorCode.REPLOG_DATA_LOSS.name}]" in each]
+    return [re.findall(r"\d+ rows were cut", each)[0] for each in losses]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.log.codec.commands import Append, BrokerFence, IdentityKind, ProducerIdentity, encode_command
-from tests.scenarios.repairing import is_applied
+from tests.scenarios.repairing import is_applied, told_cuts
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_rows_that_only_the_fenced_broker_holds_are_cut_before_others_lead(store, grows) -> None:
+def test_rows_that_only_the_fenced_broker_holds_are_cut_before_others_lead(store, grows, caplog) -> None:
     store.create("orders", ledger_name="shop")
     assert is_applied(store.append("orders", {0: 2}, batch=0))
     identity = ProducerIdentity("lost", "lost", 0, "run-1", IdentityKind.STREAM)
@@ -24,6 +24,7 @@ def test_rows_that_only_the_fenced_broker_holds_are_cut_before_others_lead(store
         store.controller.add_partitions("orders", 2)
     else:
         store.create("other", ledger_name="shop", replicas=2)
+    assert told_cuts(caplog) == ["1 rows were cut"]
     found = store.controller.describe_topic("orders").partitions[0]
     assert (found.isr, found.leader, found.high_watermark) == ((1, 2), 1, 2)
     with store.cluster.topic_ledger(ledger.ledger_id).lock:

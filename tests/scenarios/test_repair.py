@@ -26,7 +26,7 @@ from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.paths import data_key, journal_folder, out_key
-from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
+from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 
 @pytest.mark.guarantee("G4")
@@ -76,7 +76,7 @@ def test_after_a_repair_each_other_root_can_be_away(store, gone: int) -> None:
     assert scrub(store.cluster, deep=True).findings == []
 
 
-def test_rows_that_only_the_lost_root_held_hold_nothing_back(store) -> None:
+def test_rows_that_only_the_lost_root_held_hold_nothing_back(store, caplog) -> None:
     # acks=1, and the leader's disk dies before a follower has the rows: nobody has read them.
     store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_budget_ms=0)
     store.reopen()
@@ -86,6 +86,7 @@ def test_rows_that_only_the_lost_root_held_hold_nothing_back(store) -> None:
     assert store.high_watermarks("orders") == [4, 6]
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
+    assert told_cuts(caplog) == ["9 rows were cut"]
     store.reopen()
     assert store.high_watermarks("orders") == [4, 6]
     assert [each.log_end_offset for each in store.controller.describe_topic("orders").partitions] == [4, 6]

@@ -10,7 +10,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import CoordinatorConfig
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.storage.paths import journal_folder
-from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair
+from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -61,13 +61,14 @@ def two(tmp_path: Path, store):
     return type(store)(path, config)
 
 
-def test_rows_that_only_the_lost_leader_of_two_had_are_cut_and_writing_goes_on(two) -> None:
+def test_rows_that_only_the_lost_leader_of_two_had_are_cut_and_writing_goes_on(two, caplog) -> None:
     two.create("orders", 2, 2, config={"min.insync.replicas": "1"})
     fill(two, 0, 2, holders={0, 1})
     assert is_applied(two.append("orders", {0: 4}, batch=2, holders={0}, acks=1))
     lose(two, 0)
     report = repair(two)
     assert report.roots[0].is_repaired and len(report.lost_objects) == 1
+    assert told_cuts(caplog) == ["4 rows were cut"]
     two.reopen()
     assert is_applied(two.append("orders", {0: 4}, batch=2, holders={0, 1}))  # its replay: the offsets are given again
     assert two.high_watermarks("orders") == [8, 6] and read_all(two) == 14

@@ -94,7 +94,7 @@ def by_loop(store) -> bool:
 
 def by_failover(store) -> bool:
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-    return LeaderFailover(store.cluster).fail_over(ledger, {0})
+    return LeaderFailover(store.cluster, CatchUp.of(store.cluster)).fail_over(ledger, {0})
 
 
 @pytest.mark.parametrize("look", [by_loop, by_failover])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.admin.admin import settle_fences
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
@@ -17,7 +19,9 @@ from spark_replog.log.model import Append, BrokerFence, IdentityKind, Outcome, P
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.paths import data_key
 from spark_replog.write.task_writer import TaskWriter
+from tests.scenarios.repairing import repair, told_cuts
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
 
@@ -264,3 +268,77 @@ def test_brokers_that_are_fenced_together_give_up_their_rows_one_after_the_other
     assert not settle_fences(orders.cluster, ledger, 30_000)
     now = orders.controller.describe_topic("pairs").partitions
     assert [(each.isr, each.leader, each.log_end_offset) for each in now] == [((2,), -1, 0), ((1,), 1, 0)]
+
+
+def elect_by_append(store, others) -> None:
+    offsets(store.append("orders", {0: 1}, batch=0, query="other", holders=others))
+
+
+def elect_by_loop(store, others) -> None:
+    assert CoordinatorLoop(store.cluster).run_once().failover_count == 1
+
+
+def elect_by_fence(store, others) -> None:
+    (gone,) = {0, 1, 2} - others
+    store.cluster.cluster_ledger.append(lambda _: encode_command(BrokerFence(gone, True)), timeout_ms=30_000)
+    assert settle_fences(store.cluster, store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id), 30_000)
+
+
+def elect_by_repair(store, others) -> None:
+    (gone,) = {0, 1, 2} - others
+    assert repair(store).roots[gone].is_repaired
+
+
+ELECTIONS = [elect_by_append, elect_by_loop, elect_by_fence, elect_by_repair]
+
+
+@pytest.mark.parametrize("elect", ELECTIONS)
+@pytest.mark.parametrize("reach", ["one", "both"])
+def test_rows_whose_copies_nobody_reported_are_found_and_kept(orders, elect, reach, caplog) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    copied = others if reach == "both" else {max(others)}
+    made = orders.put("orders", {0: 3}, {leader, *copied})
+    # The writer died after the answer to acks=1 and before it reported its other puts.
+    offsets(orders.append("orders", {}, batch=0, objects=(replace(made, holders=frozenset({leader})),), acks=1))
+    orders.away(leader)
+    elect(orders, others)
+    orders.reopen()
+    count = 3 + (elect is elect_by_append)
+    assert described(orders).log_end_offset == count and told_cuts(caplog) == []
+    offsets(orders.append("orders", {0: 2}, batch=1, holders=others))
+    assert orders.high_watermarks("orders") == [count + 2, 0]
+    assert made.id.name in {each.object.id.name for each in orders.sections("orders")}
+
+
+@pytest.mark.parametrize("elect", ELECTIONS)
+def test_a_copy_that_is_not_whole_keeps_no_row(orders, elect, caplog) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    made = orders.put("orders", {0: 3}, {leader, *others})
+    key = data_key(orders.cluster.lookup("orders").ledger_id, *made.id)
+    for broker_id, body in zip(sorted(others), (b"x" * made.size_bytes, b"x"), strict=True):
+        (orders.path / f"broker-{broker_id}" / key).write_bytes(body)
+    offsets(orders.append("orders", {}, batch=0, objects=(replace(made, holders=frozenset({leader})),), acks=1))
+    orders.away(leader)
+    elect(orders, others)
+    assert told_cuts(caplog) == ["3 rows were cut"]
+    orders.reopen()
+    offsets(orders.append("orders", {0: 2}, batch=1, holders=others))
+    assert orders.high_watermarks("orders") == [2 + (elect is elect_by_append), 0]
+
+
+def test_a_root_that_hangs_is_not_waited_for_when_copies_are_looked_for(orders, faults) -> None:
+    leader = described(orders).leader
+    asked, hanging = sorted({0, 1, 2} - {leader})
+    made = orders.put("orders", {0: 3}, {leader, asked, hanging})
+    offsets(orders.append("orders", {}, batch=0, objects=(replace(made, holders=frozenset({leader})),), acks=1))
+    ledger_id = orders.cluster.lookup("orders").ledger_id
+    with faults(orders, CoordinatorConfig(replica_lag_time_max_ms=300)) as broken:
+        ledger = orders.cluster.topic_ledger(ledger_id)
+        ledger.refresh()
+        broken.stores[hanging].hung.clear()
+        CatchUp.of(orders.cluster).find_copies(ledger, {leader})
+        (lacked,) = ledger.ask(lambda state: state.under_replicated())
+        broken.stores[hanging].hung.set()
+    assert (lacked.object.holders, set(lacked.missing)) == ({leader, asked}, {hanging})
