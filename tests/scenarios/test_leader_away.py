@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ import spark_replog
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.storage.posix_store import PosixStore
+from tests.scenarios.repairing import told_cuts
 from tests.scenarios.sink_query import Query, forget_process, read
 
 
@@ -33,6 +35,13 @@ def orders(store) -> Iterator[Any]:
     store.create("orders")
     yield store
     forget_process()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.001)
 
 
 def described(store):
@@ -130,7 +139,7 @@ def test_a_leader_that_takes_no_writes_but_answers_leaves_the_in_sync_replicas(o
     assert read(orders) == [b"0", b"1"]
 
 
-def test_rows_that_only_the_lost_leader_has_are_cut_by_the_next_batch(orders, monkeypatch) -> None:
+def test_rows_that_only_the_lost_leader_has_are_cut_by_the_next_batch(orders, monkeypatch, caplog) -> None:
     Query(orders, monkeypatch).batch(b"0")
     query = Query(orders, monkeypatch, **{"replica.catchup.budget.ms": "0"})  # nothing is copied behind a commit
     query.batch_id = 1
@@ -143,6 +152,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_by_the_next_batch(orders, mo
     query.batch_id = 2
     orders.away(0)
     query.batch(b"1")
+    assert told_cuts(caplog) == ["1 rows were cut"]
     now = described(orders)
     assert (now.leader, now.isr, now.high_watermark, now.log_end_offset) == (1, (1, 2), 2, 2)
     assert read(orders) == [b"0", b"1"]
@@ -172,6 +182,8 @@ def test_a_plain_producer_goes_on_without_its_leader(orders, acks: int) -> None:
     with spark_replog.open(str(orders.path)).producer(settings, acks=acks) as producer:
         producer.send("orders", value=b"0").result(timeout=60)
         producer.flush()
+        # Neither waits for followers, and acks=0 not even for the leader: what it alone holds may go with it.
+        until(lambda: len(list(orders.path.glob("broker-*/ledgers/*/data/*/*.arrow"))) == 3)
         orders.away(0)
         assert [producer.send("orders", value=value).result(timeout=60).partition for value in (b"1", b"2")] == [0, 0]
     assert (described(orders).leader, described(orders).isr) == (1, (1, 2))
