@@ -359,9 +359,12 @@ class Producer:
                 self.flush()
                 coordinator.check_commit()
         results = list(coordinator.batch_results)
-        coordinator.commit().result()
-        for result in results:
-            result.wait(None)
+        try:
+            coordinator.commit().result()
+        finally:
+            if coordinator.state in (TransactionState.READY, TransactionState.FATAL):  # else its records still wait
+                for result in results:
+                    result.wait(None)
 
     def abort_transaction(self) -> None:
         """Drop all records of the transaction; their handles fail with REPLOG_TRANSACTION_ABORTED.
