@@ -272,26 +272,42 @@ class CatchUp:
     def find_copies(self, ledger: Ledger[TopicLedgerState], gone: Collection[BrokerId]) -> None:
         """Decide which other in-sync replicas hold objects that, as far as the log knows, only these brokers hold.
 
-        Call it before they are given up. A copy is reported after the answer (acks 0 and 1), and its writer may have
-        died before. Takes up to ``replica.lag.time.max.ms``; a root that does not answer in time holds nothing.
+        Call it on a refreshed ledger, before one ENTRY gives them all up. A copy is reported after the answer (acks 0
+        and 1), and its writer may have died before. The oldest objects come first, a few at a time, up to one that
+        nobody holds: the log is cut there. A root that does not answer within ``replica.lag.time.max.ms`` holds
+        nothing and is not asked again.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
         """
-        ledger.refresh()
-        needed = ledger.ask(lambda state: state.under_replicated() if state.stable_index < state.applied_index else [])
+        unasked = set(gone)
+        lacked = ledger.ask(partial(_unstable_on, holders=frozenset(gone)))
+        at_once = self._config.num_replica_fetchers
+        found: list[tuple[MissingCopy, BrokerId]] = []
+        for first in range(0, len(lacked), at_once):
+            some = lacked[first : first + at_once]
+            holding = self._find_holders(some, unasked)
+            found += holding
+            if len({each.object.id for each, _ in holding}) < len(some):
+                break
+        self._record(ledger, found, None)
+
+    def _find_holders(
+        self, lacked: Iterable[MissingCopy], unasked: set[BrokerId]
+    ) -> list[tuple[MissingCopy, BrokerId]]:
+        """Return which in-sync replicas have whole copies; add those that do not answer in time to `unasked`."""
         started: dict[Future[bool], tuple[MissingCopy, BrokerId]] = {}
-        for missing in needed:
+        for missing in lacked:
             ref = missing.object
             job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
-            for broker_id in set(missing.missing).difference(gone) if ref.holders <= set(gone) else ():
+            for broker_id in set(missing.missing) - unasked:
                 future = IO_POOL.submit_to(f"{self._brokers.url(broker_id)}#fetch", self._fetcher.holds, job, broker_id)
                 started[future] = (missing, broker_id)
         done, pending = wait(started, timeout=self._config.replica_lag_time_max_ms / 1000.0)
         for future in pending:
             future.cancel()
-        found = [started[future] for future in done if future.exception() is None and future.result()]
-        self._record(ledger, found, None)
+            unasked.add(started[future][1])
+        return [started[future] for future in done if future.exception() is None and future.result()]
 
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and that left an ISR at least `wait_ms` ago."""
@@ -423,6 +439,19 @@ def _missing_and_in_sync(state: TopicLedgerState) -> tuple[list[MissingCopy], se
         return [], set()
     in_sync = {broker_id for topic in state.topics.values() for p in topic.partitions for broker_id in p.isr}
     return state.under_replicated(include_out_of_sync=True), in_sync
+
+
+def _unstable_on(state: TopicLedgerState, holders: frozenset[BrokerId]) -> list[MissingCopy]:
+    """Return the objects above the stable index that only these brokers hold and another in-sync replica lacks."""
+    if state.stable_index == state.applied_index:
+        return []
+    return [
+        each
+        for each in state.under_replicated()
+        if each.entry_index > state.stable_index
+        and each.object.holders <= holders
+        and not holders.issuperset(each.missing)
+    ]
 
 
 def _missing_on(state: TopicLedgerState, broker_id: BrokerId) -> list[MissingCopy]:

@@ -346,7 +346,9 @@ class StoreRepair:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
         for ledger_id in ledger_ids:
-            self._catch_up.find_copies(self._cluster.topic_ledger(ledger_id), {broker_id})
+            ledger = self._cluster.topic_ledger(ledger_id)
+            ledger.refresh()
+            self._catch_up.find_copies(ledger, {broker_id})
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:

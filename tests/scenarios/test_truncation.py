@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from spark_replog.admin.admin import settle_fences
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
@@ -342,3 +344,86 @@ def test_a_root_that_hangs_is_not_waited_for_when_copies_are_looked_for(orders, 
         (lacked,) = ledger.ask(lambda state: state.under_replicated())
         broken.stores[hanging].hung.set()
     assert (lacked.object.holders, set(lacked.missing)) == ({leader, asked}, {hanging})
+
+
+class Reading:
+    """A root that reads one data object after the other, each for some time.
+
+    ``most`` counts the calls that wait or read at the same time.
+    """
+
+    def __init__(self, store, seconds: float = 0.0) -> None:
+        self._store = store
+        self._seconds = seconds
+        self._turn, self._lock = threading.Lock(), threading.Lock()
+        self.count = self.most = self._now = 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def get(self, key, **more):
+        if "/data/" not in key:
+            return self._store.get(key, **more)
+        with self._lock:
+            self.count, self._now = self.count + 1, self._now + 1
+            self.most = max(self.most, self._now)
+        with self._turn:
+            time.sleep(self._seconds)
+            found = self._store.get(key, **more)
+        with self._lock:
+            self._now -= 1
+        return found
+
+
+def append_unreported(store, count: int, holders, reported, topic: str = "orders") -> None:
+    """Append objects that lie on some roots, and of which the log knows some of these."""
+    for batch in range(count):
+        made = store.put(topic, {0: 1}, holders)
+        known = (replace(made, holders=frozenset(reported)),)
+        offsets(store.append(topic, {}, batch=batch, query="unreported", objects=known, acks=1))
+
+
+def watch(store, broker_ids, seconds: float = 0.0) -> dict[int, Reading]:
+    stores = store.cluster.brokers.stores
+    made = {each: Reading(store.cluster.brokers.store(each), seconds) for each in broker_ids}
+    stores.update(made)
+    return made
+
+
+def test_many_copies_are_looked_for_a_few_at_a_time_however_long_all_of_them_take(orders) -> None:
+    # Whole objects are read. All at once they would need much memory, and together more than the time of one.
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 6, {leader, *others}, {leader})
+    orders.away(leader)
+    orders.config = replace(FAST, replica_lag_time_max_ms=1000, num_replica_fetchers=2)
+    orders.reopen()
+    watched = watch(orders, others, 0.2)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
+    assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert described(orders).log_end_offset == 6 and orders.high_watermarks("orders") == [6, 0]
+    assert [each.most for each in watched.values()] == [2, 2]
+
+
+def test_copies_of_rows_that_are_cut_anyway_are_not_looked_for(orders) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 12, {leader}, {leader})
+    orders.away(leader)
+    watched = watch(orders, others)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
+    assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert described(orders).log_end_offset == 0
+    assert [each.count for each in watched.values()] == [orders.config.num_replica_fetchers] * 2
+
+
+def test_copies_are_not_looked_for_each_time_while_nothing_may_be_cut(orders) -> None:
+    orders.create("strict", config={"min.insync.replicas": "3"})
+    leader = orders.controller.describe_topic("strict").partitions[0].leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 1, {leader}, {leader}, "strict")
+    orders.away(leader)
+    watched = watch(orders, others)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("strict").ledger_id)
+    assert not LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert [each.count for each in watched.values()] == [0, 0]
