@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_replog.admin.admin import settle_fences
+from spark_replog.admin.admin import BrokerAdmin, settle_fences
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
@@ -427,3 +427,22 @@ def test_copies_are_not_looked_for_each_time_while_nothing_may_be_cut(orders) ->
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("strict").ledger_id)
     assert not LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
     assert [each.count for each in watched.values()] == [0, 0]
+
+
+def test_a_process_that_fenced_a_broker_before_fences_it_again_and_looks_for_copies(orders, caplog) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    slept = BrokerAdmin(orders.cluster)
+    slept.fence(leader)
+    # Another process takes the broker back. It leads, and its rows are the newest.
+    orders.reopen()
+    BrokerAdmin(orders.cluster).unfence(leader)
+    offsets(orders.append("orders", {0: 1}, batch=0, query="other"))
+    CatchUp.of(orders.cluster).readmit(orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id))
+    assert set(described(orders).isr) == {0, 1, 2}
+    append_unreported(orders, 1, {leader, *others}, {leader})
+    orders.away(leader)
+    slept.fence(leader)
+    orders.reopen()
+    assert set(described(orders).isr) == others
+    assert described(orders).log_end_offset == 2 and told_cuts(caplog) == []
