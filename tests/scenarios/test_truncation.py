@@ -11,19 +11,23 @@ import pytest
 
 from spark_replog.admin.admin import BrokerAdmin, settle_fences
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import encode_command
-from spark_replog.log.model import Append, BrokerFence, IdentityKind, Outcome, ProducerIdentity
+from spark_replog.log.model import Append, BrokerFence, IdentityKind, IsrChange, Outcome, ProducerIdentity
+from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.write.task_writer import TaskWriter
-from tests.scenarios.repairing import repair, told_cuts
+from tests.scenarios.repairing import lose, repair, told_cuts
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
 
@@ -446,3 +450,55 @@ def test_a_process_that_fenced_a_broker_before_fences_it_again_and_looks_for_cop
     orders.reopen()
     assert set(described(orders).isr) == others
     assert described(orders).log_end_offset == 2 and told_cuts(caplog) == []
+
+
+@pytest.fixture
+def five(tmp_path, orders):
+    """Of five roots two may be lost; each partition has three replicas."""
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    store = type(orders)(path, FAST)
+    store.create("orders")
+    return store
+
+
+def by_look(store, gone: int, target: int) -> None:
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    CatchUp.of(store.cluster).find_copies(ledger, {gone})
+
+
+def by_readmission(store, gone: int, target: int) -> None:
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    assert not CatchUp.of(store.cluster).readmit(ledger)
+
+
+@pytest.mark.parametrize("record", [by_look, by_readmission])
+def test_a_copy_counts_not_if_its_root_is_rebuilt_before_it_is_reported(five, record, monkeypatch) -> None:
+    gone, target, other = described(five).isr
+    append_unreported(five, 1, {gone, target}, {gone})
+    ledger = five.cluster.topic_ledger(five.cluster.lookup("orders").ledger_id)
+    if record is by_readmission:
+        ledger.append(lambda _: encode_command(IsrChange(None, target, False, 0)), timeout_ms=30_000)
+    decide = CatchUp._record
+
+    def slow(self, *given):
+        """Sleep before the copy is reported, while its root is lost and rebuilt without the only known copy."""
+        monkeypatch.setattr(CatchUp, "_record", decide)
+        lose(five, target)
+        cluster = Cluster.open(str(five.path), config=FAST)
+        cluster.brokers.stores[gone] = away = FaultyStore(cluster.brokers.store(gone))
+        away.is_down = True
+        report = StoreRepair(cluster).run()
+        assert report.roots[target].journal_records and not report.roots[target].is_repaired
+        return decide(self, *given)
+
+    monkeypatch.setattr(CatchUp, "_record", slow)
+    record(five, gone, target)
+    five.reopen()
+    ledger = five.cluster.topic_ledger(ledger.ledger_id)
+    ledger.refresh()
+    (lacked,) = ledger.ask(lambda state: state.under_replicated(include_out_of_sync=True))
+    assert (lacked.object.holders, set(lacked.missing)) == ({gone}, {target, other})
+    assert lacked.object.id.name not in five.held_by("orders", target)
