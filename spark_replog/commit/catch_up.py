@@ -399,8 +399,8 @@ class CatchUp:
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             left = {each for each, index in state.left_at.items() if index > after}
             kept = holders if not left else [_without(each, left) for each in holders]
-            commands = [*(each for each in kept if each.broker_ids), *then(state)]
-            return tuple(encode_command(each) for each in commands)
+            commands: list[HoldersAdd | IsrChange] = [each for each in kept if each.broker_ids]
+            return tuple(encode_command(each) for each in (*commands, *then(state)))
 
         ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
 
