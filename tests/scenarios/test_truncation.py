@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pyarrow as pa
@@ -332,6 +333,22 @@ def test_a_copy_that_is_not_whole_keeps_no_row(orders, elect, caplog) -> None:
     orders.reopen()
     offsets(orders.append("orders", {0: 2}, batch=1, holders=others))
     assert orders.high_watermarks("orders") == [2 + (elect is elect_by_append), 0]
+
+
+def test_a_copy_that_this_process_put_and_that_is_damaged_since_keeps_no_row(orders, caplog) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    made = orders.put("orders", {0: 3}, {leader, *others})
+    key = data_key(orders.cluster.lookup("orders").ledger_id, *made.id)
+    for broker_id in others:
+        put: Future[bool] = Future()
+        put.set_result(True)
+        orders.cluster.brokers.own_puts.begin(broker_id, key, put)
+        (orders.path / f"broker-{broker_id}" / key).write_bytes(b"x" * made.size_bytes)
+    offsets(orders.append("orders", {}, batch=0, objects=(replace(made, holders=frozenset({leader})),), acks=1))
+    orders.away(leader)
+    elect_by_loop(orders, others)
+    assert told_cuts(caplog) == ["3 rows were cut"]
 
 
 def test_a_root_that_hangs_is_not_waited_for_when_copies_are_looked_for(orders, faults) -> None:
