@@ -18,7 +18,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.state_changes import able_to_leave, failover_commands
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import AppendOutcome
@@ -56,7 +56,7 @@ class LeaderFailover:
         )
         if not gone:
             return False
-        ledger.refresh()
+        self._refresh(ledger)
         given_up = ledger.ask(lambda state: _cut_with(state, gone))
         if given_up:
             self._catch_up.find_copies(ledger, given_up)
@@ -77,6 +77,19 @@ class LeaderFailover:
         )
         warn_of_cut(ledger.ledger_id, outcome)
         return True
+
+    def _refresh(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Fold the newest entries; wait for a majority of the roots as long as the decision after it does."""
+        clock = self._cluster.clock
+        deadline_ms = clock.monotonic_ms() + self._cluster.config.delivery_timeout_ms
+        while True:
+            try:
+                ledger.refresh()
+                return
+            except RetriableError as error:
+                is_worth_it = error.code in (ErrorCode.REPLOG_NO_QUORUM, ErrorCode.REPLOG_LEDGER_BUSY)
+                if not is_worth_it or clock.monotonic_ms() >= deadline_ms:
+                    raise
 
 
 def _cut_with(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:

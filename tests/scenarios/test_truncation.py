@@ -6,12 +6,14 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.admin.admin import BrokerAdmin, settle_fences
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
@@ -19,6 +21,7 @@ from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, BrokerFence, IdentityKind, IsrChange, Outcome, ProducerIdentity
 from spark_replog.maintenance.repair import StoreRepair
@@ -504,10 +507,10 @@ def test_a_copy_counts_not_if_its_root_is_rebuilt_before_it_is_reported(five, re
         """Sleep before the copy is reported, while its root is lost and rebuilt without the only known copy."""
         monkeypatch.setattr(CatchUp, "_record", decide)
         lose(five, target)
-        cluster = Cluster.open(str(five.path), config=FAST)
-        cluster.brokers.stores[gone] = away = FaultyStore(cluster.brokers.store(gone))
+        opened = Cluster.open(str(five.path), config=FAST)
+        opened.brokers.stores[gone] = away = FaultyStore(opened.brokers.store(gone))
         away.is_down = True
-        report = StoreRepair(cluster).run()
+        report = StoreRepair(opened).run()
         assert report.roots[target].journal_records and not report.roots[target].is_repaired
         return decide(self, *given)
 
@@ -519,3 +522,30 @@ def test_a_copy_counts_not_if_its_root_is_rebuilt_before_it_is_reported(five, re
     (lacked,) = ledger.ask(lambda state: state.under_replicated(include_out_of_sync=True))
     assert (lacked.object.holders, set(lacked.missing)) == ({gone}, {target, other})
     assert lacked.object.id.name not in five.held_by("orders", target)
+
+
+def test_an_election_waits_for_metadata_roots_as_every_decision_does(orders, faults, monkeypatch) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 1, {leader, *others}, {leader})
+    orders.away(leader)
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, quorum_timeout_ms=100))
+    with faults(orders, FAST) as broken:
+        ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
+        ledger.refresh()
+        refresh = ledger.refresh
+
+        def hang():
+            """The first read finds too few roots. Then they are back."""
+            monkeypatch.setattr(ledger, "refresh", refresh)
+            for each in others:
+                broken.stores[each].hung.clear()
+            try:
+                return refresh()
+            finally:
+                for each in others:
+                    broken.stores[each].hung.set()
+
+        monkeypatch.setattr(ledger, "refresh", hang)
+        assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert described(orders).log_end_offset == 1
