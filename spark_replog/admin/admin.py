@@ -200,11 +200,15 @@ class BrokerAdmin(Admin):
 
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
         for ledger in topic_ledgers(self._cluster):
+            ledger.refresh()
             settle_fences(self._cluster, ledger, self._timeout_ms)
 
 
 def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms: int) -> bool:
     """Apply the cluster ledger's fences to one topic ledger; return whether any was missing.
+
+    Call it on a refreshed ledger: on an older fold nothing may seem to be missing, and then nothing is written that
+    would meet newer entries.
 
     Raises:
         RetriableError: REPLOG_NO_QUORUM.
@@ -227,8 +231,8 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
 
     with ledger.lock:
         given_up_now = away - ledger.state.fenced
-    if given_up_now:
-        CatchUp.of(cluster).find_copies(ledger, given_up_now)
+    for broker_id in sorted(given_up_now):
+        CatchUp.of(cluster).find_copies(ledger, {broker_id})
     outcome = ledger.append(propose, timeout_ms=timeout_ms)
     is_changed = outcome.index >= 0
     warn_of_cut(ledger.ledger_id, outcome)

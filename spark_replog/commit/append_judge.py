@@ -153,7 +153,12 @@ class AppendJudge:
         self._request = request
         self._authorizer = authorizer
         self._clock = clock
-        self.known = Replication({key: set(brokers) for key, brokers in request.copied.items()})
+        # Tasks make their copies after the puts of their own rows.
+        after = min((item.after_index for item in request.append.objects), default=-1)
+        self.known = Replication(
+            {key: set(brokers) for key, brokers in request.copied.items()},
+            copied_after={(key, each): after for key, brokers in request.copied.items() for each in brokers},
+        )
         self.failed: dict[PartitionKey, ReplogError] = {}
         self.has_elected = False
 

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from hashlib import blake2b
@@ -129,10 +129,11 @@ class CatchUp:
         if not missing:
             return
         wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
+        after = _newest(ledger)
         failed: set[BrokerId] = set()
         late: list[tuple[MissingCopy, BrokerId]] = []
         copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
-        self._record(ledger, copied, None)
+        self._record(ledger, copied, None, after)
         if late and budget_ms >= lag_ms:
             answering = {
                 source
@@ -213,11 +214,12 @@ class CatchUp:
     def _readmit_one(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
         missing = ledger.ask(lambda state: _missing_on(state, broker_id))
         chosen = within(missing, self._config.replica_catchup_bytes)
+        after = _newest(ledger)
         copied = self._copy(
             [(each, broker_id) for each in chosen], is_throttled=True, budget_ms=self._config.replica_catchup_budget_ms
         )
         has_all = len(copied) == len(missing)
-        is_back = self._record(ledger, copied, broker_id if has_all else None)
+        is_back = self._record(ledger, copied, broker_id if has_all else None, after)
         if is_back:
             _log.info("broker %d is back in the in-sync replicas of ledger %s", broker_id, ledger.ledger_id)
         elif copied or has_all:  # on its way, or overtaken by another coordinator's append: go on at once
@@ -240,6 +242,7 @@ class CatchUp:
         object_count = copied_bytes = 0
         for _ in range(ADMIT_ROUNDS_MAX):  # other appends may add objects meanwhile
             ledger.refresh()
+            after = _newest(ledger)
             missing, is_out = ledger.ask(lambda state: (_missing_on(state, broker_id), broker_id in out_of_sync(state)))
             if not missing and not is_out:
                 return Admission(True, object_count, copied_bytes)
@@ -250,7 +253,7 @@ class CatchUp:
             copied_bytes += sum(each.object.size_bytes for each, _ in copied)
             copied += [(each, broker_id) for each in missing if id(each) in known]
             has_all = len(copied) == len(missing)
-            if self._record(ledger, copied, broker_id if has_all else None) or not (copied or has_all):
+            if self._record(ledger, copied, broker_id if has_all else None, after) or not (copied or has_all):
                 break
         with ledger.lock:
             is_in_sync = broker_id not in out_of_sync(ledger.state)
@@ -266,32 +269,49 @@ class CatchUp:
         needed = ledger.ask(lambda state: state.under_replicated())
         missing = [each for each in needed if each.object.holders <= set(broker_ids)]
         wanted = [(each, to) for each in missing for to in each.missing if to not in broker_ids]
+        after = _newest(ledger)
         copied = self._copy(wanted, is_throttled=False, budget_ms=self._config.delivery_timeout_ms)
-        self._record(ledger, copied, None)
+        self._record(ledger, copied, None, after)
 
     def find_copies(self, ledger: Ledger[TopicLedgerState], gone: Collection[BrokerId]) -> None:
         """Decide which other in-sync replicas hold objects that, as far as the log knows, only these brokers hold.
 
-        Call it before they are given up. A copy is reported after the answer (acks 0 and 1), and its writer may have
-        died before. Takes up to ``replica.lag.time.max.ms``; a root that does not answer in time holds nothing.
+        Call it on a refreshed ledger, before one ENTRY gives them all up. A copy is reported after the answer (acks 0
+        and 1), and its writer may have died before. The oldest objects come first, a few at a time, up to one that
+        nobody holds: the log is cut there. A root that does not answer within ``replica.lag.time.max.ms`` holds
+        nothing and is not asked again.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
         """
-        ledger.refresh()
-        needed = ledger.ask(lambda state: state.under_replicated() if state.stable_index < state.applied_index else [])
+        unasked, after = set(gone), _newest(ledger)
+        lacked = ledger.ask(partial(_unstable_on, holders=frozenset(gone)))
+        at_once = self._config.num_replica_fetchers
+        found: list[tuple[MissingCopy, BrokerId]] = []
+        for first in range(0, len(lacked), at_once):
+            some = lacked[first : first + at_once]
+            holding = self._find_holders(some, unasked)
+            found += holding
+            if len({each.object.id for each, _ in holding}) < len(some):
+                break
+        self._record(ledger, found, None, after)
+
+    def _find_holders(
+        self, lacked: Iterable[MissingCopy], unasked: set[BrokerId]
+    ) -> list[tuple[MissingCopy, BrokerId]]:
+        """Return which in-sync replicas have whole copies; add those that do not answer in time to `unasked`."""
         started: dict[Future[bool], tuple[MissingCopy, BrokerId]] = {}
-        for missing in needed:
+        for missing in lacked:
             ref = missing.object
             job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
-            for broker_id in set(missing.missing).difference(gone) if ref.holders <= set(gone) else ():
+            for broker_id in set(missing.missing) - unasked:
                 future = IO_POOL.submit_to(f"{self._brokers.url(broker_id)}#fetch", self._fetcher.holds, job, broker_id)
                 started[future] = (missing, broker_id)
         done, pending = wait(started, timeout=self._config.replica_lag_time_max_ms / 1000.0)
         for future in pending:
             future.cancel()
-        found = [started[future] for future in done if future.exception() is None and future.result()]
-        self._record(ledger, found, None)
+            unasked.add(started[future][1])
+        return [started[future] for future in done if future.exception() is None and future.result()]
 
     def _returned_brokers(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> list[BrokerId]:
         """Return brokers out of some ISR whose root answers and that left an ISR at least `wait_ms` ago."""
@@ -341,34 +361,57 @@ class CatchUp:
         return [started[future] for future in done if future.exception() is None]
 
     def _record(
-        self, ledger: Ledger[TopicLedgerState], copied: list[tuple[MissingCopy, BrokerId]], joining: BrokerId | None
+        self,
+        ledger: Ledger[TopicLedgerState],
+        copied: list[tuple[MissingCopy, BrokerId]],
+        joining: BrokerId | None,
+        after: int,
     ) -> bool:
-        """Decide new holders, and that a broker joins; return whether it is then in sync everywhere."""
-        holders: dict[tuple[int, int, int], set[BrokerId]] = {}
+        """Decide new holders, and that a broker joins; return whether it is then in sync everywhere.
+
+        Args:
+            after: the last entry folded before the copies were made or read. A broker that left later may have lost
+                them with its disk, and holds them only if they are copied again.
+        """
+        named: dict[tuple[int, int, int], set[BrokerId]] = {}
         for missing, broker_id in copied:
             name = (missing.entry_index, missing.command_no, missing.object_no)
-            holders.setdefault(name, set()).add(broker_id)
+            named.setdefault(name, set()).add(broker_id)
         now_ms = self._clock.now_ms()
-        commands = [encode_command(HoldersAdd(*name, tuple(sorted(brokers)))) for name, brokers in holders.items()]
-        while len(commands) >= COMMANDS_PER_ENTRY_MAX:
-            chunk, commands = tuple(commands[:COMMANDS_PER_ENTRY_MAX]), commands[COMMANDS_PER_ENTRY_MAX:]
-            self._decide(ledger, chunk)
+        holders = [HoldersAdd(*name, tuple(sorted(brokers))) for name, brokers in named.items()]
+        while len(holders) >= COMMANDS_PER_ENTRY_MAX:
+            chunk, holders = holders[:COMMANDS_PER_ENTRY_MAX], holders[COMMANDS_PER_ENTRY_MAX:]
+            self._decide(ledger, chunk, after)
         if joining is not None:
-            self._decide(ledger, tuple(commands), lambda state: join_isr(state, joining, now_ms))
-        elif commands:
-            self._decide(ledger, tuple(commands))
+            self._decide(ledger, holders, after, lambda state: join_isr(state, joining, now_ms))
+        elif holders:
+            self._decide(ledger, holders, after)
         with ledger.lock:
             return joining is not None and joining not in out_of_sync(ledger.state)
 
     def _decide(
         self,
         ledger: Ledger[TopicLedgerState],
-        commands: tuple[bytes, ...],
+        holders: Sequence[HoldersAdd],
+        after: int,
         then: Callable[[TopicLedgerState], list[IsrChange]] = lambda _: [],
     ) -> None:
-        ledger.append(
-            lambda state: (*commands, *map(encode_command, then(state))), timeout_ms=self._config.delivery_timeout_ms
-        )
+        def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+            left = {each for each, index in state.left_at.items() if index > after}
+            kept = holders if not left else [_without(each, left) for each in holders]
+            commands: list[HoldersAdd | IsrChange] = [each for each in kept if each.broker_ids]
+            return tuple(encode_command(each) for each in (*commands, *then(state)))
+
+        ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
+
+
+def _newest(ledger: Ledger[TopicLedgerState]) -> int:
+    with ledger.lock:
+        return ledger.state.applied_index
+
+
+def _without(command: HoldersAdd, left: Container[BrokerId]) -> HoldersAdd:
+    return replace(command, broker_ids=tuple(each for each in command.broker_ids if each not in left))
 
 
 def _is_targets_fault(error: BaseException | None) -> bool:
@@ -423,6 +466,19 @@ def _missing_and_in_sync(state: TopicLedgerState) -> tuple[list[MissingCopy], se
         return [], set()
     in_sync = {broker_id for topic in state.topics.values() for p in topic.partitions for broker_id in p.isr}
     return state.under_replicated(include_out_of_sync=True), in_sync
+
+
+def _unstable_on(state: TopicLedgerState, holders: frozenset[BrokerId]) -> list[MissingCopy]:
+    """Return the objects above the stable index that only these brokers hold and another in-sync replica lacks."""
+    if state.stable_index == state.applied_index:
+        return []
+    return [
+        each
+        for each in state.under_replicated()
+        if each.entry_index > state.stable_index
+        and each.object.holders <= holders
+        and not holders.issuperset(each.missing)
+    ]
 
 
 def _missing_on(state: TopicLedgerState, broker_id: BrokerId) -> list[MissingCopy]:

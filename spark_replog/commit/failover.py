@@ -17,14 +17,14 @@ from collections.abc import Collection
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.state_changes import failover_commands
-from spark_replog.errors import ErrorCode
+from spark_replog.commit.state_changes import able_to_leave, failover_commands
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import AppendOutcome
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import CommandResult, Outcome
+from spark_replog.log.model import CommandResult, Outcome, Truncate
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,10 @@ class LeaderFailover:
         )
         if not gone:
             return False
-        self._catch_up.find_copies(ledger, gone)
+        self._refresh(ledger)
+        given_up = ledger.ask(lambda state: _cut_with(state, gone))
+        if given_up:
+            self._catch_up.find_copies(ledger, given_up)
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             commands = failover_commands(state, gone, self._cluster.clock.now_ms())
@@ -74,6 +77,25 @@ class LeaderFailover:
         )
         warn_of_cut(ledger.ledger_id, outcome)
         return True
+
+    def _refresh(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Fold the newest entries; wait for a majority of the roots as long as the decision after it does."""
+        clock = self._cluster.clock
+        deadline_ms = clock.monotonic_ms() + self._cluster.config.delivery_timeout_ms
+        while True:
+            try:
+                ledger.refresh()
+                return
+            except RetriableError as error:
+                is_worth_it = error.code in (ErrorCode.REPLOG_NO_QUORUM, ErrorCode.REPLOG_LEDGER_BUSY)
+                if not is_worth_it or clock.monotonic_ms() >= deadline_ms:
+                    raise
+
+
+def _cut_with(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
+    """Return the brokers whose rows an election cuts; none if it cuts nothing, or may not happen now."""
+    is_cut = any(isinstance(each, Truncate) for each in failover_commands(state, gone, 0))
+    return able_to_leave(state, gone) if is_cut else frozenset()
 
 
 def warn_of_cut(ledger_id: LedgerId, outcome: AppendOutcome) -> None:

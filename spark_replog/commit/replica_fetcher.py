@@ -210,13 +210,14 @@ class ReplicaFetcher:
             )
 
     def holds(self, job: CopyJob, target: BrokerId) -> bool:
-        """Return whether the broker has the whole object, or gets it from this process's own sender now.
+        """Return whether the broker has the whole object, once this process's own sender has put it, if it does so now.
 
         Raises:
             ReplogError: the root is away or stale, or does not answer.
         """
         self._brokers.check_root(target)
-        return self.is_whole(job, target) or self._was_put(job, target)
+        self._brokers.own_puts.wait(target, job.storage_key)
+        return self.is_whole(job, target)
 
     def is_whole(self, job: CopyJob, target: BrokerId) -> bool:
         """Return whether the broker's own copy has the size and checksums that the log names.

@@ -336,7 +336,7 @@ def failover_commands(
         now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
         is_forced: a user asked for it: ``min.insync.replicas`` does not prevent it.
     """
-    gone = _able_to_leave(state, gone)
+    gone = able_to_leave(state, gone)
     led = [
         partition
         for _, _, partition in live_partitions(state)
@@ -350,7 +350,7 @@ def failover_commands(
     return [*commands, *leave_isr(state, leaving, now_ms)]
 
 
-def _able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
+def able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
     """Return the lost brokers without those that must stay in sync together, so that a partition waits for its rows.
 
     A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So if all in-sync replicas

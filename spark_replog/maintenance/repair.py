@@ -346,7 +346,9 @@ class StoreRepair:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
         for ledger_id in ledger_ids:
-            self._catch_up.find_copies(self._cluster.topic_ledger(ledger_id), {broker_id})
+            ledger = self._cluster.topic_ledger(ledger_id)
+            ledger.refresh()
+            self._catch_up.find_copies(ledger, {broker_id})
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
@@ -403,7 +405,7 @@ class StoreRepair:
             warn_of_cut(ledger_id, outcome)
             owned = ledger.owned_log(broker_id)
             if owned is not None:
-                others = [self._brokers.store(each) for each in self._brokers.metadata_broker_ids if each != broker_id]
+                others = [self._brokers.store(each) for each in self._snapshot_sources(broker_id)]
                 copy_snapshots(ledger_id, others, store)
                 rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned)
                 is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
@@ -417,6 +419,12 @@ class StoreRepair:
             "other processes took the ledger over each time while its journal was rebuilt. Repeat the repair.",
             ledger_id=ledger_id,
         )
+
+    def _snapshot_sources(self, broker_id: BrokerId) -> list[BrokerId]:
+        """Return the roots to copy snapshots from: a majority has all that count, so one that is away is not needed."""
+        metadata, roots = self._brokers.metadata_broker_ids, self._report.roots
+        whole = [each for each in metadata if roots[each].condition is RootCondition.OK]
+        return whole if len(whole) > len(metadata) // 2 else [each for each in metadata if each != broker_id]
 
     def _ledger_without(self, broker_id: BrokerId, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
         def refuse() -> None:

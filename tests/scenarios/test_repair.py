@@ -26,6 +26,7 @@ from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.paths import data_key, journal_folder, out_key
+from spark_replog.testing.faulty_store import FaultyStore
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 
@@ -513,3 +514,26 @@ def test_unread_rows_of_the_last_replica_in_sync_are_cut_when_its_root_is_lost(s
     store.reopen()
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
     assert store.high_watermarks("orders") == [6, 9] and sorted(store.isr("orders")) == [0, 1, 2]
+
+
+def test_a_root_of_five_is_rebuilt_while_another_is_away(tmp_path, store) -> None:
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    five = type(store)(path, store.config)
+    five.create("orders", 2)
+    fill(five, 0, 2)
+    five.cluster.topic_ledger(five.cluster.lookup("orders").ledger_id).snapshot(timeout_ms=30_000)
+    fill(five, 2, 1)
+    lose(five, 1)
+    five.reopen()
+    away = FaultyStore(five.cluster.brokers.store(4))
+    away.is_down = True
+    five.cluster.brokers.stores[4] = away
+    report = StoreRepair(five.cluster).run()
+    assert report.roots[4].condition is RootCondition.UNREACHABLE
+    assert report.roots[1].is_repaired, report.roots[1]
+    # The new root counts: with it, two others may be away.
+    five.away(0)
+    five.away(4)
+    five.reopen()
+    assert five.high_watermarks("orders") == [6, 9] and read_all(five) == 15

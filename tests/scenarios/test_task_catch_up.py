@@ -19,7 +19,8 @@ from spark_replog.commit.catch_up import (
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import Append, IdentityKind, IsrChange, Outcome, ProducerIdentity
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.testing.counting_store import CountingStore
 from tests.manual_clock import ManualClock
@@ -51,8 +52,8 @@ def brokers_of(store) -> BrokerSet:
     return BrokerSet.open(str(store.path))
 
 
-def commit(store, batch: int, copies) -> None:
-    objects = (store.put("orders", {0: 1}, {0, 1}),)
+def commit(store, batch: int, copies, objects=()) -> None:
+    objects = objects or (store.put("orders", {0: 1}, {0, 1}),)
     identity = ProducerIdentity("query-1", "query-1", batch, "run-1", IdentityKind.STREAM)
     ledger_id = store.cluster.lookup("orders").ledger_id
     append = Append(identity, "User:test", "", 0, objects)
@@ -111,6 +112,18 @@ def test_tasks_alone_bring_a_replica_back(behind) -> None:
     behind.reopen()
     assert behind.append("orders", {0: 1}, batch=9, holders={0, 1}).error is None
     assert set(behind.isr("orders")) == {0, 1, 2}
+
+
+def test_copies_of_tasks_count_not_if_their_root_left_again_since(behind) -> None:
+    copies = planned(behind)
+    objects = (behind.put("orders", {0: 1}, {0, 1}),)
+    made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0)
+    # A repair begins: it gives the root a new disk, before the tasks' message arrives.
+    ledger = behind.cluster.topic_ledger(copies[0].ledger_id)
+    ledger.append(lambda _: encode_command(IsrChange(None, 2, False, 0)), timeout_ms=30_000)
+    commit(behind, 5, made, objects)
+    assert {section.object.holders for section in behind.sections("orders")} == {frozenset({0, 1})}
+    assert len(planned(behind)) == 6
 
 
 def test_a_copy_that_nobody_reported_is_found_whole(behind) -> None:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
-from spark_replog.admin.admin import settle_fences
+from spark_replog.admin.admin import BrokerAdmin, settle_fences
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.cluster import cluster
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
+from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.codec.commands import encode_command
-from spark_replog.log.model import Append, BrokerFence, IdentityKind, Outcome, ProducerIdentity
+from spark_replog.log.model import Append, BrokerFence, IdentityKind, IsrChange, Outcome, ProducerIdentity
+from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.write.task_writer import TaskWriter
-from tests.scenarios.repairing import repair, told_cuts
+from tests.scenarios.repairing import lose, repair, told_cuts
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
 
@@ -328,6 +338,22 @@ def test_a_copy_that_is_not_whole_keeps_no_row(orders, elect, caplog) -> None:
     assert orders.high_watermarks("orders") == [2 + (elect is elect_by_append), 0]
 
 
+def test_a_copy_that_this_process_put_and_that_is_damaged_since_keeps_no_row(orders, caplog) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    made = orders.put("orders", {0: 3}, {leader, *others})
+    key = data_key(orders.cluster.lookup("orders").ledger_id, *made.id)
+    for broker_id in others:
+        put: Future[bool] = Future()
+        put.set_result(True)
+        orders.cluster.brokers.own_puts.begin(broker_id, key, put)
+        (orders.path / f"broker-{broker_id}" / key).write_bytes(b"x" * made.size_bytes)
+    offsets(orders.append("orders", {}, batch=0, objects=(replace(made, holders=frozenset({leader})),), acks=1))
+    orders.away(leader)
+    elect_by_loop(orders, others)
+    assert told_cuts(caplog) == ["3 rows were cut"]
+
+
 def test_a_root_that_hangs_is_not_waited_for_when_copies_are_looked_for(orders, faults) -> None:
     leader = described(orders).leader
     asked, hanging = sorted({0, 1, 2} - {leader})
@@ -342,3 +368,184 @@ def test_a_root_that_hangs_is_not_waited_for_when_copies_are_looked_for(orders, 
         (lacked,) = ledger.ask(lambda state: state.under_replicated())
         broken.stores[hanging].hung.set()
     assert (lacked.object.holders, set(lacked.missing)) == ({leader, asked}, {hanging})
+
+
+class Reading:
+    """A root that reads one data object after the other, each for some time.
+
+    ``most`` counts the calls that wait or read at the same time.
+    """
+
+    def __init__(self, store, seconds: float = 0.0) -> None:
+        self._store = store
+        self._seconds = seconds
+        self._turn, self._lock = threading.Lock(), threading.Lock()
+        self.count = self.most = self._now = 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def get(self, key, **more):
+        if "/data/" not in key:
+            return self._store.get(key, **more)
+        with self._lock:
+            self.count, self._now = self.count + 1, self._now + 1
+            self.most = max(self.most, self._now)
+        with self._turn:
+            time.sleep(self._seconds)
+            found = self._store.get(key, **more)
+        with self._lock:
+            self._now -= 1
+        return found
+
+
+def append_unreported(store, count: int, holders, reported, topic: str = "orders") -> None:
+    """Append objects that lie on some roots, and of which the log knows some of these."""
+    for batch in range(count):
+        made = store.put(topic, {0: 1}, holders)
+        known = (replace(made, holders=frozenset(reported)),)
+        offsets(store.append(topic, {}, batch=batch, query="unreported", objects=known, acks=1))
+
+
+def watch(store, broker_ids, seconds: float = 0.0) -> dict[int, Reading]:
+    stores = store.cluster.brokers.stores
+    made = {each: Reading(store.cluster.brokers.store(each), seconds) for each in broker_ids}
+    stores.update(made)
+    return made
+
+
+def test_many_copies_are_looked_for_a_few_at_a_time_however_long_all_of_them_take(orders) -> None:
+    # Whole objects are read. All at once they would need much memory, and together more than the time of one.
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 6, {leader, *others}, {leader})
+    orders.away(leader)
+    orders.config = replace(FAST, replica_lag_time_max_ms=1000, num_replica_fetchers=2)
+    orders.reopen()
+    watched = watch(orders, others, 0.2)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
+    assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert described(orders).log_end_offset == 6 and orders.high_watermarks("orders") == [6, 0]
+    assert [each.most for each in watched.values()] == [2, 2]
+
+
+def test_copies_of_rows_that_are_cut_anyway_are_not_looked_for(orders) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 12, {leader}, {leader})
+    orders.away(leader)
+    watched = watch(orders, others)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
+    assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert described(orders).log_end_offset == 0
+    assert [each.count for each in watched.values()] == [orders.config.num_replica_fetchers] * 2
+
+
+def test_copies_are_not_looked_for_each_time_while_nothing_may_be_cut(orders) -> None:
+    orders.create("strict", config={"min.insync.replicas": "3"})
+    leader = orders.controller.describe_topic("strict").partitions[0].leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 1, {leader}, {leader}, "strict")
+    orders.away(leader)
+    watched = watch(orders, others)
+    ledger = orders.cluster.topic_ledger(orders.cluster.lookup("strict").ledger_id)
+    assert not LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert [each.count for each in watched.values()] == [0, 0]
+
+
+def test_a_process_that_fenced_a_broker_before_fences_it_again_and_looks_for_copies(orders, caplog) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    slept = BrokerAdmin(orders.cluster)
+    slept.fence(leader)
+    # Another process takes the broker back. It leads, and its rows are the newest.
+    orders.reopen()
+    BrokerAdmin(orders.cluster).unfence(leader)
+    offsets(orders.append("orders", {0: 1}, batch=0, query="other"))
+    CatchUp.of(orders.cluster).readmit(orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id))
+    assert set(described(orders).isr) == {0, 1, 2}
+    append_unreported(orders, 1, {leader, *others}, {leader})
+    orders.away(leader)
+    slept.fence(leader)
+    orders.reopen()
+    assert set(described(orders).isr) == others
+    assert described(orders).log_end_offset == 2 and told_cuts(caplog) == []
+
+
+@pytest.fixture
+def five(tmp_path, orders):
+    """Of five roots two may be lost; each partition has three replicas."""
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    store = type(orders)(path, FAST)
+    store.create("orders")
+    return store
+
+
+def by_look(store, gone: int, target: int) -> None:
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    CatchUp.of(store.cluster).find_copies(ledger, {gone})
+
+
+def by_readmission(store, gone: int, target: int) -> None:
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    assert not CatchUp.of(store.cluster).readmit(ledger)
+
+
+@pytest.mark.parametrize("record", [by_look, by_readmission])
+def test_a_copy_counts_not_if_its_root_is_rebuilt_before_it_is_reported(five, record, monkeypatch) -> None:
+    gone, target, other = described(five).isr
+    append_unreported(five, 1, {gone, target}, {gone})
+    ledger = five.cluster.topic_ledger(five.cluster.lookup("orders").ledger_id)
+    if record is by_readmission:
+        ledger.append(lambda _: encode_command(IsrChange(None, target, False, 0)), timeout_ms=30_000)
+    decide = CatchUp._record
+
+    def slow(self, *given):
+        """Sleep before the copy is reported, while its root is lost and rebuilt without the only known copy."""
+        monkeypatch.setattr(CatchUp, "_record", decide)
+        lose(five, target)
+        opened = Cluster.open(str(five.path), config=FAST)
+        opened.brokers.stores[gone] = away = FaultyStore(opened.brokers.store(gone))
+        away.is_down = True
+        report = StoreRepair(opened).run()
+        assert report.roots[target].journal_records and not report.roots[target].is_repaired
+        return decide(self, *given)
+
+    monkeypatch.setattr(CatchUp, "_record", slow)
+    record(five, gone, target)
+    five.reopen()
+    ledger = five.cluster.topic_ledger(ledger.ledger_id)
+    ledger.refresh()
+    (lacked,) = ledger.ask(lambda state: state.under_replicated(include_out_of_sync=True))
+    assert (lacked.object.holders, set(lacked.missing)) == ({gone}, {target, other})
+    assert lacked.object.id.name not in five.held_by("orders", target)
+
+
+def test_an_election_waits_for_metadata_roots_as_every_decision_does(orders, faults, monkeypatch) -> None:
+    leader = described(orders).leader
+    others = {0, 1, 2} - {leader}
+    append_unreported(orders, 1, {leader, *others}, {leader})
+    orders.away(leader)
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, quorum_timeout_ms=100))
+    with faults(orders, FAST) as broken:
+        ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
+        ledger.refresh()
+        refresh = ledger.refresh
+
+        def hang():
+            """The first read finds too few roots. Then they are back."""
+            monkeypatch.setattr(ledger, "refresh", refresh)
+            for each in others:
+                broken.stores[each].hung.clear()
+            try:
+                return refresh()
+            finally:
+                for each in others:
+                    broken.stores[each].hung.set()
+
+        monkeypatch.setattr(ledger, "refresh", hang)
+        assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert described(orders).log_end_offset == 1
