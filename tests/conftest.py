@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import sys
+import time
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -47,6 +52,37 @@ def pytest_configure(config: pytest.Config) -> None:
     is_fast_set = all((config.invocation_params.dir / each).is_relative_to(UNIT) for each in config.args)
     if is_fast_set and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+_FOLDER_NUMBERS = itertools.count()
+_LEFT_FOLDERS: deque[tuple[float, Path]] = deque()
+_LEFT_SECONDS_MIN = 60.0
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[_HAS_FAILED] = True
+    return report
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose name no other test of this process gets, and which stays for a minute after its test.
+
+    pytest's own is deleted as soon as its test has passed, and its name is given again, to the next parameters of the
+    same test for example. Threads of the former test still run then: what they write must not reach the latter, and
+    what they say of a store that vanished must not come into its log. A failed test's folder stays.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.mktemp(f"{name}-{next(_FOLDER_NUMBERS)}", numbered=False)
+    yield path
+    if _HAS_FAILED not in request.node.stash:
+        _LEFT_FOLDERS.append((time.monotonic(), path))
+    while _LEFT_FOLDERS and _LEFT_FOLDERS[0][0] < time.monotonic() - _LEFT_SECONDS_MIN:
+        shutil.rmtree(_LEFT_FOLDERS.popleft()[1], ignore_errors=True)
 
 
 WHOLE_SYSTEM = "tests/simulation/test_whole_system.py::"
