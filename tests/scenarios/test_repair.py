@@ -78,7 +78,7 @@ def test_after_a_repair_each_other_root_can_be_away(store, gone: int) -> None:
 
 def test_rows_that_only_the_lost_root_held_hold_nothing_back(store, caplog) -> None:
     # acks=1, and the leader's disk dies before a follower has the rows: nobody has read them.
-    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_budget_ms=0)
+    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000, replica_catchup_budget_ms=0)
     store.reopen()
     store.create("orders", 2)
     fill(store, 0, 2)
@@ -325,7 +325,7 @@ def test_writers_go_on_while_a_root_is_rebuilt(store) -> None:
 def test_a_root_without_journals_gets_its_objects(tmp_path: Path, store) -> None:
     path = tmp_path / "four"
     init_cluster(str(path), 4, fsync=False)
-    four = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
+    four = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000))
     four.controller.create_topic("orders", 2, 4, start_index=0)
     for batch in range(3):
         assert is_applied(four.append("orders", {0: 1, 1: 1}, batch=batch, holders={0, 1, 2, 3}))
