@@ -80,7 +80,7 @@ def test_a_coordinator_that_runs_takes_it_out(killed):
     coordinator = subprocess.Popen(loop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     groups = GroupCoordinator(killed.cluster)
     try:
-        for _ in range(60):
+        for _ in range(240):
             if groups.group("g").phase is GroupPhase.EMPTY:
                 break
             time.sleep(0.5)
