@@ -78,7 +78,7 @@ def test_after_a_repair_each_other_root_can_be_away(store, gone: int) -> None:
 
 def test_rows_that_only_the_lost_root_held_hold_nothing_back(store, caplog) -> None:
     # acks=1, and the leader's disk dies before a follower has the rows: nobody has read them.
-    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000, replica_catchup_budget_ms=0)
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
     store.reopen()
     store.create("orders", 2)
     fill(store, 0, 2)
