@@ -36,7 +36,7 @@ probe.RACE_NAMES = 1
 # Tests count gets: none is sent twice because this machine is busy. tests/unit/read/test_hedge.py sets what it needs.
 fetcher.HEDGE_UNKNOWN_MS = fetcher.HEDGE_MIN_MS = 600_000
 # Only a root that hangs does not answer a planner in time, not one that a busy machine keeps waiting.
-catch_up._ROOT_TIMEOUT_MS = 5_000
+catch_up.PLANNER_ROOT_TIMEOUT_MS = 5_000
 # No test depends on how fast this machine is.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

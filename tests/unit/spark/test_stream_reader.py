@@ -8,7 +8,9 @@ import pytest
 from pyspark import cloudpickle
 
 from spark_replog.errors import InvalidConfigError
+from spark_replog.logs import Once
 from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.spark.source import topics
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.at_rest import wait_at_rest
 from tests.unit.spark.support import loses
@@ -126,7 +128,8 @@ def test_new_partitions_and_topics_are_read_from_their_beginning(source, start_q
     assert query.position("t-1") == {"0": 3, "1": 0, "2": 2}
 
 
-def test_assigned_partitions_are_a_fixed_set(source, start_query, caplog):
+def test_assigned_partitions_are_a_fixed_set(source, start_query, caplog, monkeypatch):
+    monkeypatch.setattr(topics, "REPORTED_ABSENT", Once())  # it knows topics by their names only
     source.topic("t", 2)
     source.write("t", {0: 1, 1: 1})
     query = start_query(assign='{"t":[1,7]}', startingOffsets="earliest")
