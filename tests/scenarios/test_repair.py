@@ -26,6 +26,7 @@ from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.paths import data_key, journal_folder, out_key
+from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 
@@ -373,6 +374,7 @@ def test_a_new_root_is_made_only_after_a_yes_as_its_mount_may_only_be_missing(st
     store.away(1)
     if is_there:
         (store.path / "broker-1").mkdir()
+    wait_at_rest(store.cluster.brokers)
     before = sorted(store.path.rglob("*"))
     assert run(["-s", str(store.path), "-f", "json", "store", "repair", "--dry-run"]) == 0
     items = json.loads(capsys.readouterr().out)["items"]

@@ -15,6 +15,7 @@ from spark_replog.ledger.snapshot_files import decode_marker
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import journal_folder, marker_folder
+from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, lose, read_all, repair
 
 
@@ -24,6 +25,7 @@ def test_a_damaged_journal_is_written_anew(store, is_named) -> None:
     store.create("orders", 2)
     fill(store, 0, 3)
     folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    wait_at_rest(store.cluster.brokers)
     records = sorted(folder.iterdir())
     record = records[1 if is_named else -1]
     (folder / f"{len(records):020d}").write_bytes(record.read_bytes())  # so that it is no torn end
@@ -63,6 +65,7 @@ def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
     fill(store, 0, 6)
     handle = store.cluster.lookup("orders")
     folder = store.path / "broker-1" / journal_folder(handle.ledger_id)
+    wait_at_rest(store.cluster.brokers)
     length = len(list(folder.iterdir()))
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
@@ -70,6 +73,7 @@ def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
     assert others == list(range(first + 1, first + len(positions)))
     assert first < length < positions[-1]
     fill(store, 6, 3)  # the same process, which never saw the root go
+    wait_at_rest(store.cluster.brokers)
     positions = sorted(int(path.name) for path in folder.iterdir())
     assert positions == list(range(first, first + len(positions)))
     store.away(0)
