@@ -107,7 +107,7 @@ def read_in_an_outage(spark, path, topic, checkpoint, away):
     query = frame.writeStream.foreachBatch(put).option("checkpointLocation", checkpoint).trigger(availableNow=True)
     error = ""
     try:
-        query.start().awaitTermination(100)
+        query.start().awaitTermination(280)
     except Exception as failure:
         error = str(failure)
     return {"rows": sorted(rows), "error": error}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import sys
+import time
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from spark_replog.commit import catch_up
 from spark_replog.read import fetcher
 from spark_replog.storage import io_pool, probe
 
@@ -29,6 +35,8 @@ io_pool.THREAD_IDLE_SECONDS_MAX = 0.5
 probe.RACE_NAMES = 1
 # Tests count gets: none is sent twice because this machine is busy. tests/unit/read/test_hedge.py sets what it needs.
 fetcher.HEDGE_UNKNOWN_MS = fetcher.HEDGE_MIN_MS = 600_000
+# Only a root that hangs does not answer a planner in time, not one that a busy machine keeps waiting.
+catch_up.PLANNER_ROOT_TIMEOUT_MS = 5_000
 # No test depends on how fast this machine is.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -47,6 +55,37 @@ def pytest_configure(config: pytest.Config) -> None:
     is_fast_set = all((config.invocation_params.dir / each).is_relative_to(UNIT) for each in config.args)
     if is_fast_set and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+_FOLDER_NUMBERS = itertools.count()
+_LEFT_FOLDERS: deque[tuple[float, Path]] = deque()
+_LEFT_SECONDS_MIN = 60.0
+_HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[_HAS_FAILED] = True
+    return report
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose name no other test of this process gets, and which stays for a minute after its test.
+
+    pytest's own is deleted as soon as its test has passed, and its name is given again, to the next parameters of the
+    same test for example. Threads of the former test still run then: what they write must not reach the latter, and
+    what they say of a store that vanished must not come into its log. A failed test's folder stays.
+    """
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.mktemp(f"{name}-{next(_FOLDER_NUMBERS)}", numbered=False)
+    yield path
+    if _HAS_FAILED not in request.node.stash:
+        _LEFT_FOLDERS.append((time.monotonic(), path))
+    while _LEFT_FOLDERS and _LEFT_FOLDERS[0][0] < time.monotonic() - _LEFT_SECONDS_MIN:
+        shutil.rmtree(_LEFT_FOLDERS.popleft()[1], ignore_errors=True)
 
 
 WHOLE_SYSTEM = "tests/simulation/test_whole_system.py::"

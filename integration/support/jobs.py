@@ -124,7 +124,7 @@ def copy_stream(spark, path, source, sink, checkpoint, available_now=True, **mor
     """Copy one topic into another until nothing is left; return the rows of each micro-batch."""
     query = start_copy(spark, path, source, sink, checkpoint, available_now, **more)
     if available_now:
-        query.awaitTermination(100)
+        query.awaitTermination(280)
     else:
         query.processAllAvailable()
     query.stop()
@@ -244,7 +244,7 @@ def foreach_batch(spark, path, source, sink, checkpoint, options):
         spark.readStream.format("replog").option("subscribe", source).option("startingOffsets", "earliest").load(path)
     )
     query = frame.writeStream.foreachBatch(put).option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    query.start().awaitTermination(100)
+    query.start().awaitTermination(280)
 
 
 def sql(spark, statements):

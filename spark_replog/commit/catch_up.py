@@ -437,7 +437,7 @@ def _log_failure(job: CopyJob, target: BrokerId, error: Exception | None) -> Non
 
 PLANNED_COPIES_MAX = 256
 """Bounds the plan that every task of a micro-batch carries: about 300 bytes per object."""
-_ROOT_TIMEOUT_MS = 200
+PLANNER_ROOT_TIMEOUT_MS = 200
 
 _seen: dict[tuple[str, BrokerId], tuple[int, bool]] = {}
 """(cluster id, broker out of sync) -> when the planner last asked its root, and whether it answered."""
@@ -496,7 +496,7 @@ def _is_back(cluster: Cluster, broker_id: BrokerId, config: CoordinatorConfig) -
     now_ms = cluster.clock.monotonic_ms()
     found = _seen.get(key)
     if found is None or now_ms - found[0] >= config.replica_rejoin_wait_ms:
-        found = _seen[key] = (now_ms, is_root_there(cluster.brokers, broker_id, _ROOT_TIMEOUT_MS))
+        found = _seen[key] = (now_ms, is_root_there(cluster.brokers, broker_id, PLANNER_ROOT_TIMEOUT_MS))
     return found[1]
 
 

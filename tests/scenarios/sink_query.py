@@ -18,8 +18,8 @@ from spark_replog.spark.source.batch_reader import BatchReader
 from spark_replog.storage.io_pool import IoPool
 
 OPTIONS = {
-    "kafka.acks": "1", "replica.grace.ms": "50", "request.timeout.ms": "2000", "delivery.timeout.ms": "4000",
-    "retry.backoff.ms": "5", "replica.lag.time.max.ms": "500", "replica.rejoin.wait.ms": "0",
+    "kafka.acks": "1", "replica.grace.ms": "50", "request.timeout.ms": "8000", "delivery.timeout.ms": "16000",
+    "retry.backoff.ms": "5", "replica.lag.time.max.ms": "3000", "replica.rejoin.wait.ms": "0",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from spark_replog.errors import AuthorizationError, ErrorCode, RetriableError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.quotas import QuotaEntity
+from tests.at_rest import wait_at_rest
 from tests.manual_clock import ManualClock
 
 ADMIN, WRITER = "User:admin", "User:test"
@@ -90,8 +91,10 @@ def test_a_look_for_new_topics_finds_new_acls_too_and_costs_one_get_a_root(runni
     assert readable() == ["t"]
     pass_second(running)
     ledger = running.cluster.cluster_ledger
+    wait_at_rest(running.cluster.brokers)
     before = ledger.stats.gets
     assert readable() == ["t"]
+    wait_at_rest(running.cluster.brokers)
     assert ledger.stats.gets == before + len(running.cluster.brokers.metadata_broker_ids)
     denied = AclOperation.WRITE if side == "sink" else AclOperation.DESCRIBE
     AclAdmin(running.other, ADMIN).add([replace(DENY_WRITER, operation=denied)])
@@ -150,6 +153,7 @@ def test_a_shorter_metadata_max_age_is_kept(running):
 
 def test_looking_for_changes_costs_one_get_a_root_and_second(running):
     ledger = running.cluster.cluster_ledger
+    wait_at_rest(running.cluster.brokers)
     before = ledger.stats.gets
     for number in range(20):
         write(running, number, rows=1)
@@ -159,4 +163,5 @@ def test_looking_for_changes_costs_one_get_a_root_and_second(running):
     for number in range(20, 30):
         write(running, number, rows=1)
         make_write_plan(running.cluster, ["t"], WRITER)
+    wait_at_rest(running.cluster.brokers)
     assert ledger.stats.gets == before + len(running.cluster.brokers.metadata_broker_ids)

@@ -254,7 +254,7 @@ def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch, er
 def test_a_replica_joins_at_the_log_end_and_not_before(store) -> None:
     # testIsrExpansion, FollowerDoesNotJoinISRUntilCaughtUpToLeaderEpoch: Kafka asks for the high watermark and the
     # start of the leader's epoch; here a replica needs every object, which is at least both.
-    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_bytes=1)
+    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000, replica_catchup_bytes=1)
     store.reopen()
     store.create("orders")
     store.away(2)

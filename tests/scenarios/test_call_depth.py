@@ -35,6 +35,7 @@ from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import snapshot_folder
 from spark_replog.storage.retrying_store import RetryingStore
+from tests.at_rest import wait_at_rest
 from tests.unit.spark.test_sink import Task
 
 QUIET_SECONDS = 0.1
@@ -291,8 +292,10 @@ def test_a_plan_after_each_append_of_another_process_is_two_rounds(path, rounds,
                 break
     assert found[-1] == (2, 2 * 3), found
     plan(cluster, side)
+    wait_at_rest(cluster.brokers)
     before = gets.gets
     plan(cluster, side)
+    wait_at_rest(cluster.brokers)
     assert gets.gets - before == 3
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from spark_replog.admin.controller import Controller
+from spark_replog.cluster import cluster
 from spark_replog.log.model import Outcome
 from spark_replog.storage.brokers import BrokerSet
+from tests.at_rest import wait_at_rest
 
 KIT = Path(__file__).with_name("conftest.py")
 WRITER = """
@@ -156,21 +158,27 @@ class CountingStore:
 
 @pytest.fixture
 def counted(store, monkeypatch: pytest.MonkeyPatch):
-    """Reopen the store so that every root counts its calls; returns take(): calls per root since."""
-    opened = BrokerSet.store
+    """Reopen the store so that every root counts its calls; returns take(): calls per root since.
+
+    A view is as good as new for an hour: the cluster's ledger is not read by the clock.
+    """
+    opened, cluster_id = BrokerSet.store, store.cluster.brokers.cluster_id
     counters: dict[int, CountingStore] = {}
 
     def counting(self: BrokerSet, broker_id: int) -> CountingStore:
+        if self.cluster_id != cluster_id:  # threads of other tests' stores may still run
+            return opened(self, broker_id)  # type: ignore[return-value]
         if broker_id not in counters:
             counters[broker_id] = CountingStore(opened(self, broker_id))
         return counters[broker_id]
 
     store.create("orders", 4)
     monkeypatch.setattr(BrokerSet, "store", counting)
+    monkeypatch.setattr(cluster, "ACCESS_AGE_MS", 3_600_000)
     store.reopen()
 
     def take() -> list[list[tuple[str, str]]]:
-        time.sleep(0.05)  # a majority answers the caller; the last root's call may still run
+        wait_at_rest(store.cluster.brokers)
         calls = [each.calls[:] for _, each in sorted(counters.items())]
         for each in counters.values():
             each.calls.clear()

@@ -16,6 +16,7 @@ from spark_replog.ledger.record import RecordKind, decode_record, encode_record,
 from spark_replog.maintenance import journal_scrub
 from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
 from spark_replog.storage.paths import journal_folder, out_key
+from tests.at_rest import wait_at_rest
 from tests.scenarios.committing import SMALL
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import fill, lose, repair
@@ -27,7 +28,8 @@ def verify(store: LocalStore) -> JournalReport:
 
 
 def journal(store: LocalStore, broker_id: int) -> list[Path]:
-    """The records of the topic's journal on a root."""
+    """The records of the topic's journal on a root, once no create is under way."""
+    wait_at_rest(store.cluster.brokers)
     folder = store.path / f"broker-{broker_id}" / journal_folder(store.cluster.lookup("orders").ledger_id)
     return sorted(folder.iterdir())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -57,7 +58,13 @@ def killed(store):
 def test_its_group_is_reset_and_deleted_after_its_session(killed, monkeypatch):
     time.sleep(SESSION_MS / 1000.0)
     slept_ms, sleep_ms = [], SystemClock.sleep_ms
-    monkeypatch.setattr(SystemClock, "sleep_ms", lambda clock, ms: (slept_ms.append(ms), sleep_ms(clock, ms)))
+
+    def note_and_sleep(clock, ms):
+        if threading.current_thread() is threading.main_thread():  # threads of other tests' stores may still sleep
+            slept_ms.append(ms)
+        sleep_ms(clock, ms)
+
+    monkeypatch.setattr(SystemClock, "sleep_ms", note_and_sleep)
     assert (
         run(["-s", killed.path, "group", "reset-offsets", "g", "--topic", "orders", "--to-earliest", "--execute"]) == 0
     )
@@ -73,7 +80,7 @@ def test_a_coordinator_that_runs_takes_it_out(killed):
     coordinator = subprocess.Popen(loop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     groups = GroupCoordinator(killed.cluster)
     try:
-        for _ in range(60):
+        for _ in range(240):
             if groups.group("g").phase is GroupPhase.EMPTY:
                 break
             time.sleep(0.5)

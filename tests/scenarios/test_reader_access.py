@@ -15,6 +15,7 @@ from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permissi
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.quotas import FetchQuota, QuotaEntity, QuotaScope
 from spark_replog.read.fetcher import forget_rates, throttle
+from tests.at_rest import wait_at_rest
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.case("server-8-2-fetch-group-commit-fetch")
@@ -67,6 +68,7 @@ def test_a_look_refreshes_every_ledger_once_and_all_at_the_same_time(store):
         store.create(name)
     ledgers = [store.cluster.topic_ledger(store.cluster.lookup(name).ledger_id) for name in names]
     topics.view_topics(store.cluster, options.Subscription(topics=names))
+    wait_at_rest(store.cluster.brokers)
     before = [ledger.stats.gets for ledger in ledgers]
     meeting = threading.Barrier(len(names), timeout=60)
     for ledger in ledgers:
@@ -80,6 +82,7 @@ def test_a_look_refreshes_every_ledger_once_and_all_at_the_same_time(store):
     view = topics.view_topics(store.cluster, options.Subscription(topics=names))
     assert sorted(view.handles) == list(names)
     roots = len(store.cluster.brokers.metadata_broker_ids)
+    wait_at_rest(store.cluster.brokers)
     assert [ledger.stats.gets - count for ledger, count in zip(ledgers, before, strict=True)] == [roots] * 3
 
 

@@ -27,6 +27,7 @@ from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.paths import data_key, journal_folder, out_key
 from spark_replog.testing.faulty_store import FaultyStore
+from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 
@@ -79,7 +80,7 @@ def test_after_a_repair_each_other_root_can_be_away(store, gone: int) -> None:
 
 def test_rows_that_only_the_lost_root_held_hold_nothing_back(store, caplog) -> None:
     # acks=1, and the leader's disk dies before a follower has the rows: nobody has read them.
-    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_budget_ms=0)
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
     store.reopen()
     store.create("orders", 2)
     fill(store, 0, 2)
@@ -326,7 +327,7 @@ def test_writers_go_on_while_a_root_is_rebuilt(store) -> None:
 def test_a_root_without_journals_gets_its_objects(tmp_path: Path, store) -> None:
     path = tmp_path / "four"
     init_cluster(str(path), 4, fsync=False)
-    four = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
+    four = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000))
     four.controller.create_topic("orders", 2, 4, start_index=0)
     for batch in range(3):
         assert is_applied(four.append("orders", {0: 1, 1: 1}, batch=batch, holders={0, 1, 2, 3}))
@@ -374,6 +375,7 @@ def test_a_new_root_is_made_only_after_a_yes_as_its_mount_may_only_be_missing(st
     store.away(1)
     if is_there:
         (store.path / "broker-1").mkdir()
+    wait_at_rest(store.cluster.brokers)
     before = sorted(store.path.rglob("*"))
     assert run(["-s", str(store.path), "-f", "json", "store", "repair", "--dry-run"]) == 0
     items = json.loads(capsys.readouterr().out)["items"]

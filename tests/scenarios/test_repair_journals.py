@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from spark_replog.ledger.snapshot_files import decode_marker
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import journal_folder, marker_folder
+from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, lose, read_all, repair
 
 
@@ -23,6 +25,7 @@ def test_a_damaged_journal_is_written_anew(store, is_named) -> None:
     store.create("orders", 2)
     fill(store, 0, 3)
     folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    wait_at_rest(store.cluster.brokers)
     records = sorted(folder.iterdir())
     record = records[1 if is_named else -1]
     (folder / f"{len(records):020d}").write_bytes(record.read_bytes())  # so that it is no torn end
@@ -62,6 +65,7 @@ def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
     fill(store, 0, 6)
     handle = store.cluster.lookup("orders")
     folder = store.path / "broker-1" / journal_folder(handle.ledger_id)
+    wait_at_rest(store.cluster.brokers)
     length = len(list(folder.iterdir()))
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
@@ -69,6 +73,7 @@ def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
     assert others == list(range(first + 1, first + len(positions)))
     assert first < length < positions[-1]
     fill(store, 6, 3)  # the same process, which never saw the root go
+    wait_at_rest(store.cluster.brokers)
     positions = sorted(int(path.name) for path in folder.iterdir())
     assert positions == list(range(first, first + len(positions)))
     store.away(0)
@@ -101,7 +106,7 @@ class GatedStore:
     def create(self, key, data, *, make_parent: bool = False):
         if "/journal/" in key:
             self.waiting.set()
-            assert self.gate.wait(20)
+            assert self.gate.wait(60)
         return self.store.create(key, data, make_parent=make_parent)
 
 
@@ -124,18 +129,17 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
         target=lambda: answers.append(slow.append("orders", {}, batch=0, objects=objects, query="slow"))
     )
     claiming.start()
-    assert all(each.waiting.wait(10) for each in gated.values())
-    deadline = 200
-    while len(list(folder.iterdir())) == before and deadline:
-        threading.Event().wait(0.01)
-        deadline -= 1
-    assert deadline, "the claim is on the root that goes"
+    assert all(each.waiting.wait(60) for each in gated.values())
+    ends_at = time.monotonic() + 60
+    while len(list(folder.iterdir())) == before:
+        assert time.monotonic() < ends_at, "the claim is on the root that goes"
+        time.sleep(0.001)
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
     fill(store, 3, entries_between)
     for each in gated.values():
         each.gate.set()
-    claiming.join(30)
+    claiming.join(60)
     assert not claiming.is_alive()
     response = answers[0]
     if response.error is not None:  # whatever it was told, its replay settles it

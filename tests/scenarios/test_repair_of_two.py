@@ -17,7 +17,7 @@ from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, 
 def test_one_of_two_roots_is_rebuilt_from_the_other(tmp_path: Path, store, gone: int) -> None:
     path = tmp_path / "two"
     init_cluster(str(path), 2, fsync=False)
-    two = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
+    two = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000))
     two.controller.create_topic("orders", 2, 2, start_index=0)
     fill(two, 0, 3, holders={0, 1})
     lose(two, gone)
@@ -40,7 +40,7 @@ def test_one_of_two_roots_is_rebuilt_from_the_other(tmp_path: Path, store, gone:
 def test_a_process_that_knew_one_of_two_roots_goes_on(tmp_path: Path, store) -> None:
     path = tmp_path / "two"
     init_cluster(str(path), 2, fsync=False)
-    two = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500))
+    two = type(store)(path, CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000))
     two.controller.create_topic("orders", 2, 2, start_index=0)
     fill(two, 0, 4, holders={0, 1})
     lose(two, 1)
@@ -57,7 +57,7 @@ def test_a_process_that_knew_one_of_two_roots_goes_on(tmp_path: Path, store) -> 
 def two(tmp_path: Path, store):
     path = tmp_path / "two"
     init_cluster(str(path), 2, fsync=False)
-    config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500, replica_catchup_budget_ms=0)
+    config = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000, replica_catchup_budget_ms=0)
     return type(store)(path, config)
 
 

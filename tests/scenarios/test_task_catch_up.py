@@ -26,7 +26,7 @@ from spark_replog.testing.counting_store import CountingStore
 from tests.manual_clock import ManualClock
 
 # Long: only tasks bring the replica up to date, not the commit itself.
-SLOW_COMMITS = CoordinatorConfig(replica_rejoin_wait_ms=3_600_000, replica_lag_time_max_ms=500)
+SLOW_COMMITS = CoordinatorConfig(replica_rejoin_wait_ms=3_600_000, replica_lag_time_max_ms=3_000)
 
 
 @pytest.fixture

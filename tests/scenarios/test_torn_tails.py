@@ -10,12 +10,14 @@ from spark_replog.cli.main import run
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import CorruptDataError
 from spark_replog.storage.paths import journal_folder
+from tests.at_rest import wait_at_rest
 from tests.scenarios.conftest import FAST, LocalStore
 from tests.scenarios.repairing import fill, read_all, repair
 
 
 def tear(store, broker_id, count, size):
     """Truncate the last records of the topic's journal, as files without fsync are found after a power cut."""
+    wait_at_rest(store.cluster.brokers)
     folder = store.path / f"broker-{broker_id}" / journal_folder(store.cluster.lookup("orders").ledger_id)
     records = sorted(path for path in folder.iterdir() if path.name.isdecimal())
     for path in records[-count:]:

@@ -51,7 +51,7 @@ class Coordinator(kit.LocalStore):
 
     def __init__(self, path: Path, clock: ShiftedClock) -> None:
         self.clock = clock
-        super().__init__(path, CoordinatorConfig(replica_lag_time_max_ms=500))
+        super().__init__(path, CoordinatorConfig(replica_lag_time_max_ms=3_000))
 
     def reopen(self) -> None:
         self.cluster = Cluster.open(str(self.path), config=self.config, clock=self.clock)

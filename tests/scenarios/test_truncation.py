@@ -33,7 +33,7 @@ from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.write.task_writer import TaskWriter
 from tests.scenarios.repairing import lose, repair, told_cuts
 
-FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=500)
+FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000)
 
 
 @pytest.fixture

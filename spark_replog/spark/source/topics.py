@@ -27,7 +27,7 @@ from spark_replog.spark.source.positions import OffsetsForTimes
 from spark_replog.spark.source.sizing import OffsetRange, coalesce, split_ranges
 
 _LOG = logging.getLogger(__name__)
-_reported_absent = Once()
+REPORTED_ABSENT = Once()
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def view_topics(
             if wanted is None or partition in wanted:
                 bounds[TopicPartition(name, partition)] = limits
         absent = [partition for partition in wanted or () if partition >= len(found)]
-        if absent and _reported_absent.is_first((name, *absent)):
+        if absent and REPORTED_ABSENT.is_first((name, *absent)):
             text = "assign names partitions %s of topic '%s', which has %d partitions: they are left out"
             _LOG.warning(text, absent, name, len(found))
     if subscription.pattern is not None:  # deleted since, so they no longer match

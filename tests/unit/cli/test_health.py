@@ -8,6 +8,8 @@ from collections import namedtuple
 import pytest
 
 from spark_replog import Producer
+from spark_replog.storage.brokers import BrokerSet
+from tests.at_rest import wait_at_rest
 
 Usage = namedtuple("Usage", "total used free")
 COMMANDS = [("store", "info"), ("topic", "describe", "orders"), ("doctor",), ("status",)]
@@ -95,6 +97,7 @@ def test_a_root_that_is_away_is_a_warning_while_the_others_serve(store, replog):
 
 
 def tree(path):
+    wait_at_rest(BrokerSet.open(str(path)))  # of what the fixture wrote, the last root's creates may be under way
     return {str(each): (each.stat().st_mtime_ns, each.stat().st_size) for each in [path, *path.rglob("*")]}
 
 

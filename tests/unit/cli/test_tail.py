@@ -82,7 +82,7 @@ def test_it_follows_and_ends_clean_on_ctrl_c(store):
         store.write("payments", rows(1), partition=0)
         assert "payments-0 12" in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
         assert process.stdout.read() == "" and process.stderr.read() == "replog: stopped\n"
 
 
@@ -93,7 +93,7 @@ def test_it_ends_when_its_reader_is_gone(store):
         process.stdout.readline()
         process.stdout.close()
         store.write("orders", rows(1), partition=0)
-        assert process.wait(30) == 141
+        assert process.wait(120) == 141
         assert process.stderr.read() == ""
 
 

@@ -22,6 +22,7 @@ from spark_replog.ids import new_id
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.write.task_writer import TaskWriter
+from tests.at_rest import wait_at_rest
 
 TIME = pa.timestamp("us", tz="UTC")
 
@@ -83,10 +84,11 @@ class Store:
         return self.counted
 
     def calls(self) -> dict[str, int]:
-        """Storage calls over all roots since ``count_calls`` or the last ``forget_calls``.
+        """Storage calls over all roots since ``count_calls`` or the last ``forget_calls``, once they are over.
 
         Without those of snapshots, which are written in the background.
         """
+        wait_at_rest(self.cluster.brokers)
         total: Counter[str] = Counter()
         for counted in self.counted.values():
             calls = list(counted.calls)
@@ -94,6 +96,7 @@ class Store:
         return dict(total)
 
     def forget_calls(self) -> None:
+        wait_at_rest(self.cluster.brokers)
         for counted in self.counted.values():
             counted.reset()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 
 import pytest
 
@@ -25,12 +25,10 @@ def committed(store, group="g"):
 
 
 def wait_for(condition):
-    done = threading.Event()
-    for _ in range(500):
-        if condition():
-            return True
-        done.wait(0.01)
-    return False
+    ends_at = time.monotonic() + 60
+    while not (found := condition()) and time.monotonic() < ends_at:
+        time.sleep(0.01)
+    return found
 
 
 def test_a_position_is_shown_as_the_groups_offsets(filled):

@@ -478,7 +478,7 @@ def test_read_only_process_answers_its_floor_and_says_so(make_store, caplog):
 
 def test_given_floor_is_waited_for(make_store, caplog):
     store = make_store(3)
-    writer, reader = store.process(), store.process()
+    writer, reader = store.process(), store.process(replace(FAST, tail_retry_ms=60_000))
     writer.append(b"a")
     timer = threading.Timer(0.05, lambda: writer.append(b"b"))
     timer.start()
@@ -486,7 +486,7 @@ def test_given_floor_is_waited_for(make_store, caplog):
     timer.join()
     assert len(state.commands) == 2
     with caplog.at_level(logging.WARNING):
-        reader.ledger.refresh(lambda state: len(state.commands) == 3)
+        store.process().ledger.refresh(lambda state: len(state.commands) == 3)
     assert "REPLOG_TAIL_UNDECIDED" in caplog.text
 
 

@@ -18,6 +18,7 @@ from spark_replog.logs import Once
 from spark_replog.spark.compat import COMMIT_WORKER
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.sink import sink
+from tests.at_rest import wait_at_rest
 
 SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
 
@@ -176,6 +177,7 @@ def test_of_two_attempts_of_a_task_only_the_one_that_spark_reports_counts(writes
 
 
 def test_a_batch_without_rows_puts_nothing_and_decides_nothing(writes):
+    wait_at_rest(writes.source.cluster.brokers)
     files = sorted(writes.source.path.rglob("*"))
     writer, messages = writes.tasks(0, [], [], topic="orders")
     assert [message.objects for message in messages] == [(), ()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,10 @@ from spark_replog import Consumer, ReplogListener
 from spark_replog.admin.controller import Controller
 from spark_replog.client.producer import Producer
 from spark_replog.client.store import Store
+from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
@@ -38,6 +41,8 @@ def kinds(table, *, but=("snapshots", "pages")):
 def writes(source, monkeypatch):
     # Once in five minutes, in the background: its listings would be in the count of one test or another.
     monkeypatch.setattr(Upkeep, "start", lambda upkeep, ledger: None)
+    # Nobody goes on without the last root, which a busy machine may ask 20 ms after the others.
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, grace_ms=20_000))
     source.topic("orders")
     return Writes(source, monkeypatch)
 
@@ -59,7 +64,8 @@ def test_a_micro_batch_is_a_copy_per_task_and_replica_and_one_create_per_metadat
     for batch in range(3):
         writes.run(batch, *[[b"warm"]] * task_count, topic="orders")
     shared.take()
-    writer, messages = writes.tasks(3, *[[b"a", b"b"]] * task_count, topic="orders")
+    patient = {"replica.grace.ms": "20000", "request.timeout.ms": "30000", "delivery.timeout.ms": "60000"}
+    writer, messages = writes.tasks(3, *[[b"a", b"b"]] * task_count, topic="orders", **patient)
     assert all(isinstance(each, WriteMessage) for each in messages)
     tasks = summed(each.calls for each in messages)
     planned = kinds(tasks)

@@ -23,11 +23,13 @@ from spark_replog.write.task_writer import TaskResult, TaskWriter
 
 QUICK = ProducerConfig(
     replica_grace_ms=30,
-    request_timeout_ms=200,
-    delivery_timeout_ms=400,
+    request_timeout_ms=5_000,
+    delivery_timeout_ms=10_000,
     retry_backoff_ms=1,
     retry_backoff_max_ms=5,
 )
+HASTY = replace(QUICK, request_timeout_ms=200, delivery_timeout_ms=400)
+"""For tests in which no put can succeed."""
 PATIENT = replace(QUICK, replica_grace_ms=20_000, request_timeout_ms=30_000, delivery_timeout_ms=60_000)
 """For tests that count puts: none is late or repeated on a busy machine."""
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

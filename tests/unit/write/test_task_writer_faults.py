@@ -21,7 +21,7 @@ from spark_replog.storage.paths import ROOT_FILE_KEY, data_key, ledger_folders
 from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
 from spark_replog.write import data_request
 from spark_replog.write.task_writer import TaskResult, TaskWriter
-from tests.unit.write.support import QUICK, Task, batch, written
+from tests.unit.write.support import HASTY, QUICK, Task, batch, written
 
 
 class TestFaults:
@@ -64,7 +64,7 @@ class TestFaults:
         assert "10 records for orders-0, orders-1 need 2 copies" in str(caught.value)
 
     def test_all_roots_down_until_the_delivery_timeout(self, make_task: Callable[..., Task]) -> None:
-        task = make_task(config=QUICK)
+        task = make_task(config=HASTY)
         for store in task.brokers.faulty.values():
             store.is_down = True
         with pytest.raises(RetriableError) as caught:
@@ -129,7 +129,7 @@ class TestFaults:
         assert all(key.rpartition("/")[2] in named for number in range(3) for key in task.brokers.data_keys(number))
 
     def test_acks_0_drops_and_says_so(self, make_task: Callable[..., Task], caplog: pytest.LogCaptureFixture) -> None:
-        task = make_task(config=replace(QUICK, acks=0))
+        task = make_task(config=replace(HASTY, acks=0))
         for store in task.brokers.faulty.values():
             store.is_down = True
         with caplog.at_level(logging.WARNING):
