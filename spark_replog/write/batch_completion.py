@@ -250,6 +250,17 @@ def too_few_copies(request: DataRequest, out: Mapping[BrokerId, ReplogError]) ->
     )
 
 
+def refused(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> ReplogError:
+    """Return REPLOG_STORE_REFUSED: so many roots go on refusing that the required copies are impossible."""
+    return ReplogError(
+        ErrorCode.REPLOG_STORE_REFUSED,
+        f"{request.row_count} records for {_partitions(request)} cannot get the copies that they need: too many roots "
+        f"refuse them. {_reasons(request, out)}Nothing was committed. Remove the cause on these roots, then send the "
+        "records again: waiting does not help.",
+        records=request.row_count,
+    )
+
+
 def leader_away(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> RetriableError:
     """Return LEADER_NOT_AVAILABLE: with acks=1 only the copy of the leader, or of a replica that may lead, counts."""
     return RetriableError(
