@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 
 import pytest
 
@@ -67,6 +68,35 @@ def test_the_loop_runs_on_while_a_send_waits_for_memory(orders, monkeypatch):
     assert asyncio.run(main()) == list(range(40))
     assert not threads[0], "the first send waits for the topic's metadata"
     assert True in threads and threads.count(False) > 1
+
+
+def test_outcomes_that_two_threads_tell_at_once_both_arrive(orders):
+    """A record that fails at once is told on the loop's thread, others on the sender's."""
+
+    class Interrupted(deque):
+        """After the first outcome was noted, another thread tells its own."""
+
+        def append(self, item):
+            super().append(item)
+            if meanwhile:
+                meanwhile.pop()()
+
+    meanwhile = []
+
+    async def main():
+        async with AsyncProducer(orders) as producer:
+            loop = asyncio.get_running_loop()
+            handles = [(await producer._append("orders", b"v"))[1] for _ in range(2)]
+            await producer.flush()
+            await asyncio.sleep(0)
+            first, second = futures = [loop.create_future() for _ in handles]
+            producer._decided = Interrupted()
+            meanwhile.append(lambda: producer._on_decided(loop, second, handles[1]))
+            producer._on_decided(loop, first, handles[0])
+            found = [where.offset for where in await asyncio.wait_for(asyncio.gather(*futures), 10)]
+            return found, (await producer.send_and_wait("orders", b"v")).offset
+
+    assert asyncio.run(main()) == ([0, 1], 2)
 
 
 def test_failures_come_by_the_future_or_at_once(orders):
