@@ -443,4 +443,6 @@ class ReplicaManager:
                 complete_reassignments(ledger, config.delivery_timeout_ms)
         except ReplogError as error:
             _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
+        except Exception:  # the append is decided, whatever fails here
+            _log.exception("catch-up of ledger %s failed and is left to a later commit", ledger.ledger_id)
         return is_back
