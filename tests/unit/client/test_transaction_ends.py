@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -63,6 +64,24 @@ def held_commit(producer, monkeypatch):
 
     monkeypatch.setattr(Appender, "append", append)
     return entered, go
+
+
+def test_a_commit_that_no_thread_can_be_started_for_may_be_repeated(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    first = producer.send("orders", b"1")
+
+    def without_a_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "IO_POOL", SimpleNamespace(post_to=without_a_thread))
+        with pytest.raises(RuntimeError):
+            producer.commit_transaction()
+    second = producer.send("orders", b"2")
+    producer.commit_transaction()
+    assert [first.result(0).offset, second.result(0).offset] == [0, 1]
 
 
 def test_nothing_is_sent_begun_or_ended_while_another_thread_commits(shop, monkeypatch):
