@@ -646,11 +646,13 @@ def _make_accumulator(
     )
 
 
-def _inline_room(cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int) -> int:
+def _inline_room(
+    cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int, in_flight_bytes: int
+) -> int:
     """Return how many bytes a ledger's next entry may carry: `inline.max.bytes`, or 0 where copies would be missing.
 
     An entry is on a majority of the metadata roots when it is decided. So these must be as many as acks=all requires,
-    and the rows' replicas must be among the metadata roots.
+    and the rows' replicas must be among the metadata roots. Bytes in flight may all come with that entry.
     """
     brokers = cluster.brokers
     roots = brokers.metadata_broker_ids
@@ -659,7 +661,7 @@ def _inline_room(cluster: Cluster, limit_bytes: int | None, destination: Destina
     is_enough = required_count <= len(roots) // 2 + 1
     if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
         return 0
-    return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes)
+    return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes - in_flight_bytes)
 
 
 def checked_partition(partition: object) -> int:
