@@ -234,6 +234,7 @@ def test_a_repeated_append_whose_isr_shrank_is_in_the_log_and_not_on_enough_repl
     [
         RetriableError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer; nothing was decided. Repeat it."),
         ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "too few roots take a write; nothing was decided."),
+        RuntimeError("can't start new thread"),
     ],
 )
 def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch, error) -> None:
