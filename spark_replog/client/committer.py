@@ -14,7 +14,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock, ExponentialBackoff
@@ -67,6 +67,7 @@ class StoredObject:
         places: dict[TopicPartition, Place] = {}
         counts: dict[Place, int] = {}
         batches = []
+        item = request.to_data_object()
         producer_ids = {batch.producer_id for batch in request.batches}
         for batch in request.batches:
             name = batch.topic_partition
@@ -74,9 +75,11 @@ class StoredObject:
             counts[place] = counts.get(place, 0) + batch.row_count
             if batch.base_sequence != NO_SEQUENCE:
                 batches.append(BatchSequence(*place, batch.producer_epoch, batch.base_sequence, batch.row_count))
+        # Partitions that were answered before are not appended with those in doubt.
+        sections = tuple(each for each in item.sections if (each.topic_id, each.partition) in counts)
         return cls(
             sequence=request.sequence,
-            data_object=request.to_data_object(),
+            data_object=item if len(sections) == len(item.sections) else replace(item, sections=sections),
             places=places,
             producer_id=producer_ids.pop() if len(producer_ids) == 1 else None,
             batches=tuple(batches),

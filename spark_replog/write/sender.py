@@ -268,6 +268,11 @@ class Sender:
         is_doubtful = self._completion.is_doubtful(request, result)
         is_in_time = request.delivery_count <= self._config.retries and now_ms < request.expires_ms
         if is_doubtful and is_in_time and not is_parked:
+            settled = self._completion.settle(request, result, self._now_ms)
+            if any(isinstance(result.responses[name].error, RetriableError) for name in settled):
+                self.wants_metadata = True
+            if self._keeps_order:
+                self._accumulator.unmute(settled)
             request.redeliver_ms = now_ms + int(self._backoff.pause_ms(request.delivery_count - 1))
             request.move_to(RequestState.IN_DOUBT)
             return
