@@ -147,8 +147,11 @@ class BatchCompletion:
         self._put_back(request, retried, now_ms)
 
     def _is_unknown(self, request: DataRequest, error: ReplogError | None) -> bool:
+        if error is None or isinstance(error, OutcomeUnknownError):
+            return error is not None
+        is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         was_doubtful = request.state is RequestState.REDELIVERED
-        return isinstance(error, OutcomeUnknownError) or (was_doubtful and isinstance(error, RetriableError))
+        return is_in_log or (was_doubtful and isinstance(error, RetriableError))
 
     def _can_retry(
         self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int, *, is_doubtful: bool = False

@@ -499,3 +499,23 @@ def test_a_partition_with_an_answer_of_its_own_is_not_sent_again_with_those_in_d
     assert [handle.result(10).offset for handle in handles] == [1, 1]
     assert lost[0].error is None
     assert [shop.values(partition=number) for number in range(2)] == [[b"0", b"more"], [b"1", b"more"]]
+
+
+def test_rows_in_the_log_that_lack_replicas_are_not_sent_again_with_others(shop, monkeypatch):
+    shop.topic(partitions=2)
+    after = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the rows are in the log. Repeat it.")
+    append, handles = Appender.append, []
+
+    def answer_short(self, ledger_id, asked, *deadline, is_atomic):
+        answer = append(self, ledger_id, asked, *deadline, is_atomic=is_atomic)
+        if len(handles) == 1:
+            handles.append(producer.send("orders", b"1", partition=1))  # would go with the retry
+            return Answer(dict.fromkeys(asked.row_counts, PartitionResponse(after)), after)
+        return answer
+
+    monkeypatch.setattr(Appender, "append", answer_short)
+    producer = shop.producer(linger__ms=100)
+    handles.append(producer.send("orders", b"0", partition=0))
+    assert handles[0].result(10).offset == 0
+    assert handles[1].result(10).offset == 0
+    assert [shop.values(partition=number) for number in range(2)] == [[b"0"], [b"1"]]
