@@ -177,7 +177,11 @@ class Appender:
             response = self._ask(ledger_id, append, is_atomic)
             error = response.error
             own = {place: each for place, each in response.partitions.items() if each.error is not error}
-            answer.responses |= response.partitions if error is None else own
+            found = response.partitions if error is None else own
+            if first_unknown is not None:  # a partition that is refused now may be in the log since that attempt
+                unknown = PartitionResponse(first_unknown)
+                found = {place: each if each.error is None else unknown for place, each in found.items()}
+            answer.responses |= found
             if error is None:
                 return answer
             is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
