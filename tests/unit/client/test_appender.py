@@ -45,10 +45,15 @@ class Waits:
         return False
 
 
-def ask(clock: Any, manager: Manager, retries: int = 3, left_ms: int = 60_000) -> tuple[ReplogError | None, Waits]:
+def appender_of(clock: Any, manager: Manager, retries: int = 3) -> tuple[Appender, Waits]:
     config = ProducerConfig(retries=retries, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
     made = Appender(manager, config, clock, principal="User:t", client_id="c", random_source=random.Random(0))  # type: ignore[arg-type]
     made._stopped = waits = Waits()  # type: ignore[assignment]
+    return made, waits
+
+
+def ask(clock: Any, manager: Manager, retries: int = 3, left_ms: int = 60_000) -> tuple[ReplogError | None, Waits]:
+    made, waits = appender_of(clock, manager, retries)
     append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
     answer = made.append("L", append, clock.monotonic_ms() + left_ms, is_atomic=False)
     assert manager.asked == [append] * len(manager.asked)
@@ -89,9 +94,7 @@ def test_a_partition_that_is_refused_after_an_attempt_without_an_answer_stays_in
     ]
     manager = Manager()
     manager.append_records = lambda requests: {"L": responses.pop(0)}  # type: ignore[method-assign]
-    config = ProducerConfig(retry_backoff_ms=100)
-    made = Appender(manager, config, clock, principal="User:t", client_id="c", random_source=random.Random(0))  # type: ignore[arg-type]
-    made._stopped = Waits()  # type: ignore[assignment]
+    made, _ = appender_of(clock, manager)
     append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
     answer = made.append("L", append, clock.monotonic_ms() + 60_000, is_atomic=False)
     assert answer.error is None

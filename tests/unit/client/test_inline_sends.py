@@ -188,13 +188,13 @@ def test_sends_that_wait_for_one_entry_do_not_pass_the_room_together(shops, monk
         handles = []
         while len(handles) < 100 and not objects_of(shop):
             handles.append(producer.send("orders", b"v" * 3_000, partition=len(handles)))
-            while producer._accumulator.waiting_count:
+            while producer.metrics()["requests-in-flight"] < len(handles):
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
         released.set()
         assert {handle.result(30).offset for handle in handles} == {0}
-    assert len(handles) > 50
-    assert state_of(shop)._objects.inline_bytes <= INLINE_BYTES_MAX
+    assert 50 < len(handles) <= INLINE_BYTES_MAX // 3_000 + 1
+    assert objects_of(shop) == 1
 
 
 def test_commits_move_rows_when_half_of_the_room_is_gone(shops):

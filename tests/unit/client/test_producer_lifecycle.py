@@ -45,14 +45,15 @@ def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     assert found[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
 
-def test_a_plan_of_an_older_fold_does_not_replace_a_newer_one(shop):
+def test_a_plan_of_an_older_fold_does_not_replace_a_newer_one(shop, monkeypatch):
     """A thread that looks a topic up may be slower than the next one that does."""
     shop.topic()
     producer = shop.producer()
-    older = make_write_plan(shop.cluster, ["orders"]).topics[0]
+    older = make_write_plan(shop.cluster, ["orders"])
     shop.controller.add_partitions("orders", 2)
     assert producer.partitions_for("orders") == 2
-    metadata_of(producer)._apply(older)
+    monkeypatch.setattr(producer_metadata, "make_write_plan", lambda *_: older)
+    thread_of(producer).call(metadata_of(producer).refresh)
     assert producer.partitions_for("orders") == 2
     producer.send("orders", b"v", partition=1).result(10)
 
