@@ -100,6 +100,8 @@ class AsyncProducer(_OnOneThread[Producer]):
         super().__init__(lambda: Producer(store, config, **settings), "replog-async-producer")  # type: ignore[arg-type]
         self._turn = asyncio.Lock()
         self._decided: deque[tuple[asyncio.Future[RecordMetadata], RecordHandle]] = deque()
+        self._is_woken = False
+        """Whether the loop will look for outcomes."""
 
     async def send(
         self,
@@ -184,12 +186,18 @@ class AsyncProducer(_OnOneThread[Producer]):
     def _on_decided(
         self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[RecordMetadata], handle: RecordHandle
     ) -> None:
-        """Pass an outcome to the loop; outcomes that arrive before it runs share one wake-up. Sender's thread."""
+        """Pass an outcome to the loop; outcomes that arrive before it runs share one wake-up.
+
+        Called on the sender's thread, and on the loop's if the record failed at once: both at the same time wake the
+        loop once or twice.
+        """
         self._decided.append((future, handle))
-        if len(self._decided) == 1 and not loop.is_closed():
+        if not self._is_woken and not loop.is_closed():
+            self._is_woken = True
             loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
+        self._is_woken = False  # first: what comes from now on wakes the loop again
         while self._decided:
             future, handle = self._decided[0]
             if not future.done():

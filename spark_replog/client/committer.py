@@ -14,7 +14,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock, ExponentialBackoff
@@ -67,6 +67,7 @@ class StoredObject:
         places: dict[TopicPartition, Place] = {}
         counts: dict[Place, int] = {}
         batches = []
+        item = request.to_data_object()
         producer_ids = {batch.producer_id for batch in request.batches}
         for batch in request.batches:
             name = batch.topic_partition
@@ -74,9 +75,11 @@ class StoredObject:
             counts[place] = counts.get(place, 0) + batch.row_count
             if batch.base_sequence != NO_SEQUENCE:
                 batches.append(BatchSequence(*place, batch.producer_epoch, batch.base_sequence, batch.row_count))
+        # Partitions that were answered before are not appended with those in doubt.
+        sections = tuple(each for each in item.sections if (each.topic_id, each.partition) in counts)
         return cls(
             sequence=request.sequence,
-            data_object=request.to_data_object(),
+            data_object=item if len(sections) == len(item.sections) else replace(item, sections=sections),
             places=places,
             producer_id=producer_ids.pop() if len(producer_ids) == 1 else None,
             batches=tuple(batches),
@@ -174,7 +177,11 @@ class Appender:
             response = self._ask(ledger_id, append, is_atomic)
             error = response.error
             own = {place: each for place, each in response.partitions.items() if each.error is not error}
-            answer.responses |= response.partitions if error is None else own
+            found = response.partitions if error is None else own
+            if first_unknown is not None:  # a partition that is refused now may be in the log since that attempt
+                unknown = PartitionResponse(first_unknown)
+                found = {place: each if each.error is None else unknown for place, each in found.items()}
+            answer.responses |= found
             if error is None:
                 return answer
             is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND

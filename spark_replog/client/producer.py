@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,6 +94,8 @@ class Producer:
         self.client_id = client.client_id or f"producer-{next(_numbers)}"
         cluster = Cluster.of(store, found.storage)
         self._refusal: ReplogError | None = None
+        self._aborting: threading.Thread | None = None
+        """Runs the callbacks of records that are aborted before they were sent."""
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
         self._calls = cluster.brokers.calls
         self._connect(cluster, random.Random())
@@ -380,7 +383,7 @@ class Producer:
         if coordinator.state is not TransactionState.IN_DOUBT:
             with coordinator.ending("abort_transaction()"):
                 results = list(coordinator.batch_results)
-                self._accumulator.abort_undrained(_aborted(), numbered_too=True)
+                self._abort_waiting()
                 self.flush()
         try:
             coordinator.abort(_aborted())
@@ -435,9 +438,9 @@ class Producer:
         self._accumulator.close()
         if self._transactions is not None:
             if self._transactions.state is TransactionState.OPEN:
-                self._accumulator.abort_undrained(_aborted(), numbered_too=True)
+                self._abort_waiting()
             self._transactions.drop(_aborted())
-        if self._thread.is_current:
+        if self._is_in_callback():
             timeout = 0
         if not self._thread.close(timeout):
             self._appender.stop()
@@ -546,8 +549,19 @@ class Producer:
         if self._refusal is not None and self._refusal.code is ErrorCode.REPLOG_NOT_FORK_SAFE:
             self._refuse()
 
+    def _abort_waiting(self) -> None:
+        """Fail the records that wait to be sent; their callbacks run on this thread."""
+        self._aborting = threading.current_thread()
+        try:
+            self._accumulator.abort_undrained(_aborted(), numbered_too=True)
+        finally:
+            self._aborting = None
+
+    def _is_in_callback(self) -> bool:
+        return self._thread.is_current or self._aborting is threading.current_thread()
+
     def _refuse_in_callback(self, call: str) -> None:
-        if self._thread.is_current:
+        if self._is_in_callback():
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, f"{call} in a callback would wait for itself. Call it from another thread."
             )
@@ -632,11 +646,13 @@ def _make_accumulator(
     )
 
 
-def _inline_room(cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int) -> int:
+def _inline_room(
+    cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int, in_flight_bytes: int
+) -> int:
     """Return how many bytes a ledger's next entry may carry: `inline.max.bytes`, or 0 where copies would be missing.
 
     An entry is on a majority of the metadata roots when it is decided. So these must be as many as acks=all requires,
-    and the rows' replicas must be among the metadata roots.
+    and the rows' replicas must be among the metadata roots. Bytes in flight may all come with that entry.
     """
     brokers = cluster.brokers
     roots = brokers.metadata_broker_ids
@@ -645,7 +661,7 @@ def _inline_room(cluster: Cluster, limit_bytes: int | None, destination: Destina
     is_enough = required_count <= len(roots) // 2 + 1
     if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
         return 0
-    return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes)
+    return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes - in_flight_bytes)
 
 
 def checked_partition(partition: object) -> int:

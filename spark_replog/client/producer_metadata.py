@@ -157,8 +157,10 @@ class ProducerMetadata:
             except NotFoundError:
                 with self._lock:
                     self.topics.pop(name, None)
-            except ReplogError:
-                return  # keep the known plan; the next call tries again
+            except RetriableError:
+                return  # keep the known plans: no root may answer; the next call tries again
+            except ReplogError as error:  # of this topic, as when it may no longer be written
+                logger.info("the metadata of topic '%s' stay as they are: %s", name, error)
             else:
                 with self._lock:
                     self._apply(plan.topics[0])
@@ -196,8 +198,8 @@ class ProducerMetadata:
     def _apply(self, plan: TopicPlan) -> TopicEntry:
         """Adopt a topic's newest plan."""
         known = self.topics.get(plan.name)
-        if known is not None and known.plan == plan:
-            return known
+        if known is not None and (known.plan == plan or _is_older(plan, known.plan)):
+            return known  # another thread's plan may be of a newer fold
         whole = self._builder.plan
         others = tuple(topic for topic in whole.topics if topic.name != plan.name)
         self._builder.plan = replace(whole, topics=(*others, plan))
@@ -214,6 +216,10 @@ class ProducerMetadata:
         limit = row_limit(plan, self._settings.producer, self._accumulator.pool.total_bytes)
         entry = self.topics[plan.name] = TopicEntry(plan, queues, sticky, limit)
         return entry
+
+
+def _is_older(plan: TopicPlan, known: TopicPlan) -> bool:
+    return plan.topic_id == known.topic_id and plan.fold_index < known.fold_index
 
 
 def invalid_topic(topic: object) -> InvalidConfigError:

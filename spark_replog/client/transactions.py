@@ -205,11 +205,18 @@ class TransactionCoordinator:
             done.set_result(None)
             return done
         assert self._ledger_id is not None
-        if self.state is TransactionState.IN_DOUBT:
+        known, was_in_doubt = self._append, self.state is TransactionState.IN_DOUBT
+        if was_in_doubt:
             self._move_to(TransactionState.ENDING)
-        if self._append is None:
-            self._append = self._make_append(self._parked, self._ledger_id)
-        IO_POOL.post_to(f"commit {self._ledger_id} {id(self)}", self._work, self._append, self._ledger_id, done)
+        append = self._append = known or self._make_append(self._parked, self._ledger_id)
+        try:
+            IO_POOL.post_to(f"commit {self._ledger_id} {id(self)}", self._work, append, self._ledger_id, done)
+        except RuntimeError:  # no thread can be started: nothing was sent
+            self._append = known
+            self._move_to(TransactionState.IN_DOUBT if was_in_doubt else TransactionState.OPEN)
+            if self._drop_error is not None:
+                self.drop(self._drop_error)
+            raise
         return done
 
     def abort(self, error: ReplogError) -> None:

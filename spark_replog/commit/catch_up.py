@@ -71,12 +71,19 @@ class BackgroundRuns:
         self._runs: dict[LedgerId, _Run] = {}
 
     def start(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Run the step soon, after everything that has happened so far."""
+        """Run the step soon, after everything that has happened so far. Raises nothing: an append is decided by now."""
         with self._changed:
             before = self._runs.get(ledger.ledger_id, _Run.IDLE)
             self._runs[ledger.ledger_id] = _Run.RUNNING if before is _Run.IDLE else _Run.AGAIN
-        if before is _Run.IDLE:
+        if before is not _Run.IDLE:
+            return
+        try:
             IO_POOL.post_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
+        except RuntimeError as error:  # no thread can be started
+            _log.warning("the catch-up of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
+            with self._changed:
+                del self._runs[ledger.ledger_id]
+                self._changed.notify_all()
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait until no run is left; return False on timeout."""

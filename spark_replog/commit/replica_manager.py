@@ -119,15 +119,17 @@ class LedgerAppend:
         while self._phase is not Phase.DONE:
             try:
                 following = steps[self._phase]()
-            except ReplogError as error:
-                is_open = isinstance(error, RetriableError) or error.code is ErrorCode.REPLOG_STORE_REFUSED
-                if self._decided is None or not is_open or error.code in _AFTER_DECISION:
+            except Exception as error:
+                if self._decided is None or not _is_open(error):
                     raise
                 # No error from now on may report that nothing was decided, or the rows would be written again.
+                why = f"{error.code.name}: {error.args[0]}" if isinstance(error, ReplogError) else repr(error)
+                if not isinstance(error, ReplogError):
+                    _log.exception("append to ledger %s failed after it was decided", self._ledger.ledger_id)
                 raise RetriableError(
                     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                     "the rows are in the log, and whether enough replicas have them could not be decided: repeat the "
-                    f"batch to have them acknowledged. {error.code.name}: {error.args[0]}",
+                    f"batch to have them acknowledged. {why}",
                     ledger=self._ledger.ledger_id,
                 ) from error
             assert following in TRANSITIONS[self._phase], f"{self._phase.name} -> {following.name}"
@@ -303,6 +305,14 @@ class LedgerAppend:
             self._services.purgatory.check_and_complete(key)
 
 
+def _is_open(error: Exception) -> bool:
+    """Return whether an error that follows a decided append leaves open what becomes of the rows."""
+    if not isinstance(error, ReplogError):
+        return True
+    is_retriable = isinstance(error, RetriableError) or error.code is ErrorCode.REPLOG_STORE_REFUSED
+    return is_retriable and error.code not in _AFTER_DECISION
+
+
 def _leader_and_isr(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> LeaderAndIsr | ErrorCode:
     topic_id, number = key
     with ledger.lock:
@@ -443,4 +453,6 @@ class ReplicaManager:
                 complete_reassignments(ledger, config.delivery_timeout_ms)
         except ReplogError as error:
             _log.warning("catch-up of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
+        except Exception:  # the append is decided, whatever fails here
+            _log.exception("catch-up of ledger %s failed and is left to a later commit", ledger.ledger_id)
         return is_back

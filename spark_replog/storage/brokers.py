@@ -53,6 +53,8 @@ OPENED_AGE_MS = 1_000
 """Maximum age of the root files that ``open`` read, for the first check of a ledger. Even a fresh read only tells what
 was true at that moment, so a short age costs no safety."""
 OWN_PUTS_MAX = 1024
+SHARED_SETS_MAX = 8
+"""Per store: with tokens that change, each query that begins again has other storage options."""
 _SCAN_BROKERS_MAX = 16
 
 
@@ -279,17 +281,23 @@ class BrokerSet:
         return None
 
 
-_shared: dict[tuple[int, str, tuple[str, ...], str], BrokerSet] = {}
+_shared: dict[tuple[int, str, tuple[str, ...]], dict[str, BrokerSet]] = {}
+"""Store -> storage options -> set; the least recently used options come first."""
 
 
 def shared_brokers(brokers: BrokerSet) -> BrokerSet:
     """Return this process's set of the same brokers, so that stores stay open between tasks.
 
-    Sets with other storage options stay apart: a worker runs tasks of queries that have different credentials.
+    Sets with other storage options stay apart: a worker runs tasks of queries that have different credentials. The
+    sets used last are kept; a task that still has another one goes on with it.
     """
     urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
     options = json.dumps(brokers.storage_options, sort_keys=True, default=repr)
-    found = _shared.setdefault((os.getpid(), brokers.cluster_id, urls, options), brokers)
+    # No lock: a forked child could inherit it held. If two threads bring a set, one of the two is kept.
+    sets = _shared.setdefault((os.getpid(), brokers.cluster_id, urls), {})
+    found = sets[options] = sets.pop(options, brokers)
+    for oldest in list(sets)[:-SHARED_SETS_MAX]:
+        sets.pop(oldest, None)
     found.root_ids = {**found.root_ids, **brokers.root_ids}
     return found
 

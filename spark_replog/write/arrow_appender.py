@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -293,12 +294,13 @@ class ArrowAppender:
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
         if slots.lone_slot is not None and is_lean:
             gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(sizes)], ends)
-            yield from self._append_slices(gathered, self._reserve(rows.pinned_bytes), record_size_max)
+            with self._reserve(rows.pinned_bytes) as pinned:
+                yield from self._append_slices(gathered, pinned, record_size_max)
             self._after_range()
             return
         for start, stop in _ranges(ends, self._range_bytes):
-            pinned = self._reserve(int(ends[stop] - ends[start]))
-            yield from self._append_slices(slots.gather(rows, start, stop), pinned, record_size_max)
+            with self._reserve(int(ends[stop] - ends[start])) as pinned:
+                yield from self._append_slices(slots.gather(rows, start, stop), pinned, record_size_max)
             self._after_range()
 
     def _append_slices(
@@ -316,11 +318,16 @@ class ArrowAppender:
             records = gathered.data.slice(start, stop - start)
             result, index = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
             yield result, index, stop - start
-        pinned.release()
 
-    def _reserve(self, size_bytes: int) -> PinnedBytes:
+    @contextmanager
+    def _reserve(self, size_bytes: int) -> Iterator[PinnedBytes]:
+        """Reserve memory; after the block, only the slices that were appended keep it."""
         self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
-        return PinnedBytes(self._pool, size_bytes)
+        pinned = PinnedBytes(self._pool, size_bytes)
+        try:
+            yield pinned
+        finally:
+            pinned.release()
 
 
 def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, TopicPartition
 from spark_replog.log.model import PartitionResponse
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.data_request import DataRequest, DeliveryResult, ObjectBuilder, Put, RequestState
@@ -68,11 +68,21 @@ class BatchCompletion:
         If so, the same object must be delivered again: in another object its batches would not be recognised as a
         repetition. A later attempt that did not reach the log proves nothing about the earlier one.
         """
-        errors = [response.error for response in result.responses.values()]
-        if any(isinstance(error, OutcomeUnknownError) for error in errors):
-            return True
-        was_doubtful = request.state is RequestState.REDELIVERED
-        return was_doubtful and any(isinstance(error, RetriableError) for error in errors)
+        return any(self._is_unknown(request, response.error) for response in result.responses.values())
+
+    def settle(self, request: DataRequest, result: DeliveryResult, now_ms: int) -> frozenset[TopicPartition]:
+        """Judge the partitions of an object in doubt that have an answer of their own, and return them.
+
+        They are not delivered again with the rest: the log refuses an append of which it knows a part only.
+        """
+        responses = result.responses
+        doubtful = {name for name, each in responses.items() if self._is_unknown(request, each.error)}
+        left = [batch for batch in request.batches if batch.topic_partition in doubtful]
+        if len(left) < len(request.batches):
+            request.batches = [batch for batch in request.batches if batch.topic_partition not in doubtful]
+            self.complete(request, result, now_ms, is_doubtful=False)
+            request.batches = left
+        return frozenset(responses.keys() - doubtful)
 
     def give_up(self, request: DataRequest) -> None:
         """Fail a request past ``delivery.timeout.ms`` while it is unknown whether it was appended."""
@@ -135,6 +145,13 @@ class BatchCompletion:
             else:
                 self._fail(batch, error, leaves_hole=True)
         self._put_back(request, retried, now_ms)
+
+    def _is_unknown(self, request: DataRequest, error: ReplogError | None) -> bool:
+        if error is None or isinstance(error, OutcomeUnknownError):
+            return error is not None
+        is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        was_doubtful = request.state is RequestState.REDELIVERED
+        return is_in_log or (was_doubtful and isinstance(error, RetriableError))
 
     def _can_retry(
         self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int, *, is_doubtful: bool = False
@@ -246,6 +263,17 @@ def too_few_copies(request: DataRequest, out: Mapping[BrokerId, ReplogError]) ->
         f"(min.insync.replicas); in sync are brokers {_brokers(request.destination.brokers)}, holding them "
         f"{_brokers(request.holders)}. {_reasons(request, out)}Nothing was committed. Bring the missing roots "
         "back or lower min.insync.replicas of the topic.",
+        records=request.row_count,
+    )
+
+
+def refused(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> ReplogError:
+    """Return REPLOG_STORE_REFUSED: so many roots go on refusing that the required copies are impossible."""
+    return ReplogError(
+        ErrorCode.REPLOG_STORE_REFUSED,
+        f"{request.row_count} records for {_partitions(request)} cannot get the copies that they need: too many roots "
+        f"refuse them. {_reasons(request, out)}Nothing was committed. Remove the cause on these roots, then send the "
+        "records again: waiting does not help.",
         records=request.row_count,
     )
 

@@ -6,6 +6,7 @@ write task reports its objects and the driver commits them; a plain producer com
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
@@ -248,7 +249,7 @@ class ObjectBuilder:
         task_id: Spark partition id of the task.
         folded: returns the index of a ledger's last entry that this process knows; None: taken from the plan.
         inline_room: returns how many bytes the ledger's entry may carry of an object with this destination and this
-            number of required copies; None: none.
+            number of required copies, beside so many bytes of earlier objects in flight; None: none.
     """
 
     def __init__(
@@ -260,9 +261,11 @@ class ObjectBuilder:
         batch_id: int,
         task_id: int,
         folded: Callable[[LedgerId], int] | None = None,
-        inline_room: Callable[[Destination, int], int] | None = None,
+        inline_room: Callable[[Destination, int, int], int] | None = None,
     ) -> None:
         self._inline_room = inline_room
+        self._inline_bytes: Counter[LedgerId] = Counter()
+        """Of the inline objects in flight, of which the fold does not know yet."""
         self.plan = plan
         """Replaced by the sender's owner when it fetches newer metadata."""
         self._pool = pool
@@ -311,8 +314,10 @@ class ObjectBuilder:
         if is_small and self._inline_room is not None:
             first, last = encoded.sections[0], encoded.sections[-1]
             start, end = first.start_byte, last.start_byte + last.size_bytes
-            if end - start <= self._inline_room(destination, request.required_count):
+            others_bytes = self._inline_bytes[destination.ledger_id]
+            if end - start <= self._inline_room(destination, request.required_count, others_bytes):
                 request.inline = b"".join(encoded.buffers)[start:end]
+                self._inline_bytes[destination.ledger_id] += len(request.inline)
         aligned = None
         if encoded.size_bytes >= DIRECT_SIZE_BYTES_MIN and len(destination.brokers) > 1:
             aligned = AlignedCopy(encoded.buffers)
@@ -348,6 +353,7 @@ class ObjectBuilder:
     def free(self, request: DataRequest) -> None:
         """Release the object's bytes; an unanswered put keeps them alive on its own."""
         request.buffers = ()
+        self._inline_bytes[request.destination.ledger_id] -= len(request.inline)
         for item in request.memory:
             if request.unanswered_count:
                 item.forbid_reuse()

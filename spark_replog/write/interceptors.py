@@ -146,6 +146,8 @@ def _ask(item: Any, method: str, *arguments: Any) -> Any:
         return None
     try:
         return function(*arguments)
-    except (Exception, SystemExit):  # SystemExit on the sender's thread would end only that thread
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # on the sender's thread, SystemExit or asyncio's CancelledError would end only that thread
         logger.exception("interceptor %s raised in %s and is skipped", type(item).__name__, method)
         return None

@@ -238,5 +238,7 @@ class RecordHandle:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except (Exception, SystemExit):  # a user's mistake must not stop the sender
+    except KeyboardInterrupt:  # not a mistake of the callback; the sender's thread never gets it
+        raise
+    except BaseException:  # a user's mistake, as asking a cancelled future, must not stop the sender
         logger.exception("a callback of send() raised; the record itself is not affected")

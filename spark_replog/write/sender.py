@@ -39,6 +39,7 @@ from spark_replog.write.batch_completion import (
     dropped,
     expired,
     leader_away,
+    refused,
     too_few_copies,
 )
 from spark_replog.write.data_request import (
@@ -55,7 +56,7 @@ from spark_replog.write.data_request import (
 )
 from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport
+from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport, is_refusal
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""
@@ -267,6 +268,11 @@ class Sender:
         is_doubtful = self._completion.is_doubtful(request, result)
         is_in_time = request.delivery_count <= self._config.retries and now_ms < request.expires_ms
         if is_doubtful and is_in_time and not is_parked:
+            settled = self._completion.settle(request, result, self._now_ms)
+            if any(isinstance(result.responses[name].error, RetriableError) for name in settled):
+                self.wants_metadata = True
+            if self._keeps_order:
+                self._accumulator.unmute(settled)
             request.redeliver_ms = now_ms + int(self._backoff.pause_ms(request.delivery_count - 1))
             request.move_to(RequestState.IN_DOUBT)
             return
@@ -332,10 +338,22 @@ class Sender:
             open_count, held_count = states.count(PutState.OPEN), states.count(PutState.HELD)
             if held_count >= request.required_count:
                 self._deliver(request, now_ms, waits_for_others=open_count > 0)
+            elif self._is_refused(request, request.required_count):
+                self._fail(request, refused(request, self._health.out))
             elif held_count + open_count < request.required_count:
                 self._fail(request, too_few_copies(request, self._health.out))
         if request.state in BEFORE_DELIVERY and self._config.acks != 0 and now_ms >= request.expires_ms:
             self._fail(request, expired(request, self._config))
+
+    def _is_refused(self, request: DataRequest, copy_count: int) -> bool:
+        """Return whether so many roots refused the object, and have refused others before, that copies are missing."""
+        roots = {*request.destination.brokers, *request.destination.spares}
+        refusing = [
+            put.broker_id
+            for put in request.puts.values()
+            if is_refusal(put.error) and self._health.is_refusing(put.broker_id)
+        ]
+        return bool(refusing) and len(roots) - len(refusing) < copy_count <= len(roots)
 
     def _judge_leader(self, request: DataRequest, now_ms: int) -> None:
         leader = request.destination.leader
@@ -347,6 +365,8 @@ class Sender:
             return  # it may only be slow
         elif request.holders:
             self._deliver(request, now_ms, waits_for_others=self._config.acks != 0 and not request.is_settled)
+        elif self._config.acks != 0 and self._is_refused(request, 1):
+            self._fail(request, refused(request, self._health.out))
         elif is_lost and request.is_settled:
             if self._config.acks == 0:
                 self._drop(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -133,6 +134,23 @@ AWAY_MS = 10_000
 """A root that was left out is tried again after this, once all puts on it are answered."""
 NEEDED_AWAY_MS = 1_000
 """The same for a root without which there are too few."""
+REFUSED_MS = 1_000
+"""A root with refusals so far apart, and no other answer between, takes no object before someone mends it."""
+_CAUSES_MAX = 8
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
+"""Files are deleted on a full disk; a folder that is away comes back."""
+
+
+def is_refusal(error: ReplogError | None) -> bool:
+    """Return whether a root refused, and waiting does not help."""
+    if error is None or error.code is not ErrorCode.REPLOG_STORE_REFUSED:
+        return False
+    cause: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if isinstance(cause, OSError) and cause.errno in _PASSING:
+            return False
+        cause = cause and (cause.__cause__ or cause.__context__)
+    return True
 
 
 class RootHealth:
@@ -140,7 +158,8 @@ class RootHealth:
 
     A root is *out* when it is known to be away or replaced. It is a *suspect* after an error or a timeout: it must be
     checked before a put on it counts. It is *slow* when it missed a copy that others took in time. A slow root with an
-    unanswered put gets no further puts, since each would keep its bytes alive, uncounted.
+    unanswered put gets no further puts, since each would keep its bytes alive, uncounted. A root is *refusing* when
+    its last answers were refusals, for a while.
     """
 
     def __init__(self) -> None:
@@ -148,6 +167,8 @@ class RootHealth:
         """Roots that are out, with the error that showed it."""
         self._out_since_ms: dict[BrokerId, int] = {}
         self._suspects: set[BrokerId] = set()
+        self._refused_ms: dict[BrokerId, tuple[int, int]] = {}
+        """Times of the first and the last refusal since another answer."""
         self._slow_since_ms: dict[BrokerId, int] = {}
         self._unanswered: dict[BrokerId, int] = {}
 
@@ -172,6 +193,10 @@ class RootHealth:
         """Record an answer; return whether the root holds the object."""
         broker_id = result.broker_id
         self._unanswered[broker_id] -= 1
+        if is_refusal(result.error):
+            self._refused_ms[broker_id] = self._refused_ms.get(broker_id, (now_ms, now_ms))[0], now_ms
+        else:
+            self._refused_ms.pop(broker_id, None)
         if result.error is not None:
             self._suspects.add(broker_id)
             if result.error.code is ErrorCode.REPLOG_ROOT_STALE:
@@ -184,6 +209,11 @@ class RootHealth:
             return False
         self._slow_since_ms.pop(broker_id, None)
         return True
+
+    def is_refusing(self, broker_id: BrokerId) -> bool:
+        """Return whether a root has only refused for a while."""
+        first_ms, last_ms = self._refused_ms.get(broker_id, (0, 0))
+        return last_ms - first_ms >= REFUSED_MS
 
     def on_silence(self, broker_id: BrokerId) -> None:
         """Record a put without an answer."""

@@ -6,16 +6,18 @@ import gc
 import threading
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit import replica_manager
+from spark_replog.commit import catch_up, replica_manager
 from spark_replog.commit import replication as replication_round
 from spark_replog.commit.append_judge import AppendJudge
 from spark_replog.commit.append_request import AppendRequest
+from spark_replog.commit.catch_up import CatchUp
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.log.codec.commands import encode_command
@@ -232,6 +234,7 @@ def test_a_repeated_append_whose_isr_shrank_is_in_the_log_and_not_on_enough_repl
     [
         RetriableError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer; nothing was decided. Repeat it."),
         ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "too few roots take a write; nothing was decided."),
+        RuntimeError("can't start new thread"),
     ],
 )
 def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch, error) -> None:
@@ -248,6 +251,24 @@ def test_what_is_in_the_log_is_never_said_to_be_undecided(store, monkeypatch, er
         assert codes(store.append("orders", {0: 10}, batch=0)) == ["NOT_ENOUGH_REPLICAS_AFTER_APPEND"]
     assert codes(store.append("orders", {0: 10}, batch=0)) == [None]
     assert ends(store) == [10]
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_decided_append_does_not_fail_by_what_comes_after_it(store, monkeypatch, acks) -> None:
+    """Where a process may start no more threads, its rows would be told as lost and written again."""
+    store.config = CoordinatorConfig(replica_rejoin_wait_ms=0)
+    store.reopen()
+    store.create("orders")
+
+    def without_a_thread(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CatchUp, "readmit", without_a_thread)
+        patch.setattr(catch_up, "IO_POOL", SimpleNamespace(post_to=without_a_thread))
+        assert codes(store.append("orders", {0: 10}, batch=0, acks=acks)) == [None]
+    assert codes(store.append("orders", {0: 10}, batch=1, holders={0}, acks=1)) == [None]
+    assert store.high_watermarks("orders") == [20]
 
 
 @pytest.mark.case("kafka-99-100")

@@ -12,7 +12,7 @@ from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId
-from spark_replog.log.model import Append, DataObject, IdentityKind
+from spark_replog.log.model import Append, DataObject, IdentityKind, PartitionResponse
 
 AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
 UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
@@ -45,10 +45,15 @@ class Waits:
         return False
 
 
-def ask(clock: Any, manager: Manager, retries: int = 3, left_ms: int = 60_000) -> tuple[ReplogError | None, Waits]:
+def appender_of(clock: Any, manager: Manager, retries: int = 3) -> tuple[Appender, Waits]:
     config = ProducerConfig(retries=retries, retry_backoff_ms=100, retry_backoff_max_ms=1_000)
     made = Appender(manager, config, clock, principal="User:t", client_id="c", random_source=random.Random(0))  # type: ignore[arg-type]
     made._stopped = waits = Waits()  # type: ignore[assignment]
+    return made, waits
+
+
+def ask(clock: Any, manager: Manager, retries: int = 3, left_ms: int = 60_000) -> tuple[ReplogError | None, Waits]:
+    made, waits = appender_of(clock, manager, retries)
     append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
     answer = made.append("L", append, clock.monotonic_ms() + left_ms, is_atomic=False)
     assert manager.asked == [append] * len(manager.asked)
@@ -77,3 +82,20 @@ def test_what_is_told_in_the_end(clock: Any, errors: tuple[ReplogError | None, .
     manager = Manager(*errors)
     assert ask(clock, manager)[0] is told
     assert len(manager.asked) == {None: 2, UNKNOWN: 4, REFUSED: 1}[told]
+
+
+def test_a_partition_that_is_refused_after_an_attempt_without_an_answer_stays_in_doubt(clock: Any) -> None:
+    places = ("topic", 0), ("topic", 1)
+    responses = [
+        ProduceResponse(UNKNOWN, None, dict.fromkeys(places, PartitionResponse(UNKNOWN))),
+        ProduceResponse(
+            None, None, dict(zip(places, (PartitionResponse(None, 5), PartitionResponse(AWAY)), strict=True))
+        ),
+    ]
+    manager = Manager()
+    manager.append_records = lambda requests: {"L": responses.pop(0)}  # type: ignore[method-assign]
+    made, _ = appender_of(clock, manager)
+    append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
+    answer = made.append("L", append, clock.monotonic_ms() + 60_000, is_atomic=False)
+    assert answer.error is None
+    assert [answer.responses[place].error for place in places] == [None, UNKNOWN]

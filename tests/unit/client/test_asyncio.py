@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 
 import pytest
 
 from spark_replog import AsyncConsumer, AsyncProducer, TopicPartition
+from spark_replog.client import async_clients
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
@@ -67,6 +69,35 @@ def test_the_loop_runs_on_while_a_send_waits_for_memory(orders, monkeypatch):
     assert asyncio.run(main()) == list(range(40))
     assert not threads[0], "the first send waits for the topic's metadata"
     assert True in threads and threads.count(False) > 1
+
+
+def test_outcomes_that_two_threads_tell_at_once_both_arrive(orders, monkeypatch):
+    """A record that fails at once is told on the loop's thread, others on the sender's."""
+    is_noted, goes_on = threading.Event(), threading.Event()
+
+    class Interrupted(deque):
+        """After the first outcome was noted, another thread tells its own."""
+
+        def append(self, item):
+            super().append(item)
+            if not is_noted.is_set():
+                is_noted.set()
+                assert goes_on.wait(20)
+
+    monkeypatch.setattr(async_clients, "deque", Interrupted)
+
+    async def main():
+        async with AsyncProducer(orders, max_request_size=2_000, batch_size=1_000) as producer:
+            first = await producer.send("orders", b"v")
+            await asyncio.to_thread(is_noted.wait, 20)
+            second = await producer.send("orders", bytes(3_000))
+            goes_on.set()
+            done, _ = await asyncio.wait([first, second], timeout=10)
+            assert done == {first, second}
+            assert second.exception().code is ErrorCode.MESSAGE_TOO_LARGE
+            return first.result().offset, (await producer.send_and_wait("orders", b"v")).offset
+
+    assert asyncio.run(main()) == (0, 1)
 
 
 def test_failures_come_by_the_future_or_at_once(orders):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import spark_replog
 from spark_replog.admin.admin import PartitionAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.client.committer import Appender
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import new_id
 from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
@@ -168,6 +170,31 @@ def test_a_ledger_without_room_takes_objects_until_upkeep_has_moved_rows(shops, 
     assert state_of(shop).inline_room_bytes == INLINE_BYTES_MAX
     send_until(is_inline=True)
     assert [value.split()[0] for value in shop.values()] == [b"%d" % number for number in range(sent)]
+
+
+def test_sends_that_wait_for_one_entry_do_not_pass_the_room_together(shops, monkeypatch):
+    monkeypatch.setattr(upkeep, "INLINE_ROOM_BYTES_MIN", 0)
+    shop = shops(1)
+    shop.topic(partitions=100)
+    released, append = threading.Event(), Appender.append
+
+    def held(*args, **how):
+        assert released.wait(60)
+        return append(*args, **how)
+
+    monkeypatch.setattr(Appender, "append", held)
+    deadline = time.monotonic() + 60
+    with shop.producer(inline__max__bytes=4096, linger__ms=0) as producer:
+        handles = []
+        while len(handles) < 100 and not objects_of(shop):
+            handles.append(producer.send("orders", b"v" * 3_000, partition=len(handles)))
+            while producer.metrics()["requests-in-flight"] < len(handles):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        released.set()
+        assert {handle.result(30).offset for handle in handles} == {0}
+    assert 50 < len(handles) <= INLINE_BYTES_MAX // 3_000 + 1
+    assert objects_of(shop) == 1
 
 
 def test_commits_move_rows_when_half_of_the_room_is_gone(shops):

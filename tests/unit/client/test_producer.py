@@ -12,10 +12,13 @@ import pytest
 
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.client import settings as client_settings
+from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.commit.append_request import without_partitions
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
+from spark_replog.log.model import PartitionResponse
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.partitioner import partition_of
 from tests.unit.client.consumer_setup import Store
@@ -472,3 +475,48 @@ def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers, i
         calls = store.calls()
     assert calls["create"] == 10 * (1 + object_count) * brokers
     assert calls.get("get", 0) <= 10 * brokers
+
+
+def test_a_partition_with_an_answer_of_its_own_is_not_sent_again_with_those_in_doubt(shop, monkeypatch):
+    """An append of which the log knows a part only is refused, and would be taken for one that never arrived."""
+    shop.topic(partitions=2)
+    short = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few. Wait.")
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+    append, lost = Appender.append, []
+
+    def answer_lost(self, ledger_id, asked, *deadline, is_atomic):
+        if lost:
+            return append(self, ledger_id, asked, *deadline, is_atomic=is_atomic)
+        first, second = sorted(asked.row_counts)
+        rest = without_partitions(asked, {second: short})
+        lost.append(append(self, ledger_id, rest, *deadline, is_atomic=is_atomic))
+        return Answer({first: PartitionResponse(unknown), second: PartitionResponse(short)}, unknown)
+
+    monkeypatch.setattr(Appender, "append", answer_lost)
+    producer = shop.producer(linger__ms=50)
+    handles = [producer.send("orders", b"%d" % number, partition=number) for number in range(2)]
+    assert [handle.result(10).offset for handle in handles] == [0, 0]
+    handles = [producer.send("orders", b"more", partition=number) for number in range(2)]
+    assert [handle.result(10).offset for handle in handles] == [1, 1]
+    assert lost[0].error is None
+    assert [shop.values(partition=number) for number in range(2)] == [[b"0", b"more"], [b"1", b"more"]]
+
+
+def test_rows_in_the_log_that_lack_replicas_are_not_sent_again_with_others(shop, monkeypatch):
+    shop.topic(partitions=2)
+    after = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the rows are in the log. Repeat it.")
+    append, handles = Appender.append, []
+
+    def answer_short(self, ledger_id, asked, *deadline, is_atomic):
+        answer = append(self, ledger_id, asked, *deadline, is_atomic=is_atomic)
+        if len(handles) == 1:
+            handles.append(producer.send("orders", b"1", partition=1))  # would go with the retry
+            return Answer(dict.fromkeys(asked.row_counts, PartitionResponse(after)), after)
+        return answer
+
+    monkeypatch.setattr(Appender, "append", answer_short)
+    producer = shop.producer(linger__ms=100)
+    handles.append(producer.send("orders", b"0", partition=0))
+    assert handles[0].result(10).offset == 0
+    assert handles[1].result(10).offset == 0
+    assert [shop.values(partition=number) for number in range(2)] == [[b"0"], [b"1"]]

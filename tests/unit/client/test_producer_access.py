@@ -8,6 +8,7 @@ from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.quotas import QuotaEntity
+from tests.unit.client.producer_setup import metadata_of, thread_of
 
 pytestmark = pytest.mark.case("server-10-4-refused-topic-answered-per")
 
@@ -31,6 +32,19 @@ def test_an_unauthorised_topic_fails_its_own_records_and_the_others_are_written(
     assert refused.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert handles[1].result(10).offset == 0
     assert (shop.values("open"), shop.values("closed")) == ([b"y"], [b"before"])
+
+
+def test_the_metadata_of_other_topics_are_refreshed_beside_one_that_may_no_longer_be_written(shop):
+    shop.topic("closed")
+    shop.topic("open")
+    producer = shop.producer(principal="till")
+    for name in ("closed", "open"):
+        assert producer.partitions_for(name) == 1
+    deny_all_but(shop, ResourceType.TOPIC, "closed", "User:other")
+    shop.cluster.refresh()
+    shop.controller.add_partitions("open", 2)
+    thread_of(producer).call(metadata_of(producer).refresh)
+    assert producer.partitions_for("open") == 2
 
 
 def test_a_transactional_id_that_is_anothers_is_refused_and_its_owner_not_fenced(shop):

@@ -9,6 +9,7 @@ import pytest
 
 from spark_replog.client import producer_metadata
 from spark_replog.client.committer import Appender
+from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.client.producer_setup import held_puts, metadata_of, sender_of, thread_of
@@ -42,6 +43,19 @@ def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     producer.close()
     thread.join(SECONDS)
     assert found[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
+
+
+def test_a_plan_of_an_older_fold_does_not_replace_a_newer_one(shop, monkeypatch):
+    """A thread that looks a topic up may be slower than the next one that does."""
+    shop.topic()
+    producer = shop.producer()
+    older = make_write_plan(shop.cluster, ["orders"])
+    shop.controller.add_partitions("orders", 2)
+    assert producer.partitions_for("orders") == 2
+    monkeypatch.setattr(producer_metadata, "make_write_plan", lambda *_: older)
+    thread_of(producer).call(metadata_of(producer).refresh)
+    assert producer.partitions_for("orders") == 2
+    producer.send("orders", b"v", partition=1).result(10)
 
 
 @pytest.mark.case("producer-close-ends-wait-metadata-forced")

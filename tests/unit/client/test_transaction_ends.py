@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -63,6 +64,48 @@ def held_commit(producer, monkeypatch):
 
     monkeypatch.setattr(Appender, "append", append)
     return entered, go
+
+
+@pytest.mark.parametrize("end", ["abort_transaction", "close"])
+@pytest.mark.parametrize("call", ["flush", "close"])
+def test_a_callback_of_an_aborted_record_does_not_wait_for_the_others(shop, end, call):
+    """Records that were not sent yet are told on the thread that aborts them."""
+    shop.topic(partitions=2)
+    producer = shop.producer(**(TILL | {"linger__ms": 20_000}))
+    producer.begin_transaction()
+    handles = [producer.send("orders", b"v", partition=number) for number in range(2)]
+    raised = []
+
+    def callback(_):
+        try:
+            getattr(producer, call)()
+        except InvalidConfigError as error:
+            raised.append(error.code)
+
+    for handle in handles:
+        handle.add_done_callback(callback)
+    assert in_time(getattr(producer, end)) is None
+    assert raised == ([ErrorCode.INVALID_REQUEST] * 2 if call == "flush" else [])
+    assert all(handle.exception(0) is not None for handle in handles)
+    assert in_time(producer.close) is None
+
+
+def test_a_commit_that_no_thread_can_be_started_for_may_be_repeated(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    first = producer.send("orders", b"1")
+
+    def without_a_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "IO_POOL", SimpleNamespace(post_to=without_a_thread))
+        with pytest.raises(RuntimeError):
+            producer.commit_transaction()
+    second = producer.send("orders", b"2")
+    producer.commit_transaction()
+    assert [first.result(0).offset, second.result(0).offset] == [0, 1]
 
 
 def test_nothing_is_sent_begun_or_ended_while_another_thread_commits(shop, monkeypatch):

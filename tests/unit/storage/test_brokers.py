@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
 import shutil
 import threading
+import weakref
 
 import pytest
 
@@ -428,3 +430,19 @@ def test_tasks_share_stores_only_if_their_credentials_are_the_same(made):
     first, second, third = map(shared_brokers, sets)
     assert first is third is sets[0]
     assert second is sets[1]
+
+
+def test_of_the_stores_of_old_credentials_only_the_newest_stay_open(made):
+    """A worker lives as long as its executor, and tokens change each hour."""
+    folder, _ = made
+    lasting = shared_brokers(BrokerSet.open(str(folder), {"key": "lasting"}))
+    tokens = [shared_brokers(BrokerSet.open(str(folder), {"key": str(number)})) for number in range(2)]
+    kept = [weakref.ref(each) for each in tokens]
+    store = tokens[0].store(0)
+    del tokens
+    for number in range(2, 2 * module.SHARED_SETS_MAX):
+        shared_brokers(BrokerSet.open(str(folder), {"key": str(number)}))
+        assert shared_brokers(BrokerSet.open(str(folder), {"key": "lasting"})) is lasting
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
+    assert store.get("replog.json") is not None  # of a task that still has it

@@ -147,6 +147,17 @@ class Setup:
                     if "done" not in put:
                         self.transport.answer(put["broker_id"])
 
+    def refuse_puts(self, error: ReplogError, until_ms: int = 0) -> None:
+        """Let the roots refuse what is sent, again and again until this time."""
+        while True:
+            for put in self.transport.sent:
+                if "done" not in put:
+                    self.transport.answer(put["broker_id"], error)
+            self.run()
+            if self.clock.time_ms >= until_ms:
+                return
+            self.run(after_ms=20)
+
     def send_and_run(self, partition: int = 0, count: int = 1) -> RecordHandle:
         handle = self.send(partition, count=count)
         self.run()

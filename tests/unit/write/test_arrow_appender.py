@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.config import ProducerConfig
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows
+from spark_replog.write.arrow_appender import ArrowAppender, RoutedRows, RowRouter, SlotRows
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES, InputColumns
 
@@ -67,3 +67,26 @@ def test_slices_of_one_piece_of_memory_give_it_back_with_the_last_of_them(clock,
         assert accumulator.succeed(sent, 0, None)
         assert not accumulator.succeed(sent, 0, None)
         assert pool.total_bytes - pool.available_bytes == left
+
+
+def test_memory_of_rows_that_could_not_be_gathered_is_given_back(
+    clock, make_topic, make_plan, make_brokers, monkeypatch
+):
+    config = ProducerConfig()
+    pool = BufferPool(1 << 16, clock=clock)
+    accumulator = RecordAccumulator(pool, batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0, clock=clock)
+    plan = make_plan(make_brokers(), make_topic(sets=((0, 1, 2),) * 2))
+    router = RowRouter(plan, config, "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
+    appender = ArrowAppender(router, accumulator, config=config, clock=clock)
+    batch = pa.RecordBatch.from_pydict({"value": [b"0", b"1"], "partition": pa.array([0, 1], pa.int32())})
+    rows = InputColumns(batch.schema, "orders").normalise(batch, 0)
+
+    def without_memory(*_):
+        raise pa.ArrowMemoryError("realloc of size 64 failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RoutedRows, "gather", without_memory)
+        with pytest.raises(pa.ArrowMemoryError):
+            list(appender.append(rows))
+    assert pool.available_bytes == pool.total_bytes
+    assert len(list(appender.append(rows))) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -61,7 +62,10 @@ def test_a_batch_is_decided_once() -> None:
         result.fail(ERROR)
 
 
-def test_callbacks_run_in_the_order_of_records_when_all_are_done(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("mistake", [ValueError, SystemExit, asyncio.CancelledError])
+def test_callbacks_run_in_the_order_of_records_when_all_are_done(
+    caplog: pytest.LogCaptureFixture, mistake: type[BaseException]
+) -> None:
     result, handles = result_of(3)
     seen: list[Any] = []
 
@@ -69,7 +73,7 @@ def test_callbacks_run_in_the_order_of_records_when_all_are_done(caplog: pytest.
         seen.append((handles.index(handle), all(other.done() for other in handles)))
 
     def fail(_handle: RecordHandle) -> None:
-        raise ValueError("mistake")
+        raise mistake("mistake")
 
     handles[2].add_done_callback(record)
     handles[0].add_done_callback(fail)

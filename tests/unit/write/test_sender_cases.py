@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.log.model import PartitionResponse
 from spark_replog.write import data_request
 from spark_replog.write.data_request import DeliveryResult
 from spark_replog.write.record_handle import RecordHandle
+from spark_replog.write.transport import REFUSED_MS
 from tests.unit.write.sender_setup import (
     CONFIG,
     DISCONNECT,
@@ -209,6 +211,43 @@ class TestWithoutIdempotence:
         setup.answer(setup.open[0], offset=3)
         assert handle.result(0).offset == 3
         setup.check_clean()
+
+    @pytest.mark.parametrize("is_read_refused", [False, True])
+    def test_where_too_many_roots_go_on_refusing_records_fail_and_say_so(
+        self, make: Callable[..., Setup], is_read_refused: bool
+    ) -> None:
+        refused = (RetriableError if is_read_refused else ReplogError)(ErrorCode.REPLOG_STORE_REFUSED, "no permission.")
+        setup = make()
+        setup.answers_puts = False
+        handle = setup.send_and_run()
+        setup.refuse_puts(refused)
+        assert not handle.done()
+        setup.refuse_puts(refused, until_ms=REFUSED_MS)
+        error = handle.exception(0)
+        assert error is not None and error.code is ErrorCode.REPLOG_STORE_REFUSED
+        assert "no permission" in str(error) and "Nothing was committed" in str(error)
+        assert setup.clock.time_ms < CONFIG.delivery_timeout_ms
+        following = setup.send_and_run()
+        setup.refuse_puts(refused)
+        assert following.exception(0).code is ErrorCode.REPLOG_STORE_REFUSED
+        setup.answers_puts = True
+        allowed = setup.send_and_run()
+        setup.answer(setup.open[0], offset=0)
+        assert allowed.result(0).offset == 0
+        setup.check_clean()
+
+    def test_a_full_disk_may_have_room_again(self, make: Callable[..., Setup]) -> None:
+        refused = ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "full.")
+        refused.__cause__ = OSError(errno.ENOSPC, "no space left")
+        setup = make()
+        setup.answers_puts = False
+        handle = setup.send_and_run()
+        setup.refuse_puts(refused, until_ms=REFUSED_MS + 100)
+        assert not handle.done()
+        setup.answers_puts = True
+        setup.run(after_ms=20)
+        setup.answer(setup.open[0], offset=3)
+        assert handle.result(0).offset == 3
 
     def test_several_batches_of_a_partition_in_one_object(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
