@@ -21,6 +21,7 @@ from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, BrokerFence, IdentityKind, IsrChange, Outcome, ProducerIdentity
@@ -501,20 +502,20 @@ def test_a_copy_counts_not_if_its_root_is_rebuilt_before_it_is_reported(five, re
     ledger = five.cluster.topic_ledger(five.cluster.lookup("orders").ledger_id)
     if record is by_readmission:
         ledger.append(lambda _: encode_command(IsrChange(None, target, False, 0)), timeout_ms=30_000)
-    decide = CatchUp._record
+    decide = Ledger.append
 
-    def slow(self, *given):
+    def slow(self, *given, **more):
         """Sleep before the copy is reported, while its root is lost and rebuilt without the only known copy."""
-        monkeypatch.setattr(CatchUp, "_record", decide)
+        monkeypatch.setattr(Ledger, "append", decide)
         lose(five, target)
         opened = Cluster.open(str(five.path), config=FAST)
         opened.brokers.stores[gone] = away = FaultyStore(opened.brokers.store(gone))
         away.is_down = True
         report = StoreRepair(opened).run()
         assert report.roots[target].journal_records and not report.roots[target].is_repaired
-        return decide(self, *given)
+        return decide(self, *given, **more)
 
-    monkeypatch.setattr(CatchUp, "_record", slow)
+    monkeypatch.setattr(Ledger, "append", slow)
     record(five, gone, target)
     five.reopen()
     ledger = five.cluster.topic_ledger(ledger.ledger_id)
