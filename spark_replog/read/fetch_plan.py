@@ -139,16 +139,23 @@ def _gap(where: FetchRange, start: int) -> ReplogError:
 
 
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:
-    """Return the slices of several partitions in one order that reads each object once.
+    """Return the slices of several ranges in one order that reads each object once.
 
     Each partition's slices stay in offset order; those of one object follow each other by byte position. A
     partition returns to an object later only if compaction replaced sections between those in it.
+
+    Args:
+        plans: of one range each; ranges of one partition in offset order.
     """
-    if len(plans) == 1:
-        return tuple(plans[0])
+    by_partition: dict[tuple[TopicId, int], list[FetchSlice]] = {}
+    for plan in plans:
+        for piece in plan:
+            by_partition.setdefault((piece.topic_id, piece.partition), []).append(piece)
+    if len(by_partition) < 2:
+        return tuple(chain.from_iterable(by_partition.values()))
     follows: TopologicalSorter[_Visit] = TopologicalSorter()
     by_visit: dict[_Visit, list[FetchSlice]] = {}
-    for plan in plans:
+    for plan in by_partition.values():
         counts: Counter[tuple[LedgerId, str]] = Counter()
         visit: _Visit | None = None
         for piece in plan:

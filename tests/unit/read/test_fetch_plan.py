@@ -133,3 +133,21 @@ def test_an_object_whose_middle_compaction_replaced_is_read_in_two_parts():
     assert [each for each in merged if each.partition == 0] == zero
     assert [each for each in merged if each.partition == 1] == one
     assert merged.index(one[0]) < merged.index(zero[1])
+
+
+@pytest.mark.parametrize("one", [[], [("o2", 32), ("o5", 32)]])
+def test_two_ranges_of_a_partition_are_read_one_after_the_other(one):
+    ranges = slices_of("L", 0, [("o1", 8), ("o2", 8), ("o3", 8), ("o4", 8), ("o5", 8)])
+    other = slices_of("L", 1, one)
+    merged = in_log_order([ranges[:2], ranges[3:], other])
+    assert [each for each in merged if each.partition == 0] == ranges[:2] + ranges[3:]
+    assert [each for each in merged if each.partition == 1] == other
+
+
+@pytest.mark.parametrize("one", [[], [("first", 32)]])
+def test_two_ranges_may_share_an_object_whose_middle_compaction_replaced(one):
+    ranges = slices_of("L", 0, [("first", 8), ("made", 8), ("first", 24)])
+    half = ranges[1]._replace(end_offset=2, row_count=2)
+    plans = [[ranges[0], half], [half._replace(start_offset=2, end_offset=3), ranges[2]], slices_of("L", 1, one)]
+    merged = in_log_order(plans)
+    assert [each for each in merged if each.partition == 0] == plans[0] + plans[1]
