@@ -21,7 +21,7 @@ from spark_replog.client.record_fetcher import ConsumerMetrics, FetchedRows, Rec
 from spark_replog.client.settings import ConsumerSettings
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import Cluster, StorePath
+from spark_replog.cluster.cluster import Cluster, StorePath, TopicHandle
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, stays_in_process
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
@@ -167,7 +167,12 @@ class Consumer:
             on_look=self._guard.check_wakeup,
         )
         self._committer = OffsetCommitter(
-            self._cluster.clock, self._coordinator, self._config, self._subscription, self._membership
+            self._cluster.clock,
+            self._coordinator,
+            self._config,
+            self._subscription,
+            self._membership,
+            topic_id_of=self._fetcher.topic_id,
         )
         self._keeper = PositionKeeper(self._cluster, self._config, self._subscription, self._committer)
         self._is_closing = False
@@ -295,19 +300,19 @@ class Consumer:
         """
         with self._guard:
             self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
-            ends = self._keeper.ends(self._subscription.fetchable())
+            handles, ends = self._ends()
             errors = self._fetcher.check(self._positions())
             if errors:
                 self._keeper.recover(errors, self._fetcher.diverged)
-                self._fetcher.sought(errors)
-                ends = self._keeper.ends(self._subscription.fetchable())
+                self._fetcher.recovered(errors)
+                handles, ends = self._ends()
             spans = {}
             for key, end in ends.items():
                 offset = self._subscription.position(key).offset
                 if offset is not None and offset < end:
                     spans[key] = (offset, end)
             self._fetcher.forget(list(spans))
-        for key, batch, position in self._fetcher.scan(spans):
+        for key, batch, position in self._fetcher.scan(spans, handles):
             if batch.num_rows:
                 yield batch
             if key in self._subscription.positions:
@@ -543,7 +548,7 @@ class Consumer:
                 is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
-                    self._fetcher.sought(errors)
+                    self._fetcher.recovered(errors)
             except NotFoundError:
                 if not may_look_again or not self._membership.look_again():
                     raise
@@ -561,6 +566,12 @@ class Consumer:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
             if deadline_ms - clock.monotonic_ms() <= 0:
                 return
+
+    def _ends(self) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
+        """Return the topics to read, and the high watermarks of their partitions."""
+        keys = self._subscription.fetchable()
+        handles = {name: self._cluster.lookup(name) for name in {key.topic for key in keys}}
+        return handles, self._keeper.ends(keys)
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: self._subscription.positions[key].offset or 0 for key in self._subscription.fetchable()}

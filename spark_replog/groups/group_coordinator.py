@@ -83,7 +83,7 @@ class GroupCoordinator:
 
         Returns:
             Per partition None, or its own refusal (TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE,
-            UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST); the others are committed all the same.
+            UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST); the others are committed all the same.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
@@ -459,6 +459,14 @@ class GroupCoordinator:
             count = len(ledger.state.topics[handle.topic_id].partitions)
         if not 0 <= key.partition < count:
             return "", unknown_partition(key.topic, key.partition, count)
+        if value.topic_id not in ("", handle.topic_id):
+            return "", ReplogError(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f"topic '{key.topic}' was deleted and created again after offset {value.offset} of partition"
+                f" {key.partition} was reached. Poll: auto.offset.reset sets the position in the new topic.",
+                topic=key.topic,
+                partition=key.partition,
+            )
         return handle.topic_id, None
 
     def _maybe_expire(self) -> None:

@@ -105,6 +105,17 @@ def test_a_scan_is_a_snapshot(filled):
     assert filled.topic("orders").scan("latest").to_arrow().num_rows == 0
 
 
+def test_a_scan_of_a_deleted_topic_does_not_read_another_of_its_name(filled):
+    scan = filled.topic("orders").scan()
+    filled.admin().delete_topic("orders")
+    filled.admin().create_topic("orders", partitions=2)
+    with filled.producer() as producer:
+        for number in range(20):
+            producer.send("orders", value=b"other", partition=number % 2)
+    with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        scan.to_arrow()
+
+
 def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
     topic = filled.topic("orders")
     assert topic.scan(1, 3).to_arrow()["offset"].to_pylist() == [1, 2, 1, 2]
