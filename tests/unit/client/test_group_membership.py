@@ -120,6 +120,22 @@ def test_a_member_may_commit_in_on_revoked(filled, join):
 
 
 @pytest.mark.case("consumer-process-dies-answer-lost-runs")
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_commit_in_on_revoked_does_not_replace_the_auto_commit_of_other_partitions(filled, join, is_closed):
+    first = join(
+        enable_auto_commit=True,
+        auto_commit_interval_ms=3_600_000,
+        listeners={"on_revoked": lambda _keys: first.commit({P[0]: 6})},
+    )
+    assert len(first.poll(timeout_ms=5_000)) == 24
+    second = join()
+    if is_closed:
+        first.close()
+    else:
+        settle(filled, first, second)
+    assert {key: value.offset for key, value in second.committed(P).items()} == dict.fromkeys(P, 6)
+
+
 def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
@@ -318,6 +334,32 @@ def test_who_waits_for_a_slow_member_is_not_taken_for_silent(filled, join):
     assert {each.member_id for each in state.metadata.members} == {slow.group_metadata()[0], *waiting}
     settle(filled, slow, second, third)
     assert waiting == {second.group_metadata()[0], third.group_metadata()[0]}
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_signs_of_life_during_a_rebalance_do_not_replace_the_last_commit(filled, join, leads):
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 3_600_000}
+    slow = None if leads else join()
+    if slow:
+        settle(filled, slow)
+    member = join(**settings)
+    slow = slow or join()
+    settle(filled, member, slow)
+    owned = list(member.assignment())
+    for key in owned:
+        filled.write("orders", rows(2, 50), partition=key.partition)
+    while any(member.position(key) < 8 for key in owned):
+        member.poll()
+    third = join()
+    third.poll()
+    for _ in range(12):  # the slow one's application does not poll
+        filled.clock.advance(10_000)
+        for each in (member, third):
+            each.poll()
+        membership_of(slow).beat_if_due()
+    assert member.assignment() == set()
+    settle(filled, slow, member, third)
+    assert {key: value.offset for key, value in third.committed(owned).items()} == dict.fromkeys(owned, 8)
 
 
 def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled, join):
