@@ -382,6 +382,10 @@ class GroupMembership:
                 self._move(MemberState.REBALANCING)
                 self._request = None
             self._life.look(state, self.identity)
+        if self._state is MemberState.STABLE and self.identity.generation != metadata.generation:
+            self._drop_assignment(is_lost=True)  # a rebalance ended without this static member
+            with self._lock:
+                self._move(MemberState.REBALANCING)
         self._remove_silent(state, now_ms)
         if metadata.phase is GroupPhase.PREPARING_REBALANCE:
             self._rebalance(metadata, me, now_ms)

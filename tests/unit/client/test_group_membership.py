@@ -386,6 +386,32 @@ def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_
     assert sorted(len(each) for each in shares(second, third)) == [2, 2]
 
 
+def test_a_static_member_that_slept_through_a_rebalance_hears_what_it_lost(filled, join):
+    heard = []
+    listeners = {
+        "on_assigned": lambda keys: heard.append(("assigned", keys)),
+        "on_lost": lambda keys: heard.append(("lost", keys)),
+    }
+    settings = {"max_poll_interval_ms": 10_000, "session_timeout_ms": 1_800_000}
+    static = join(group_instance_id="s", listeners=listeners, **settings)
+    second = join(**settings)
+    settle(filled, static, second)
+    assert heard[-1] == ("assigned", P[:2])
+    end_process(static)  # its thread sleeps too
+    third = join(group_instance_id="a", **settings)
+    third.poll()
+    settle(filled, second, third)
+    heard.clear()
+    filled.write("orders", rows(3, 50), partition=0)
+    assert len(third.poll()) == 3
+    third.commit()
+    assert {record.partition for record in static.poll()} <= {2}
+    assert heard == [("lost", P[:2]), ("assigned", P[2:3])]
+    static.commit()
+    third.close()
+    filled.clock.advance(1_800_000)
+
+
 def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):
     member = join()
     settle(filled, member)
