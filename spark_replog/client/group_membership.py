@@ -374,6 +374,7 @@ class GroupMembership:
             with self._lock:
                 self._move(MemberState.UNJOINED)
                 self._request = None
+            self._drop_assignment(is_lost=True)  # now: others own the partitions, and this poll must not return rows
             if metadata.instance(self.identity.instance_id) is not None:
                 raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
             return False

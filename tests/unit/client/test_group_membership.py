@@ -412,6 +412,27 @@ def test_a_static_member_that_slept_through_a_rebalance_hears_what_it_lost(fille
     filled.clock.advance(1_800_000)
 
 
+@pytest.mark.parametrize("instance_id", [None, "s"])
+def test_a_member_that_was_removed_returns_no_rows_of_its_former_partitions(filled, join, instance_id):
+    lost = []
+    first = join(group_instance_id=instance_id, listeners={"on_lost": lost.extend})
+    second = join()
+    settle(filled, first, second)
+    owned = list(first.assignment())
+    end_process(first)  # its thread sleeps too
+    for _ in range(8):
+        filled.clock.advance(10_000)
+        second.poll()
+    settle(filled, second)
+    assert shares(second) == [[0, 1, 2, 3]]
+    for key in owned:
+        filled.write("orders", rows(2, 50), partition=key.partition)
+    assert len(second.poll()) == 4
+    assert list(first.poll()) == []
+    assert lost == owned
+    assert first.assignment() == set()
+
+
 def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):
     member = join()
     settle(filled, member)
