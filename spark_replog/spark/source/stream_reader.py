@@ -219,7 +219,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._publisher is None:
             cluster = self._options.store.cluster()
             self._publisher = ProgressPublisher(cluster, group_id, principal=self._options.principal)
-        self._publisher.publish(at.ends)
+        self._publisher.publish(at.ends, at.topic_ids)
 
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
