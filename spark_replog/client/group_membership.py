@@ -219,6 +219,7 @@ class GroupMembership:
 
         A static member stays in the group until its session expires.
         """
+        self._counts = {}
         if self._state is MemberState.UNJOINED or self._config.group_id is None:
             return
         self._call_listener(1, list(self._subscription.positions))

@@ -243,6 +243,18 @@ def test_the_end_of_a_topic_made_again_that_is_sought_is_where_reading_goes_on(s
     assert values(reader.poll()) == rows(1, 200)
 
 
+@pytest.mark.parametrize("is_assigned_between", [False, True])
+def test_topics_that_were_unsubscribed_can_be_subscribed_to_again(filled, is_assigned_between):
+    reader = consumer(filled, "orders")
+    assert len(reader.poll()) == 20
+    reader.unsubscribe()
+    if is_assigned_between:
+        reader.assign([P0])
+        reader.unsubscribe()
+    reader.subscribe(["orders"])
+    assert len(reader.poll()) == 20
+
+
 def test_a_pattern_means_whole_names(filled):
     reader = consumer(filled)
     reader.subscribe(pattern="order")
