@@ -254,17 +254,18 @@ class Consumer:
 
         Args:
             timeout_ms: the longest wait for the first record; 0: return the available records.
-            max_records: overrides ``max.poll.records``.
+            max_records: overrides ``max.poll.records``; 0: only take part in the group and find the positions.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: the timeout is negative.
+            InvalidConfigError: INVALID_REQUEST: the timeout or the number is negative.
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
                 REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; and the
                 errors of reading.
         """
-        if timeout_ms < 0:
-            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"Invalid timeout_ms {timeout_ms}: give 0 or more.")
         limit = self._config.max_poll_records if max_records is None else max_records
+        for name, value in (("timeout_ms", timeout_ms), ("max_records", limit)):
+            if value < 0:
+                raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"Invalid {name} {value}: give 0 or more.")
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
         records: list[ConsumerRecord] = []
         for key, batch, position in self._batches(deadline_ms, limit):
@@ -290,7 +291,7 @@ class Consumer:
         """Yield the rows from the positions to the current high watermarks, as Arrow, without deserializers.
 
         Columns of ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. A position moves past a batch when the next batch is requested.
+        headers. A position moves past a batch when the next batch is requested, unless it was set meanwhile.
 
         Args:
             timeout_ms: how long a group may take to assign partitions.
@@ -312,11 +313,14 @@ class Consumer:
                 if offset is not None and offset < end:
                     spans[key] = (offset, end)
             self._fetcher.forget(list(spans))
+        reached = {key: start for key, (start, _) in spans.items()}
         for key, batch, position in self._fetcher.scan(spans, handles):
             if batch.num_rows:
                 yield batch
-            if key in self._subscription.positions:
-                self._subscription.position(key).offset = position
+            at = self._subscription.positions.get(key)
+            if at is not None and at.offset == reached[key]:  # else a seek, a poll or a rebalance has set it
+                at.offset = position
+            reached[key] = position
 
     def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
         """Return the rows of ``to_batches`` as one table, all in memory."""
@@ -557,7 +561,7 @@ class Consumer:
             if positions:
                 taken = list(self._fetcher.take(self._positions(), limit))
                 yield from taken
-                if any(batch.num_rows for _, batch, _ in taken):
+                if not limit or any(batch.num_rows for _, batch, _ in taken):
                     return
                 if (errors or taken) and (rest_ms >= 0 or may_repeat):
                     may_repeat = rest_ms >= 0  # once even without time left: the new position has rows now
