@@ -71,7 +71,7 @@ def plan_fetches(ranges: Iterable[FetchRange], state: TopicLedgerState) -> list[
     Call it under the ledger's lock; the result is a plain value.
 
     Raises (both give the offsets as `missing_start` and `missing_end` in their context):
-        DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out.
+        DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out, or the topic was deleted.
         ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This does not prove
             a loss: a process that reads fewer roots may have folded fewer entries.
     """
@@ -86,6 +86,8 @@ def _rows(
     topic = state.topics.get(topic_id)
     if topic is None or partition >= len(topic.partitions):
         raise _data_loss(topic_name, partition, start_offset, end_offset, "the partition does not exist")
+    if topic.closed:
+        raise _data_loss(topic_name, partition, start_offset, end_offset, "the topic was deleted", DataLossError)
     found = topic.partitions[partition]
     if start_offset < found.log_start_offset:
         end = min(end_offset, found.log_start_offset)

@@ -270,7 +270,7 @@ def test_a_poll_for_no_records_finds_the_positions_and_does_not_fill_its_memory(
         assert reader.metrics().fetches == 1
         assert {key: reader.position(key) for key in (P0, P1)} == {P0: 0, P1: 0}
         assert len(reader.poll(max_records=100)) == 20
-        with pytest.raises(InvalidConfigError, match="INVALID_REQUEST.*max_records"):
+        with pytest.raises(InvalidConfigError, match=r"INVALID_REQUEST.*max_records"):
             reader.poll(max_records=-1)
 
 

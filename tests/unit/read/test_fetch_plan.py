@@ -20,7 +20,7 @@ def ref(base):
     return ObjectRef("L", ObjectId(0, f"o{base}"), 9, False, frozenset((0,)))
 
 
-def state_of(spans, *, end=None, start=0):
+def state_of(spans, *, end=None, start=0, closed=False):
     """A fold's answer with the given (base, rows) sections."""
     table = [SectionRow(base, rows, base, 8, 8, 1, 0, 0, 0, base + rows) for base, rows in spans]
     mark = end if end is not None else sum(spans[-1])
@@ -31,7 +31,7 @@ def state_of(spans, *, end=None, start=0):
         sections_between=lambda low, high: [row for row in table if row.base_offset < high and row.end_offset > low],
     )
     return SimpleNamespace(
-        topics={TOPIC: SimpleNamespace(partitions=[partition])},
+        topics={TOPIC: SimpleNamespace(partitions=[partition], closed=closed)},
         object_refs=lambda numbers: {number: (ref(number), 5) for number in numbers},
     )
 
@@ -87,6 +87,13 @@ def test_a_partition_that_this_fold_does_not_know_is_not_proved_to_be_lost():
             plan_fetch(state, "orders", topic_id, partition, 0, 5)
         assert caught.value.code is ErrorCode.REPLOG_DATA_LOSS
         assert not isinstance(caught.value, DataLossError)
+
+
+def test_the_rows_of_a_deleted_topic_are_proved_to_be_lost():
+    with pytest.raises(DataLossError, match="the topic was deleted") as caught:
+        plan(state_of([(0, 5)], closed=True), 1, 4)
+    assert (caught.value.context["missing_start"], caught.value.context["missing_end"]) == (1, 4)
+    assert "metadata roots" not in str(caught.value)
 
 
 def test_plans_travel_and_stay_small():

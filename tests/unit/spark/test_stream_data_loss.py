@@ -192,6 +192,21 @@ def test_a_topic_deleted_between_plan_and_replay(source, start_query):
     assert source.rows(query.reader, query.reader.partitions(start, end)) == {"b-0": list(range(5))}
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_whose_deletion_this_process_folds_between_offsets_and_plan(source, start_query, fail):
+    source.topic("t")
+    source.write("t", {0: 5})
+    query = start_query(subscribe="t", startingOffsets="earliest", failOnDataLoss=fail)
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.limit)
+    source.controller.delete_topic("t")
+    query.reader._final_ends(query.reader._options.store.cluster(), end["@"]["ids"]["t"])
+    if fail == "true":
+        loses(lambda: query.reader.partitions(start, end), "t-0 was deleted", "0 to 5")
+    else:
+        assert query.reader.partitions(start, end) == []
+
+
 def test_a_topic_that_goes_with_nothing_unread_is_no_loss_to_a_planned_batch(source, start_query):
     for name in ("a", "b"):
         source.topic(name)
