@@ -30,6 +30,7 @@ from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import totals
+from spark_replog.write.interceptors import ask
 
 RebalanceListener = Callable[[list[TopicPartition]], None]
 
@@ -279,7 +280,8 @@ class Consumer:
                 break
         found = ConsumerRecords(records)
         for interceptor in self._interceptors:
-            found = interceptor.on_consume(found)
+            answer = ask(interceptor, "on_consume", found)
+            found = found if answer is None else answer
         return found
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -453,7 +455,7 @@ class Consumer:
         """
         committed = self._committer.commit(offsets)
         for interceptor in self._interceptors:
-            interceptor.on_commit(committed)
+            ask(interceptor, "on_commit", committed)
 
     @guarded
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
