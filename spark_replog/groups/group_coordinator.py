@@ -274,7 +274,8 @@ class GroupCoordinator:
     def expire_offsets(self) -> int:
         """Delete the offsets that have expired (``offsets.retention.minutes``); return how many.
 
-        Any process may call it at any time. Two clocks must agree on the time: see ``group_rebalance``.
+        Any process may call it at any time. Two clocks must agree on the time: see ``group_rebalance``. None expires
+        while too few roots answer to know which topics exist.
 
         Raises:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
@@ -288,6 +289,8 @@ class GroupCoordinator:
             seen = {name: dict(state.offsets) for name, state in groups.items()}
             now_ms = agreed_time_ms(groups, self._ledger.own_groups, self._cluster.clock.now_ms())
         self._cluster.refresh()  # after the offsets: every topic that they name is known, unless it was deleted
+        if self._cluster.cluster_ledger.is_tail_unclear:
+            return 0  # a topic that is not among the known ones may exist
         with self._cluster.cluster_ledger.lock:
             live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
         expired_count = 0
