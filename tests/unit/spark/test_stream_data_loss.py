@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -234,6 +235,33 @@ def test_a_fold_that_is_behind_the_checkpoint_is_waited_for(source, start_query,
     view = stream_reader.view_topics
     monkeypatch.setattr(stream_reader, "view_topics", view_topics)
     assert query.next() == {"t-0": [4]}
+
+
+def test_all_folds_that_are_behind_the_checkpoint_are_waited_for(source, start_query, monkeypatch):
+    for name in ("a", "b"):
+        source.topic(name, 2)
+        source.write(name, {0: 4, 1: 3})
+    query = start_query(subscribe="a,b", startingOffsets="earliest")
+    query.next()
+    query.restart()
+    view, refresh, states = stream_reader.view_topics, Ledger.refresh, {}
+
+    def view_topics(*arguments, **more):
+        found = view(*arguments, **more)
+        return found if states else replace(found, bounds=dict.fromkeys(found.bounds, (0, 0)))
+
+    def noting(self, reached=None):
+        state = refresh(self, reached)
+        if reached is not None:
+            (topic,) = state.topics.values()
+            first = SimpleNamespace(partitions=[topic.partitions[0], SimpleNamespace(high_watermark=2)])
+            states[topic.name] = reached(state), reached(SimpleNamespace(topics={topic.topic_id: first}))
+        return state
+
+    monkeypatch.setattr(stream_reader, "view_topics", view_topics)
+    monkeypatch.setattr(Ledger, "refresh", noting)
+    assert query.next() is None
+    assert states == dict.fromkeys("ab", (True, False))
 
 
 def test_planned_tasks_outlive_their_topic(source, start_query):
