@@ -20,8 +20,8 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config import ConsumerConfig
-from spark_replog.errors import DataLossError, ErrorCode
-from spark_replog.ids import LedgerId, TopicId, TopicPartition
+from spark_replog.errors import DataLossError, ErrorCode, RetriableError
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState, SectionRow
@@ -328,7 +328,8 @@ class RecordFetcher:
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
         """Yield the rows of slices by partition; an empty batch if a partition's last offsets have no rows.
 
-        If objects were compacted and deleted since, the remaining offsets are planned again from the newest fold.
+        If objects were compacted and deleted, or moved to other roots since, the rest is planned again from the newest
+        fold.
         """
         stats = self._fetcher.stats
         before, hedged = stats.read_bytes, stats.hedges
@@ -337,11 +338,11 @@ class RecordFetcher:
             try:
                 yield from self._read_planned(slices, done)
                 break
-            except DataLossError as error:
+            except (DataLossError, RetriableError) as error:
                 again = self._plan_again(slices, done)
-                if {each.object.id for each in again} <= {each.object.id for each in slices}:
+                if _places(again) <= _places(slices):
                     raise
-                _LOG.info("rows are read from other objects than planned: %s", error)
+                _LOG.info("rows are read from other objects or roots than planned: %s", error)
                 slices = again
         self._metrics.bytes_consumed += stats.read_bytes - before
         self._metrics.hedges += stats.hedges - hedged
@@ -373,6 +374,10 @@ class RecordFetcher:
                 lambda state: plan_fetch(state, key.topic, topic_id, key.partition, start, end)  # noqa: B023
             )
         return again
+
+
+def _places(slices: Iterable[FetchSlice]) -> set[tuple[ObjectId, frozenset[BrokerId]]]:
+    return {(each.object.id, each.object.holders) for each in slices}
 
 
 def _plan_span(
