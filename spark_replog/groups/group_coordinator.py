@@ -465,8 +465,9 @@ class GroupCoordinator:
         if value.topic_id not in ("", handle.topic_id):
             return "", ReplogError(
                 ErrorCode.UNKNOWN_TOPIC_ID,
-                f"topic '{key.topic}' was deleted and created again after offset {value.offset} of partition"
-                f" {key.partition} was reached. Poll: auto.offset.reset sets the position in the new topic.",
+                f"offset {value.offset} of partition {key.partition} is of another topic than '{key.topic}' is now:"
+                " that was deleted and created again, or the offset is of another store. Poll, and commit positions of"
+                " this topic.",
                 topic=key.topic,
                 partition=key.partition,
             )
