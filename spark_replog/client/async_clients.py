@@ -234,6 +234,8 @@ class AsyncConsumer(_OnOneThread[Consumer]):
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
+            if job.cancel():  # not begun: another call runs
+                raise
             consumer.wakeup()
             self._thread.submit(self._take_back, job)  # before any later call of this consumer
             raise

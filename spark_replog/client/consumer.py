@@ -21,7 +21,7 @@ from spark_replog.client.record_fetcher import ConsumerMetrics, FetchedRows, Rec
 from spark_replog.client.settings import ConsumerSettings
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import Cluster, StorePath
+from spark_replog.cluster.cluster import Cluster, StorePath, TopicHandle
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, stays_in_process
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
@@ -30,6 +30,7 @@ from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import totals
+from spark_replog.write.interceptors import ask
 
 RebalanceListener = Callable[[list[TopicPartition]], None]
 
@@ -167,7 +168,12 @@ class Consumer:
             on_look=self._guard.check_wakeup,
         )
         self._committer = OffsetCommitter(
-            self._cluster.clock, self._coordinator, self._config, self._subscription, self._membership
+            self._cluster.clock,
+            self._coordinator,
+            self._config,
+            self._subscription,
+            self._membership,
+            topic_id_of=self._fetcher.topic_id,
         )
         self._keeper = PositionKeeper(self._cluster, self._config, self._subscription, self._committer)
         self._is_closing = False
@@ -249,17 +255,18 @@ class Consumer:
 
         Args:
             timeout_ms: the longest wait for the first record; 0: return the available records.
-            max_records: overrides ``max.poll.records``.
+            max_records: overrides ``max.poll.records``; 0: only take part in the group and find the positions.
 
         Raises:
-            InvalidConfigError: INVALID_REQUEST: the timeout is negative.
+            InvalidConfigError: INVALID_REQUEST: the timeout or the number is negative.
             ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
                 REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; and the
                 errors of reading.
         """
-        if timeout_ms < 0:
-            raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"Invalid timeout_ms {timeout_ms}: give 0 or more.")
         limit = self._config.max_poll_records if max_records is None else max_records
+        for name, value in (("timeout_ms", timeout_ms), ("max_records", limit)):
+            if value < 0:
+                raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"Invalid {name} {value}: give 0 or more.")
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
         records: list[ConsumerRecord] = []
         for key, batch, position in self._batches(deadline_ms, limit):
@@ -273,7 +280,8 @@ class Consumer:
                 break
         found = ConsumerRecords(records)
         for interceptor in self._interceptors:
-            found = interceptor.on_consume(found)
+            answer = ask(interceptor, "on_consume", found)
+            found = found if answer is None else answer
         return found
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -285,7 +293,7 @@ class Consumer:
         """Yield the rows from the positions to the current high watermarks, as Arrow, without deserializers.
 
         Columns of ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. A position moves past a batch when the next batch is requested.
+        headers. A position moves past a batch when the next batch is requested, unless it was set meanwhile.
 
         Args:
             timeout_ms: how long a group may take to assign partitions.
@@ -295,23 +303,26 @@ class Consumer:
         """
         with self._guard:
             self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
-            ends = self._keeper.ends(self._subscription.fetchable())
+            handles, ends = self._ends()
             errors = self._fetcher.check(self._positions())
             if errors:
                 self._keeper.recover(errors, self._fetcher.diverged)
-                self._fetcher.sought(errors)
-                ends = self._keeper.ends(self._subscription.fetchable())
+                self._fetcher.recovered(errors)
+                handles, ends = self._ends()
             spans = {}
             for key, end in ends.items():
                 offset = self._subscription.position(key).offset
                 if offset is not None and offset < end:
                     spans[key] = (offset, end)
             self._fetcher.forget(list(spans))
-        for key, batch, position in self._fetcher.scan(spans):
+        reached = {key: start for key, (start, _) in spans.items()}
+        for key, batch, position in self._fetcher.scan(spans, handles):
             if batch.num_rows:
                 yield batch
-            if key in self._subscription.positions:
-                self._subscription.position(key).offset = position
+            at = self._subscription.positions.get(key)
+            if at is not None and at.offset == reached[key]:  # else a seek, a poll or a rebalance has set it
+                at.offset = position
+            reached[key] = position
 
     def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
         """Return the rows of ``to_batches`` as one table, all in memory."""
@@ -444,7 +455,7 @@ class Consumer:
         """
         committed = self._committer.commit(offsets)
         for interceptor in self._interceptors:
-            interceptor.on_commit(committed)
+            ask(interceptor, "on_commit", committed)
 
     @guarded
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -543,7 +554,7 @@ class Consumer:
                 is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
-                    self._fetcher.sought(errors)
+                    self._fetcher.recovered(errors)
             except NotFoundError:
                 if not may_look_again or not self._membership.look_again():
                     raise
@@ -552,7 +563,7 @@ class Consumer:
             if positions:
                 taken = list(self._fetcher.take(self._positions(), limit))
                 yield from taken
-                if any(batch.num_rows for _, batch, _ in taken):
+                if not limit or any(batch.num_rows for _, batch, _ in taken):
                     return
                 if (errors or taken) and (rest_ms >= 0 or may_repeat):
                     may_repeat = rest_ms >= 0  # once even without time left: the new position has rows now
@@ -561,6 +572,12 @@ class Consumer:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
             if deadline_ms - clock.monotonic_ms() <= 0:
                 return
+
+    def _ends(self) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
+        """Return the topics to read, and the high watermarks of their partitions."""
+        keys = self._subscription.fetchable()
+        handles = {name: self._cluster.lookup(name) for name in {key.topic for key in keys}}
+        return handles, self._keeper.ends(keys)
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: self._subscription.positions[key].offset or 0 for key in self._subscription.fetchable()}

@@ -219,11 +219,12 @@ class GroupMembership:
 
         A static member stays in the group until its session expires.
         """
+        self._counts = {}
         if self._state is MemberState.UNJOINED or self._config.group_id is None:
             return
-        commit = self._last_commit()
         self._call_listener(1, list(self._subscription.positions))
         with self._lock:
+            commit = self._last_commit()  # after those of the listener: sequences are decided in their order
             self._move(MemberState.UNJOINED)
         try:
             self._give_place_up(commit)
@@ -261,7 +262,8 @@ class GroupMembership:
                 return
             if self._looked_ms is None or now_ms - self._looked_ms >= 2 * self._config.heartbeat_interval_ms:
                 self._life.look(self._coordinator.group(self._group), self.identity)  # the application has not read it
-            self._life.show(self._group, self.identity, now_ms)
+            commit = None if self._request is None else self._request.note.commit
+            self._life.show(self._group, self.identity, now_ms, commit)
 
     # ------------------------------------------------------------------------------------- internal
 
@@ -373,6 +375,7 @@ class GroupMembership:
             with self._lock:
                 self._move(MemberState.UNJOINED)
                 self._request = None
+            self._drop_assignment(is_lost=True)  # now: others own the partitions, and this poll must not return rows
             if metadata.instance(self.identity.instance_id) is not None:
                 raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
             return False
@@ -381,6 +384,10 @@ class GroupMembership:
                 self._move(MemberState.REBALANCING)
                 self._request = None
             self._life.look(state, self.identity)
+        if self._state is MemberState.STABLE and self.identity.generation != metadata.generation:
+            self._drop_assignment(is_lost=True)  # a rebalance ended without this static member
+            with self._lock:
+                self._move(MemberState.REBALANCING)
         self._remove_silent(state, now_ms)
         if metadata.phase is GroupPhase.PREPARING_REBALANCE:
             self._rebalance(metadata, me, now_ms)
@@ -450,11 +457,13 @@ class GroupMembership:
 
     def _rejoin(self, metadata: GroupMetadata, now_ms: int) -> None:
         """Give up the partitions and ask to join the rebalance; the note lists the partitions owned before."""
-        member = self._as_member(tuple(sorted(self._subscription.positions)))
-        commit = self._last_commit()
-        self._drop_assignment(is_lost=False)
-        self._ask(metadata, member, commit, now_ms)
-        with self._lock:
+        keys = list(self._subscription.positions)
+        self._call_listener(1, keys)
+        with self._lock:  # no heartbeat between the commit and the note that contains it
+            member = self._as_member(tuple(sorted(keys)))
+            commit = self._last_commit()  # after those of the listener: sequences are decided in their order
+            self._forget_assignment(keys)
+            self._ask(metadata, member, commit, now_ms)
             if self._state is MemberState.STABLE:
                 self._move(MemberState.REBALANCING)
             self.identity = MemberIdentity(member.member_id, member.instance_id, -1)
@@ -535,8 +544,10 @@ class GroupMembership:
 
     def _drop_assignment(self, *, is_lost: bool) -> None:
         keys = list(self._subscription.positions)
-        if keys:
-            self._call_listener(2 if is_lost and self._listeners[2] is not None else 1, keys)
+        self._call_listener(2 if is_lost and self._listeners[2] is not None else 1, keys)
+        self._forget_assignment(keys)
+
+    def _forget_assignment(self, keys: list[TopicPartition]) -> None:
         self._revoked += keys
         self._subscription.set_assignment(())
 
@@ -621,8 +632,11 @@ class _SignsOfLife:
         if beats != self._own_beats:
             self._own_beats, self._asked_ms = beats, None
 
-    def show(self, group: str, identity: MemberIdentity, now_ms: int) -> None:
+    def show(self, group: str, identity: MemberIdentity, now_ms: int, commit: GroupRecords | None) -> None:
         """Send a heartbeat if one is due.
+
+        Args:
+            commit: of this member, made before and not written yet: it would be refused after the heartbeat.
 
         Raises:
             ReplogError: what ``GroupRelay`` raises.
@@ -643,7 +657,7 @@ class _SignsOfLife:
         note = Note(NoteKind.BEAT, self._coordinator.command(group, who))
         if self.is_gatherer or self._asked_ms is not None:
             self.shown(now_ms)
-            relay.write(group, [note])
+            relay.write(group, [*([] if commit is None else [Note(NoteKind.COMMIT, commit)]), note])
         else:
             self._shown_ms = self._asked_ms = now_ms
             if relay.send(group, note) is None:

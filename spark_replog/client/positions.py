@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
 from spark_replog.client.group_membership import GroupMembership
 from spark_replog.client.subscription_state import SubscriptionState, whole_number
@@ -21,7 +22,7 @@ from spark_replog.errors import (
     unknown_partition,
 )
 from spark_replog.groups.group_coordinator import RENEWALS_PER_RETENTION, GroupCoordinator, check_group_id
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
@@ -239,6 +240,7 @@ class OffsetCommitter:
     Args:
         config: ``group.id``, ``enable.auto.commit``, ``auto.commit.interval.ms``.
         membership: identity under which offsets are committed.
+        topic_id_of: returns the id of the topic whose rows led to a partition's position, "" if none did.
     """
 
     def __init__(
@@ -248,12 +250,15 @@ class OffsetCommitter:
         config: ConsumerConfig,
         subscription: SubscriptionState,
         membership: GroupMembership,
+        *,
+        topic_id_of: Callable[[TopicPartition], TopicId],
     ) -> None:
         self._clock = clock
         self._coordinator = coordinator
         self._config = config
         self._subscription = subscription
         self._membership = membership
+        self._topic_id_of = topic_id_of
         self._is_auto = config.enable_auto_commit and config.group_id is not None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._committed: dict[TopicPartition, tuple[int, int]] = {}
@@ -278,10 +283,7 @@ class OffsetCommitter:
         group = self._config.group_id or ""
         check_group_id(group)
         given = self._positions() if offsets is None else offsets
-        values = {
-            key: value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(_offset_of(key, value))
-            for key, value in given.items()
-        }
+        values = {key: self._value_of(key, value) for key, value in given.items()}
         if not values:
             return {}
         deadline_ms = self._clock.monotonic_ms() + (self._config.default_api_timeout_ms if is_repeated else 0)
@@ -324,10 +326,10 @@ class OffsetCommitter:
         if not self._is_auto or (now_ms < self._next_ms and not is_last):
             return
         self._next_ms = now_ms + self._config.auto_commit_interval_ms
-        moved = self._moved(now_ms)
-        if not moved:
-            return
         try:
+            moved = self._moved(now_ms)
+            if not moved:
+                return
             if self._membership.writes_alone or self._noted or is_last:
                 self.commit(moved, is_repeated=False)
             else:
@@ -366,11 +368,12 @@ class OffsetCommitter:
         return {
             key: at
             for key, at in positions.items()
-            if self._committed.get(key, (None, 0))[0] != at or self._committed[key][1] <= renewed_ms
+            if (self._committed.get(key, (None, 0))[0] != at or self._committed[key][1] <= renewed_ms)
+            and self._topic_id_of(key) in ("", self._coordinator.topic_id(key.topic))  # else the next fetch resets it
         }
 
     def _as_command(self, positions: Mapping[TopicPartition, int]) -> GroupRecords | None:
-        offsets = {key: OffsetAndMetadata(at) for key, at in positions.items()}
+        offsets = {key: self._value_of(key, at) for key, at in positions.items()}
         return self._coordinator.prepare_commit(self._config.group_id or "", offsets, self._membership.identity)
 
     def forget(self, keys: Collection[TopicPartition]) -> None:
@@ -378,6 +381,10 @@ class OffsetCommitter:
         for key in keys:
             self._committed.pop(key, None)
             self._noted.pop(key, None)
+
+    def _value_of(self, key: TopicPartition, value: int | OffsetAndMetadata) -> OffsetAndMetadata:
+        made = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(_offset_of(key, value))
+        return made if made.topic_id else replace(made, topic_id=self._topic_id_of(key))
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: at.offset for key, at in self._subscription.positions.items() if at.offset is not None}

@@ -20,8 +20,8 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config import ConsumerConfig
-from spark_replog.errors import DataLossError, ErrorCode
-from spark_replog.ids import LedgerId, TopicId, TopicPartition
+from spark_replog.errors import DataLossError, ErrorCode, RetriableError
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState, SectionRow
@@ -100,8 +100,8 @@ class RecordFetcher:
         self._watch: FolderWatch | None = None
         self._watched: frozenset[LedgerId] = frozenset()
         self._watch_again_ms = 0
-        self._fetched: dict[TopicPartition, tuple[int, int, TopicId]] = {}
-        """Per partition: the end of its last plan, its leader epoch at that time, and the topic's id."""
+        self._fetched: dict[TopicPartition, tuple[int, TopicId]] = {}
+        """Per partition, if its position was reached by reading: leader epoch at the last plan, and the topic's id."""
         self.diverged: dict[TopicPartition, int] = {}
         """From the last plan: the offset where the log differs from the rows that were read."""
 
@@ -167,11 +167,15 @@ class RecordFetcher:
         """Return the partitions whose topic was deleted and created again since their rows were read."""
         found = {}
         self._cluster.refresh_if_stale()
-        for key, offset in positions.items():
-            planned_to, _, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
-            if planned_to == offset and topic_id != self._cluster.lookup(key.topic).topic_id:
+        for key in positions:
+            topic_id = self.topic_id(key)
+            if topic_id and topic_id != self._cluster.lookup(key.topic).topic_id:
                 found[key] = ErrorCode.UNKNOWN_TOPIC_ID
         return found
+
+    def topic_id(self, key: TopicPartition) -> TopicId:
+        """Return the id of the topic whose rows led to a partition's position; "": it was set, not reached."""
+        return self._fetched.get(key, (UNDEFINED_EPOCH, ""))[1]
 
     def plan(
         self, asked: Mapping[TopicPartition, FetchPartition]
@@ -193,7 +197,7 @@ class RecordFetcher:
             for (key, item), each in zip(items, found, strict=True):
                 self._note(key, each, errors)
                 if each.error is None:
-                    self._fetched[key] = (each.end_offset, each.leader_epoch, item.topic_id)
+                    self._fetched[key] = (each.leader_epoch, item.topic_id)
         return slices, errors
 
     def _note(self, key: TopicPartition, found: FetchState, errors: dict[TopicPartition, ErrorCode]) -> None:
@@ -227,22 +231,28 @@ class RecordFetcher:
             if not max_records:
                 return
 
-    def scan(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[FetchedRows]:
+    def scan(
+        self, spans: Mapping[TopicPartition, tuple[int, int]], handles: Mapping[str, TopicHandle]
+    ) -> Iterator[FetchedRows]:
         """Yield all rows of the spans, partition by partition.
 
+        Args:
+            handles: of their topics when the spans were made: another topic may have the name by now.
+
         Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic was deleted.
             ReplogError: REPLOG_DATA_LOSS, and as ``Fetcher.fetch``.
         """
         self._require_read({key.topic for key in spans})
         for key, (start, end) in spans.items():
-            handle = self._cluster.lookup(key.topic)
+            handle = handles[key.topic]
             ledger, _ = self._cluster.folded_topic(handle)
             slices, epoch = ledger.ask(partial(_plan_span, key, handle.topic_id, start, end))
             for found in self._read(slices):
                 self._metrics.records_consumed += found[1].num_rows
                 yield found
                 # Like the position, this moves past a batch when the next one is requested.
-                self._fetched[key] = (found[2], epoch, handle.topic_id)
+                self._fetched[key] = (epoch, handle.topic_id)
 
     def _require_read(self, topics: Iterable[str]) -> None:
         """Check the reader's right, and look up its quota.
@@ -258,6 +268,12 @@ class RecordFetcher:
         """Note that these positions were set by a seek or a reset, not reached by reading."""
         for key in keys:
             self._fetched.pop(key, None)
+
+    def recovered(self, keys: Iterable[TopicPartition]) -> None:
+        """Note that these positions were reset because of an error: rows that wait may be of another log."""
+        gone = list(keys)
+        self.sought(gone)
+        self.forget(gone)
 
     def forget(self, keys: Sequence[TopicPartition]) -> None:
         """Drop the buffered rows of these partitions."""
@@ -298,9 +314,8 @@ class RecordFetcher:
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
-        planned_to, epoch, topic_id = self._fetched.get(key, (-1, UNDEFINED_EPOCH, ""))
-        # A position set by a seek proves nothing about the rows that the reader has.
-        known_epoch = epoch if planned_to == offset and topic_id == handle.topic_id else UNDEFINED_EPOCH
+        epoch, topic_id = self._fetched.get(key, (UNDEFINED_EPOCH, ""))
+        known_epoch = epoch if topic_id == handle.topic_id else UNDEFINED_EPOCH
         max_bytes = self._config.max_partition_fetch_bytes
         return FetchPartition(ledger, handle.topic_id, key.partition, offset, max_bytes, known_epoch)
 
@@ -313,7 +328,8 @@ class RecordFetcher:
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
         """Yield the rows of slices by partition; an empty batch if a partition's last offsets have no rows.
 
-        If objects were compacted and deleted since, the remaining offsets are planned again from the newest fold.
+        If objects were compacted and deleted, or moved to other roots since, the rest is planned again from the newest
+        fold.
         """
         stats = self._fetcher.stats
         before, hedged = stats.read_bytes, stats.hedges
@@ -322,11 +338,11 @@ class RecordFetcher:
             try:
                 yield from self._read_planned(slices, done)
                 break
-            except DataLossError as error:
+            except (DataLossError, RetriableError) as error:
                 again = self._plan_again(slices, done)
-                if {each.object.id for each in again} <= {each.object.id for each in slices}:
+                if _places(again) <= _places(slices):
                     raise
-                _LOG.info("rows are read from other objects than planned: %s", error)
+                _LOG.info("rows are read from other objects or roots than planned: %s", error)
                 slices = again
         self._metrics.bytes_consumed += stats.read_bytes - before
         self._metrics.hedges += stats.hedges - hedged
@@ -358,6 +374,10 @@ class RecordFetcher:
                 lambda state: plan_fetch(state, key.topic, topic_id, key.partition, start, end)  # noqa: B023
             )
         return again
+
+
+def _places(slices: Iterable[FetchSlice]) -> set[tuple[ObjectId, frozenset[BrokerId]]]:
+    return {(each.object.id, each.object.holders) for each in slices}
 
 
 def _plan_span(

@@ -173,7 +173,7 @@ class TopicScan:
         self._columns = [name for name in names if columns is None or name in columns]
         self._cluster = cluster
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
-        handle = cluster.lookup(topic)
+        self._handle = handle = cluster.lookup(topic)
         ledger, _ = cluster.topic_state(handle)
         with ledger.lock:
             found = ledger.state.topics[handle.topic_id].partitions
@@ -190,11 +190,12 @@ class TopicScan:
         Columns: key, value, topic, partition, offset, timestamp, timestampType, headers.
 
         Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted, even if another has its name now.
             ReplogError: REPLOG_DATA_LOSS, TOPIC_AUTHORIZATION_FAILED, and as ``Fetcher.fetch``.
         """
         fetcher = RecordFetcher(self._cluster, ConsumerConfig(), ConsumerMetrics())
         spans = {key: span for key, span in self.spans.items() if span[0] < span[1]}
-        for _, batch, _ in fetcher.scan(spans):
+        for _, batch, _ in fetcher.scan(spans, {self._handle.name: self._handle}):
             if batch.num_rows:
                 yield batch.select(self._columns)
 

@@ -83,7 +83,7 @@ class GroupCoordinator:
 
         Returns:
             Per partition None, or its own refusal (TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE,
-            UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST); the others are committed all the same.
+            UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST); the others are committed all the same.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
@@ -274,7 +274,8 @@ class GroupCoordinator:
     def expire_offsets(self) -> int:
         """Delete the offsets that have expired (``offsets.retention.minutes``); return how many.
 
-        Any process may call it at any time. Two clocks must agree on the time: see ``group_rebalance``.
+        Any process may call it at any time. Two clocks must agree on the time: see ``group_rebalance``. None expires
+        while too few roots answer to know which topics exist.
 
         Raises:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
@@ -288,6 +289,8 @@ class GroupCoordinator:
             seen = {name: dict(state.offsets) for name, state in groups.items()}
             now_ms = agreed_time_ms(groups, self._ledger.own_groups, self._cluster.clock.now_ms())
         self._cluster.refresh()  # after the offsets: every topic that they name is known, unless it was deleted
+        if self._cluster.cluster_ledger.is_tail_unclear:
+            return 0  # a topic that is not among the known ones may exist
         with self._cluster.cluster_ledger.lock:
             live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
         expired_count = 0
@@ -459,6 +462,15 @@ class GroupCoordinator:
             count = len(ledger.state.topics[handle.topic_id].partitions)
         if not 0 <= key.partition < count:
             return "", unknown_partition(key.topic, key.partition, count)
+        if value.topic_id not in ("", handle.topic_id):
+            return "", ReplogError(
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                f"offset {value.offset} of partition {key.partition} is of another topic than '{key.topic}' is now:"
+                " that was deleted and created again, or the offset is of another store. Poll, and commit positions of"
+                " this topic.",
+                topic=key.topic,
+                partition=key.partition,
+            )
         return handle.topic_id, None
 
     def _maybe_expire(self) -> None:

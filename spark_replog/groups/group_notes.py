@@ -153,14 +153,14 @@ def merge_notes(metadata: GroupMetadata, notes: Iterable[Note], now_ms: int) -> 
 
 
 def commands_of(notes: Iterable[Note]) -> list[GroupRecords]:
-    """Return the notes' heartbeats and commits, in the members' order."""
+    """Return the notes' heartbeats and commits; those of one member in the order in which it made them."""
     found = []
     for note in notes:
         if note.commit is not None:
             found.append(note.commit)
         if note.kind in (NoteKind.BEAT, NoteKind.COMMIT):
             found.append(note.command)
-    return found
+    return sorted(found, key=lambda command: command.sequence)
 
 
 def awaited_members(metadata: GroupMetadata) -> set[str]:

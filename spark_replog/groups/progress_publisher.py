@@ -17,7 +17,7 @@ from spark_replog.groups.group_coordinator import (
     RENEWALS_PER_RETENTION,
     GroupCoordinator,
 )
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 
 _LOG = logging.getLogger(__name__)
@@ -51,16 +51,21 @@ class ProgressPublisher:
         self._interval_ms = interval_ms
         self.wanted: dict[TopicPartition, int] = {}
         """The positions that ``flush`` commits."""
+        self._topic_ids: Mapping[str, TopicId] = {}
         self._done: dict[TopicPartition, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._has_news = threading.Event()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def publish(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Remember the query's position; returns without waiting and raises nothing."""
+    def publish(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, TopicId]) -> None:
+        """Remember the query's position; returns without waiting and raises nothing.
+
+        Args:
+            topic_ids: of the topics that were read: an offset of another topic of the same name is not published.
+        """
         with self._lock:
-            self.wanted = dict(positions)
+            self.wanted, self._topic_ids = dict(positions), topic_ids
             if self._thread is None:
                 self._thread = DaemonThread(self._run, name="replog-progress", stop=self._end)
                 self._thread.start()
@@ -70,6 +75,7 @@ class ProgressPublisher:
         """Commit new positions; return whether none is left. A failure is logged."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
+            ids = self._topic_ids
             moved = {
                 key: at
                 for key, at in self.wanted.items()
@@ -77,7 +83,7 @@ class ProgressPublisher:
             }
         if not moved:
             return True
-        values = {key: OffsetAndMetadata(at, -1, NOTE) for key, at in moved.items()}
+        values = {key: OffsetAndMetadata(at, -1, NOTE, topic_id=ids.get(key.topic, "")) for key, at in moved.items()}
         try:
             answers = self._coordinator.commit_offsets(self._group, values)
         except Exception as error:  # no error may reach the query

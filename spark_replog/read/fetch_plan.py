@@ -71,7 +71,7 @@ def plan_fetches(ranges: Iterable[FetchRange], state: TopicLedgerState) -> list[
     Call it under the ledger's lock; the result is a plain value.
 
     Raises (both give the offsets as `missing_start` and `missing_end` in their context):
-        DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out.
+        DataLossError: REPLOG_DATA_LOSS: the offsets were trimmed or aged out, or the topic was deleted.
         ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This does not prove
             a loss: a process that reads fewer roots may have folded fewer entries.
     """
@@ -86,6 +86,8 @@ def _rows(
     topic = state.topics.get(topic_id)
     if topic is None or partition >= len(topic.partitions):
         raise _data_loss(topic_name, partition, start_offset, end_offset, "the partition does not exist")
+    if topic.closed:
+        raise _data_loss(topic_name, partition, start_offset, end_offset, "the topic was deleted", DataLossError)
     found = topic.partitions[partition]
     if start_offset < found.log_start_offset:
         end = min(end_offset, found.log_start_offset)
@@ -139,16 +141,23 @@ def _gap(where: FetchRange, start: int) -> ReplogError:
 
 
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:
-    """Return the slices of several partitions in one order that reads each object once.
+    """Return the slices of several ranges in one order that reads each object once.
 
     Each partition's slices stay in offset order; those of one object follow each other by byte position. A
     partition returns to an object later only if compaction replaced sections between those in it.
+
+    Args:
+        plans: of one range each; ranges of one partition in offset order.
     """
-    if len(plans) == 1:
-        return tuple(plans[0])
+    by_partition: dict[tuple[TopicId, int], list[FetchSlice]] = {}
+    for plan in plans:
+        for piece in plan:
+            by_partition.setdefault((piece.topic_id, piece.partition), []).append(piece)
+    if len(by_partition) < 2:
+        return tuple(chain.from_iterable(by_partition.values()))
     follows: TopologicalSorter[_Visit] = TopologicalSorter()
     by_visit: dict[_Visit, list[FetchSlice]] = {}
-    for plan in plans:
+    for plan in by_partition.values():
         counts: Counter[tuple[LedgerId, str]] = Counter()
         visit: _Visit | None = None
         for piece in plan:

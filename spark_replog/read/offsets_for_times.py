@@ -101,7 +101,10 @@ def _next_candidate(
     found = state.topics[topic_id].partitions[partition]
     offset = max(offset, found.log_start_offset)
     while offset < found.high_watermark:
-        (section,) = state.sections(topic_id, partition, offset, offset + 1)
+        sections = state.sections(topic_id, partition, offset, offset + 1)
+        if not sections:  # the topic was deleted since the search began: this raises
+            return None, plan_fetch(state, topic_name, topic_id, partition, offset, offset + 1)
+        (section,) = sections
         end = min(section.end_offset, found.high_watermark)
         if section.min_timestamp_ms >= time_ms and not section.object.has_offsets:
             return offset, ()

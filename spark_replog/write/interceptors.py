@@ -61,7 +61,7 @@ class Interceptors:
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """Return the record as changed by the interceptors; a failed one's result is ignored."""
         for item in self._all:
-            changed = _ask(item, "on_send", record)
+            changed = ask(item, "on_send", record)
             if _is_usable(item, "on_send", changed, ProducerRecord):
                 record = changed
         return record
@@ -93,7 +93,7 @@ class Interceptors:
             batch: columns as passed to ``send_arrow`` or the sink.
         """
         for item in self._all:
-            changed = _ask(item, "on_send_batch", topic, batch)
+            changed = ask(item, "on_send_batch", topic, batch)
             if _is_usable(item, "on_send_batch", changed, pa.RecordBatch):
                 batch = changed
         return batch
@@ -101,7 +101,7 @@ class Interceptors:
     def on_acknowledgement(self, metadata: RecordMetadata, error: Exception | None) -> None:
         """Report the outcome of a record; of an Arrow slice, the outcome of its first record."""
         for item in self._all:
-            _ask(item, "on_acknowledgement", metadata, error)
+            ask(item, "on_acknowledgement", metadata, error)
 
     def acknowledge(self, handle: RecordHandle) -> None:
         """Report the outcome of a completed handle to ``on_acknowledgement``."""
@@ -115,7 +115,7 @@ class Interceptors:
     def close(self) -> None:
         """Close all interceptors."""
         for item in self._all:
-            _ask(item, "close")
+            ask(item, "close")
 
 
 def _checked(item: Any) -> Any:
@@ -140,7 +140,8 @@ def _is_usable(item: Any, method: str, answer: Any, wanted: type) -> bool:
     return answer is not None
 
 
-def _ask(item: Any, method: str, *arguments: Any) -> Any:
+def ask(item: Any, method: str, *arguments: Any) -> Any:
+    """Return the answer of an interceptor's method; None if it has none, or if it raised, which is logged."""
     function: Callable[..., Any] | None = getattr(item, method, None)
     if function is None:
         return None

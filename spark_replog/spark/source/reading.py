@@ -121,7 +121,9 @@ class _TaskRead:
         return tuple(
             each._replace(start_offset=max(start, each.start_offset))
             for each in self._partition.slices
-            if (each.topic_id, each.partition) == (item.topic_id, item.partition) and each.end_offset > start
+            if (each.topic_id, each.partition) == (item.topic_id, item.partition)
+            and start < each.end_offset
+            and each.start_offset < item.end
         )
 
     def _fetch_existing(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:

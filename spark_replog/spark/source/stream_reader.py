@@ -7,7 +7,8 @@ not obvious follows from one of these facts, which is named next to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
 from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.groups.progress_publisher import ProgressPublisher
-from spark_replog.ids import TopicId, TopicPartition, new_id
+from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.log_offset import META_KEY, Ends, LogOffset, advance, batch_start
 from spark_replog.spark.compat import (
@@ -219,7 +220,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._publisher is None:
             cluster = self._options.store.cluster()
             self._publisher = ProgressPublisher(cluster, group_id, principal=self._options.principal)
-        self._publisher.publish(at.ends)
+        self._publisher.publish(at.ends, at.topic_ids)
 
     def _initial_offset(self) -> LogOffset:
         if self._initial is None:
@@ -251,21 +252,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view if self._limited(cluster, view, at.ends, ends) != ends else None
 
     def _look(self, cluster: Cluster, known: LogOffset) -> LogView:
-        """Fold and return the log; wait up to a second for a fold that reaches the known position.
+        """Fold and return the log; wait up to a second per ledger for a fold that reaches the known position.
 
         A known position is a lower bound: a process that reads fewer roots than the one that returned it must not
         take the difference for data loss.
         """
         view_ms, options = cluster.clock.monotonic_ms(), self._options
         view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
+        behind: dict[LedgerId, dict[tuple[TopicId, int], int]] = {}
         for key, end in known.ends.items():
             handle = view.handles.get(key.topic)
             if handle is None or handle.topic_id != known.topic_ids.get(key.topic) or key not in view.bounds:
                 continue
             if view.bounds[key][1] < end:
-                cluster.topic_ledger(handle.ledger_id).refresh(_reaches(handle.topic_id, key, end))
-                view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
-                break
+                behind.setdefault(handle.ledger_id, {})[handle.topic_id, key.partition] = end
+        for ledger_id, ends in behind.items():
+            cluster.topic_ledger(ledger_id).refresh(partial(_reaches, ends))
+        if behind:
+            view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
         self._view, self._view_ms = view, view_ms
         return view
@@ -318,13 +322,10 @@ def _ids_of(span: Span, ends: Ends) -> dict[str, TopicId]:
     return {name: topic_id for name, topic_id in span.topic_ids.items() if name in topics or name not in all_topics}
 
 
-def _reaches(topic_id: TopicId, key: TopicPartition, end: int) -> Callable[[TopicLedgerState], bool]:
-    def reached(state: TopicLedgerState) -> bool:
+def _reaches(ends: Mapping[tuple[TopicId, int], int], state: TopicLedgerState) -> bool:
+    """Return whether a fold has all of these partitions up to their ends."""
+    for (topic_id, partition), end in ends.items():
         topic = state.topics.get(topic_id)
-        return (
-            topic is not None
-            and key.partition < len(topic.partitions)
-            and topic.partitions[key.partition].high_watermark >= end
-        )
-
-    return reached
+        if topic is None or partition >= len(topic.partitions) or topic.partitions[partition].high_watermark < end:
+            return False
+    return True

@@ -185,6 +185,32 @@ def test_a_cancelled_poll_loses_nothing(orders, monkeypatch, is_found):
     asyncio.run(main())
 
 
+def test_a_poll_that_is_cancelled_before_its_turn_does_not_end_the_one_that_runs(orders, monkeypatch):
+    polled = threading.Event()
+    original = Consumer.poll
+
+    def poll(self, *args):
+        polled.set()
+        return original(self, *args)
+
+    async def main():
+        monkeypatch.setattr(Consumer, "poll", poll)
+        async with AsyncConsumer(orders, "orders", auto_offset_reset="earliest") as consumer:
+            running = asyncio.create_task(consumer.poll(10_000))
+            while not polled.is_set():
+                await asyncio.sleep(0.01)
+            queued = asyncio.create_task(consumer.poll(10_000))
+            await asyncio.sleep(0)
+            queued.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await queued
+            with Producer(orders) as producer:
+                producer.send("orders", b"1").result(10)
+            assert [record.value for record in await running] == [b"1"]
+
+    asyncio.run(main())
+
+
 def test_a_store_gives_both(tmp_path):
     import spark_replog
 

@@ -62,3 +62,17 @@ def test_interceptors_see_polls_and_commits(filled):
     assert [record.offset for record in reader.poll()] == [1, 3, 5, 7, 9]
     reader.commit()
     assert Interceptor.committed == [{P0: 10}]
+
+
+class Failing:
+    """Has no on_commit."""
+
+    def on_consume(self, records):
+        raise KeyError("mine")
+
+
+def test_an_interceptor_that_raises_is_logged_and_skipped_and_no_record_is_lost(filled, caplog):
+    reader = assigned(filled, P0, group="g", interceptor_classes="tests.unit.client.test_deserializers.Failing")
+    assert [record.offset for record in reader.poll()] == list(range(10))
+    reader.commit()
+    assert "interceptor Failing raised in on_consume and is skipped" in caplog.text

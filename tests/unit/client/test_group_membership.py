@@ -120,6 +120,22 @@ def test_a_member_may_commit_in_on_revoked(filled, join):
 
 
 @pytest.mark.case("consumer-process-dies-answer-lost-runs")
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_commit_in_on_revoked_does_not_replace_the_auto_commit_of_other_partitions(filled, join, is_closed):
+    first = join(
+        enable_auto_commit=True,
+        auto_commit_interval_ms=3_600_000,
+        listeners={"on_revoked": lambda _keys: first.commit({P[0]: 6})},
+    )
+    assert len(first.poll(timeout_ms=5_000)) == 24
+    second = join()
+    if is_closed:
+        first.close()
+    else:
+        settle(filled, first, second)
+    assert {key: value.offset for key, value in second.committed(P).items()} == dict.fromkeys(P, 6)
+
+
 def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
@@ -320,6 +336,32 @@ def test_who_waits_for_a_slow_member_is_not_taken_for_silent(filled, join):
     assert waiting == {second.group_metadata()[0], third.group_metadata()[0]}
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_signs_of_life_during_a_rebalance_do_not_replace_the_last_commit(filled, join, leads):
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 3_600_000}
+    slow = None if leads else join()
+    if slow:
+        settle(filled, slow)
+    member = join(**settings)
+    slow = slow or join()
+    settle(filled, member, slow)
+    owned = list(member.assignment())
+    for key in owned:
+        filled.write("orders", rows(2, 50), partition=key.partition)
+    while any(member.position(key) < 8 for key in owned):
+        member.poll()
+    third = join()
+    third.poll()
+    for _ in range(12):  # the slow one's application does not poll
+        filled.clock.advance(10_000)
+        for each in (member, third):
+            each.poll()
+        membership_of(slow).beat_if_due()
+    assert member.assignment() == set()
+    settle(filled, slow, member, third)
+    assert {key: value.offset for key, value in third.committed(owned).items()} == dict.fromkeys(owned, 8)
+
+
 def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled, join):
     patient, hasty = join(max_poll_interval_ms=600_000), join(max_poll_interval_ms=10_000)
     settle(filled, patient, hasty)
@@ -342,6 +384,53 @@ def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_
     third.poll()
     settle(filled, second, third)
     assert sorted(len(each) for each in shares(second, third)) == [2, 2]
+
+
+def test_a_static_member_that_slept_through_a_rebalance_hears_what_it_lost(filled, join):
+    heard = []
+    listeners = {
+        "on_assigned": lambda keys: heard.append(("assigned", keys)),
+        "on_lost": lambda keys: heard.append(("lost", keys)),
+    }
+    settings = {"max_poll_interval_ms": 10_000, "session_timeout_ms": 1_800_000}
+    static = join(group_instance_id="s", listeners=listeners, **settings)
+    second = join(**settings)
+    settle(filled, static, second)
+    assert heard[-1] == ("assigned", P[:2])
+    end_process(static)  # its thread sleeps too
+    third = join(group_instance_id="a", **settings)
+    third.poll()
+    settle(filled, second, third)
+    heard.clear()
+    filled.write("orders", rows(3, 50), partition=0)
+    assert len(third.poll()) == 3
+    third.commit()
+    assert {record.partition for record in static.poll()} <= {2}
+    assert heard == [("lost", P[:2]), ("assigned", P[2:3])]
+    static.commit()
+    third.close()
+    filled.clock.advance(1_800_000)
+
+
+@pytest.mark.parametrize("instance_id", [None, "s"])
+def test_a_member_that_was_removed_returns_no_rows_of_its_former_partitions(filled, join, instance_id):
+    lost = []
+    first = join(group_instance_id=instance_id, listeners={"on_lost": lost.extend})
+    second = join()
+    settle(filled, first, second)
+    owned = list(first.assignment())
+    end_process(first)  # its thread sleeps too
+    for _ in range(8):
+        filled.clock.advance(10_000)
+        second.poll()
+    settle(filled, second)
+    assert shares(second) == [[0, 1, 2, 3]]
+    for key in owned:
+        filled.write("orders", rows(2, 50), partition=key.partition)
+    assert len(second.poll()) == 4
+    assert list(first.poll()) == []
+    assert lost == owned
+    assert first.assignment() == set()
 
 
 def test_a_member_that_slept_alone_does_not_take_itself_out(filled, join):

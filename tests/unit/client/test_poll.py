@@ -264,6 +264,26 @@ def watch_count():
     return sum("inotify" in each for each in found)
 
 
+def test_a_poll_for_no_records_finds_the_positions_and_does_not_fill_its_memory(filled):
+    with assigned(filled) as reader:
+        assert list(reader.poll(1_000, max_records=0)) == []
+        assert reader.metrics().fetches == 1
+        assert {key: reader.position(key) for key in (P0, P1)} == {P0: 0, P1: 0}
+        assert len(reader.poll(max_records=100)) == 20
+        with pytest.raises(InvalidConfigError, match=r"INVALID_REQUEST.*max_records"):
+            reader.poll(max_records=-1)
+
+
+@pytest.mark.parametrize("offset", [3, 10])
+def test_as_arrow_a_position_that_was_sought_between_two_batches_stays(filled, offset):
+    with assigned(filled) as reader:
+        batches = reader.to_batches()
+        assert next(batches).column("value").to_pylist() == rows(10)
+        reader.seek(P0, offset)
+        assert [batch.num_rows for batch in batches] == [10]
+        assert (reader.position(P0), reader.position(P1)) == (offset, 10)
+
+
 def test_a_waiting_poll_of_local_journals_is_woken_by_the_entry_and_looks_no_more_than_that(tmp_path):
     """The longest pause is a minute: without the watch the poll would look all the time at first, or come that late."""
     try:

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
 import spark_replog
+from spark_replog.admin.admin import PartitionAdmin
 from spark_replog.admin.controller import Controller
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cli.main import run
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
@@ -103,6 +106,38 @@ def test_a_scan_is_a_snapshot(filled):
     assert scan.to_arrow()["value"].to_pylist()[:5] == [b"v0", b"v2", b"v4", b"v6", b"v8"]
     assert filled.topic("orders").scan().to_arrow().num_rows == 11
     assert filled.topic("orders").scan("latest").to_arrow().num_rows == 0
+
+
+def test_a_scan_of_a_deleted_topic_does_not_read_another_of_its_name(filled):
+    scan = filled.topic("orders").scan()
+    filled.admin().delete_topic("orders")
+    filled.admin().create_topic("orders", partitions=2)
+    with filled.producer() as producer:
+        for number in range(20):
+            producer.send("orders", value=b"other", partition=number % 2)
+    with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        scan.to_arrow()
+
+
+@pytest.mark.parametrize("is_root_away", [False, True])
+def test_a_scan_follows_rows_that_move_to_other_roots(store, tmp_path, is_root_away):
+    store.admin().create_topic("orders", partitions=1, replicas=1)
+    with store.producer() as producer:
+        for _ in range(3):
+            producer.send_arrow("orders", pa.table({"value": [bytes(600_000)] * 3}))
+            producer.flush()
+    batches = store.topic("orders").scan().to_batches()
+    found = next(batches).num_rows
+    files = sorted(tmp_path.glob("**/data/*/*.arrow"))
+    (old,) = {number for number in range(3) for file in files if f"broker-{number}" in file.parts}
+    PartitionAdmin(store.cluster).reassign("orders", {0: ((old + 1) % 3,)})
+    CoordinatorLoop(store.cluster).run_once()
+    for file in files:
+        file.unlink()
+    if is_root_away:
+        (root,) = {parent for file in files for parent in file.parents if parent.name == f"broker-{old}"}
+        root.rename(root.with_suffix(".away"))
+    assert found + sum(batch.num_rows for batch in batches) == 9
 
 
 def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog import TopicPartition
+from spark_replog import OffsetAndMetadata, TopicPartition
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
@@ -168,6 +168,67 @@ def test_as_arrow_a_topic_made_again_is_read_as_the_policy_says_too(store, is_re
     assert reader.to_arrow().num_rows == 0
 
 
+def make_again(store, count=4):
+    """Another process deletes orders and creates it again, with rows."""
+    again = store.another_process()
+    Controller(again.cluster).delete_topic("orders")
+    again.create("orders")
+    again.write("orders", rows(count, 100))
+    store.clock.advance(2_000)
+
+
+@pytest.mark.parametrize(("policy", "found"), [("earliest", rows(4, 100)), ("latest", [])])
+def test_a_position_among_rows_that_wait_is_not_taken_for_one_of_the_topic_made_again(store, policy, found):
+    store.create("orders")
+    store.write("orders", rows(5))
+    reader = assigned(store, P0, auto_offset_reset=policy)
+    reader.seek(P0, 0)
+    assert values(reader.poll(max_records=1)) == rows(1)
+    make_again(store)
+    assert reader.to_arrow().column("value").to_pylist() == found
+    assert values(reader.poll()) == [], "rows of the old topic"
+
+
+def test_a_position_in_a_deleted_topic_is_not_committed_for_the_topic_made_again(store, caplog):
+    store.create("orders")
+    store.write("orders", rows(2))
+    with assigned(store, P0, group="g") as reader:
+        assert values(reader.poll()) == rows(2)
+        make_again(store)
+        for offsets in (None, {P0: 2}, {P0: OffsetAndMetadata(2)}):
+            with pytest.raises(ReplogError, match=r"UNKNOWN_TOPIC_ID.*orders"):
+                reader.commit(offsets)
+    assert "commit of group g failed" not in caplog.text
+    with assigned(store, P0, group="g") as reader:
+        assert reader.committed([P0]) == {P0: None}
+        assert values(reader.poll()) == rows(4, 100)
+
+
+def test_a_commit_in_a_deleted_topic_cannot_be_repeated_in_the_topic_made_again(store):
+    store.create("orders")
+    with assigned(store, P0, group="g", enable_auto_commit=False) as reader:
+        reader.commit({P0: 2})
+        before = reader.committed([P0])
+        make_again(store)
+        with pytest.raises(ReplogError, match=r"UNKNOWN_TOPIC_ID.*orders"):
+            reader.commit(before)
+
+
+def test_as_arrow_the_rows_of_one_topic_are_not_followed_by_those_of_another_of_its_name(filled):
+    reader = assigned(filled)
+    batches = reader.to_batches()
+    assert next(batches).column("value").to_pylist() == rows(10)
+    again = filled.another_process()
+    Controller(again.cluster).delete_topic("orders")
+    again.create("orders", 2)
+    again.write("orders", rows(20, 500), partition=1)
+    filled.clock.advance(2_000)
+    filled.cluster.refresh()
+    assert next(batches).column("value").to_pylist() == rows(10, 100)
+    assert list(batches) == []
+    assert reader.to_arrow().column("value").to_pylist() == rows(20, 500)
+
+
 def test_the_end_of_a_topic_made_again_that_is_sought_is_where_reading_goes_on(store):
     store.create("orders")
     store.write("orders", rows(2))
@@ -180,6 +241,18 @@ def test_the_end_of_a_topic_made_again_that_is_sought_is_where_reading_goes_on(s
     assert values(reader.poll()) == []
     store.write("orders", rows(1, 200))
     assert values(reader.poll()) == rows(1, 200)
+
+
+@pytest.mark.parametrize("is_assigned_between", [False, True])
+def test_topics_that_were_unsubscribed_can_be_subscribed_to_again(filled, is_assigned_between):
+    reader = consumer(filled, "orders")
+    assert len(reader.poll()) == 20
+    reader.unsubscribe()
+    if is_assigned_between:
+        reader.assign([P0])
+        reader.unsubscribe()
+    reader.subscribe(["orders"])
+    assert len(reader.poll()) == 20
 
 
 def test_a_pattern_means_whole_names(filled):

@@ -21,6 +21,7 @@ from spark_replog.groups.group_ledger import NO_MEMBER, OFFSETS_TOPIC, GroupLedg
 from spark_replog.groups.group_notes import Note, NoteKind
 from spark_replog.groups.group_rebalance import GroupSubscription, SilenceWatch, encode_subscription
 from spark_replog.ids import TopicPartition
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase, OffsetAndMetadata
 from tests.unit.client.consumer_setup import ManualClock, Store, rows
 
@@ -239,6 +240,16 @@ def test_offsets_of_a_topic_made_again_under_the_same_name_count_as_none(store, 
     assert committed(groups) == {}
     assert groups.expire_offsets() == 1
     assert groups.groups() == []
+
+
+def test_offsets_of_a_topic_that_an_unclear_cluster_ledger_does_not_name_stay(store, groups, monkeypatch):
+    commit(groups, 5)
+    Controller(store.cluster).delete_topic("orders")
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
+        assert groups.expire_offsets() == 0
+    assert groups.group("g").offsets["orders", 0].offset == 5
+    assert groups.expire_offsets() == 1
 
 
 @pytest.mark.case("consumer-failures-translated-coordinator")

@@ -179,6 +179,16 @@ def test_commits_and_signs_of_life_of_many_members_are_one_entry(roots):
     assert set(state.beats) == set("abc")
 
 
+def test_a_commit_that_waits_is_written_before_a_later_sign_of_life(roots):
+    groups, who = roots.groups, MemberIdentity("a", "", 1)
+    groups.relay.write("g", [roots.join_note(groups, "a")], ())
+    groups.sync_group("g", who, {})
+    commit = groups.prepare_commit("g", {P0: OffsetAndMetadata(7)}, who)
+    groups.relay.send("g", Note(NoteKind.COMMIT, commit))
+    groups.relay.write("g", [Note(NoteKind.BEAT, groups.command("g", who))])
+    assert groups.group("g").offsets["orders", 0].offset == 7
+
+
 @pytest.mark.usefixtures("short_retries")
 @pytest.mark.parametrize("away", [0, 1, 2])
 def test_notes_pass_while_one_root_is_away(roots, away):

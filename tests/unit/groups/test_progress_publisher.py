@@ -7,6 +7,7 @@ import time
 import pytest
 
 from spark_replog import TopicPartition
+from spark_replog.admin.controller import Controller
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.progress_publisher import NOTE, ProgressPublisher
 
@@ -33,10 +34,23 @@ def wait_for(condition):
 
 def test_a_position_is_shown_as_the_groups_offsets(filled):
     publisher = ProgressPublisher(filled.cluster, "g", interval_ms=1)
-    publisher.publish({P0: 5, P1: 7})
+    publisher.publish({P0: 5, P1: 7}, {})
     assert wait_for(lambda: committed(filled) == {P0: (5, NOTE), P1: (7, NOTE)})
-    publisher.publish({P0: 6, P1: 7})
+    publisher.publish({P0: 6, P1: 7}, {})
     assert wait_for(lambda: committed(filled)[P0] == (6, NOTE))
+
+
+def test_a_position_in_a_deleted_topic_is_not_shown_for_the_topic_made_again(filled, caplog):
+    old = filled.cluster.lookup("orders").topic_id
+    Controller(filled.cluster).delete_topic("orders")
+    filled.create("orders", 2)
+    new = filled.cluster.lookup("orders").topic_id
+    publisher = ProgressPublisher(filled.cluster, "g", interval_ms=1)
+    publisher.publish({P0: 5}, {"orders": old})
+    assert wait_for(lambda: "UNKNOWN_TOPIC_ID" in caplog.text)
+    assert committed(filled) == {}
+    publisher.publish({P0: 1}, {"orders": new})
+    assert wait_for(lambda: committed(filled) == {P0: (1, NOTE)})
 
 
 def test_what_did_not_move_is_not_written_again(filled):

@@ -20,7 +20,7 @@ def ref(base):
     return ObjectRef("L", ObjectId(0, f"o{base}"), 9, False, frozenset((0,)))
 
 
-def state_of(spans, *, end=None, start=0):
+def state_of(spans, *, end=None, start=0, closed=False):
     """A fold's answer with the given (base, rows) sections."""
     table = [SectionRow(base, rows, base, 8, 8, 1, 0, 0, 0, base + rows) for base, rows in spans]
     mark = end if end is not None else sum(spans[-1])
@@ -31,7 +31,7 @@ def state_of(spans, *, end=None, start=0):
         sections_between=lambda low, high: [row for row in table if row.base_offset < high and row.end_offset > low],
     )
     return SimpleNamespace(
-        topics={TOPIC: SimpleNamespace(partitions=[partition])},
+        topics={TOPIC: SimpleNamespace(partitions=[partition], closed=closed)},
         object_refs=lambda numbers: {number: (ref(number), 5) for number in numbers},
     )
 
@@ -89,6 +89,13 @@ def test_a_partition_that_this_fold_does_not_know_is_not_proved_to_be_lost():
         assert not isinstance(caught.value, DataLossError)
 
 
+def test_the_rows_of_a_deleted_topic_are_proved_to_be_lost():
+    with pytest.raises(DataLossError, match="the topic was deleted") as caught:
+        plan(state_of([(0, 5)], closed=True), 1, 4)
+    assert (caught.value.context["missing_start"], caught.value.context["missing_end"]) == (1, 4)
+    assert "metadata roots" not in str(caught.value)
+
+
 def test_plans_travel_and_stay_small():
     slices = plan(state_of([(n * 10, 10) for n in range(1000)]), 0, 10_000)
     data = pickle.dumps(slices)
@@ -133,3 +140,21 @@ def test_an_object_whose_middle_compaction_replaced_is_read_in_two_parts():
     assert [each for each in merged if each.partition == 0] == zero
     assert [each for each in merged if each.partition == 1] == one
     assert merged.index(one[0]) < merged.index(zero[1])
+
+
+@pytest.mark.parametrize("one", [[], [("o2", 32), ("o5", 32)]])
+def test_two_ranges_of_a_partition_are_read_one_after_the_other(one):
+    ranges = slices_of("L", 0, [("o1", 8), ("o2", 8), ("o3", 8), ("o4", 8), ("o5", 8)])
+    other = slices_of("L", 1, one)
+    merged = in_log_order([ranges[:2], ranges[3:], other])
+    assert [each for each in merged if each.partition == 0] == ranges[:2] + ranges[3:]
+    assert [each for each in merged if each.partition == 1] == other
+
+
+@pytest.mark.parametrize("one", [[], [("first", 32)]])
+def test_two_ranges_may_share_an_object_whose_middle_compaction_replaced(one):
+    ranges = slices_of("L", 0, [("first", 8), ("made", 8), ("first", 24)])
+    half = ranges[1]._replace(end_offset=2, row_count=2)
+    plans = [[ranges[0], half], [half._replace(start_offset=2, end_offset=3), ranges[2]], slices_of("L", 1, one)]
+    merged = in_log_order(plans)
+    assert [each for each in merged if each.partition == 0] == plans[0] + plans[1]

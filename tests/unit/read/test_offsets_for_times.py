@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.admin.controller import Controller
+from spark_replog.errors import DataLossError
 from spark_replog.read import offsets_for_times as module
 from tests.unit.client.consumer_setup import P0, assigned, rows
 
@@ -45,6 +46,22 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_answers_no_offset_that_is
     monkeypatch.setattr(module, "Fetcher", Trimming)
     assert assigned(mixed, P0).offsets_for_times({P0: 5000}) == {P0: 4}
     assert read == [[(1, 3)]]
+
+
+def test_a_topic_that_is_deleted_while_its_rows_are_read_is_named(mixed, monkeypatch):
+    other = Controller(mixed.another_process().cluster)
+
+    class Deleting(module.Fetcher):
+        def fetch(self, slices, **named):
+            yield from super().fetch(slices, **named)
+            handle = mixed.cluster.lookup("orders")
+            other.delete_topic("orders")
+            mixed.cluster.refresh_topics([handle])
+
+    monkeypatch.setattr(module, "Fetcher", Deleting)
+    Controller(mixed.cluster).delete_records("orders", {0: 1})
+    with pytest.raises(DataLossError, match="topic 'orders' cannot be read: the topic was deleted"):
+        assigned(mixed, P0).offsets_for_times({P0: 5000})
 
 
 def test_a_large_section_is_searched_to_its_row(store):

@@ -145,6 +145,23 @@ def test_rows_that_were_trimmed_or_deleted_are_passed_over(source, planned, how)
     assert source.rows(planned[0].reader, planned[1]) == {"t-0": [4, 5]}
 
 
+def test_rows_of_a_deleted_topic_come_once_where_a_task_has_two_ranges_of_a_partition(source, start_query):
+    source.topic("t", 2)
+    for _ in range(2):
+        source.write("t", {0: 5, 1: 15})
+    query = start_query(
+        subscribe="t", startingOffsets="earliest", failOnDataLoss="false", minPartitions="6", maxPartitions="6"
+    )
+    start = query.reader.initialOffset()
+    tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
+    (task,) = [each for each in tasks if len(each.ranges) == 2]
+    assert [(each.partition, each.start, each.end) for each in task.ranges] == [(0, 0, 5), (0, 5, 10)]
+    source.controller.delete_topic("t")
+    for file in copies(source, 0):
+        file.unlink()
+    assert source.rows(query.reader, [task]) == {"t-0": [5, 6, 7, 8, 9]}
+
+
 def test_a_batch_whose_end_too_few_roots_confirm_is_not_cut(source, start_query, monkeypatch):
     """Root 2 misses the newest entry and root 0 is away: a reader without write access cannot know if it is decided."""
     first, _, last = roots(source)

@@ -18,7 +18,7 @@ def shown(monkeypatch):
     """Positions in the order in which they were published."""
     found = []
     monkeypatch.setattr(
-        progress_publisher.ProgressPublisher, "publish", lambda _, positions: found.append(positions[P0])
+        progress_publisher.ProgressPublisher, "publish", lambda _, positions, ids: found.append(positions[P0])
     )
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -192,6 +193,21 @@ def test_a_topic_deleted_between_plan_and_replay(source, start_query):
     assert source.rows(query.reader, query.reader.partitions(start, end)) == {"b-0": list(range(5))}
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_whose_deletion_this_process_folds_between_offsets_and_plan(source, start_query, fail):
+    source.topic("t")
+    source.write("t", {0: 5})
+    query = start_query(subscribe="t", startingOffsets="earliest", failOnDataLoss=fail)
+    start = query.reader.initialOffset()
+    end = query.reader.latestOffset(start, query.limit)
+    source.controller.delete_topic("t")
+    query.reader._final_ends(query.reader._options.store.cluster(), end["@"]["ids"]["t"])
+    if fail == "true":
+        loses(lambda: query.reader.partitions(start, end), "t-0 was deleted", "0 to 5")
+    else:
+        assert query.reader.partitions(start, end) == []
+
+
 def test_a_topic_that_goes_with_nothing_unread_is_no_loss_to_a_planned_batch(source, start_query):
     for name in ("a", "b"):
         source.topic(name)
@@ -219,6 +235,33 @@ def test_a_fold_that_is_behind_the_checkpoint_is_waited_for(source, start_query,
     view = stream_reader.view_topics
     monkeypatch.setattr(stream_reader, "view_topics", view_topics)
     assert query.next() == {"t-0": [4]}
+
+
+def test_all_folds_that_are_behind_the_checkpoint_are_waited_for(source, start_query, monkeypatch):
+    for name in ("a", "b"):
+        source.topic(name, 2)
+        source.write(name, {0: 4, 1: 3})
+    query = start_query(subscribe="a,b", startingOffsets="earliest")
+    query.next()
+    query.restart()
+    view, refresh, states = stream_reader.view_topics, Ledger.refresh, {}
+
+    def view_topics(*arguments, **more):
+        found = view(*arguments, **more)
+        return found if states else replace(found, bounds=dict.fromkeys(found.bounds, (0, 0)))
+
+    def noting(self, reached=None):
+        state = refresh(self, reached)
+        if reached is not None:
+            (topic,) = state.topics.values()
+            first = SimpleNamespace(partitions=[topic.partitions[0], SimpleNamespace(high_watermark=2)])
+            states[topic.name] = reached(state), reached(SimpleNamespace(topics={topic.topic_id: first}))
+        return state
+
+    monkeypatch.setattr(stream_reader, "view_topics", view_topics)
+    monkeypatch.setattr(Ledger, "refresh", noting)
+    assert query.next() is None
+    assert states == dict.fromkeys("ab", (True, False))
 
 
 def test_planned_tasks_outlive_their_topic(source, start_query):
