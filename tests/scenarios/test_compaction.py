@@ -171,6 +171,19 @@ def test_no_copy_is_lost_while_a_root_is_away(topic):
     assert topic.compact().run_count == 2
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_rounds_while_a_root_is_away_leave_no_copies_on_the_others(topic, is_known):
+    """Each round would leave the same again, and the floor passes them a week later."""
+    topic.write()
+    (topic.path / "broker-2").rename(topic.path / "broker-2.away")
+    if is_known:
+        topic.write(1)
+    before = set(topic.path.rglob("*.arrow"))
+    reports = [topic.compact() for _ in range(2)]
+    assert [(each.run_count, each.failed_count) for each in reports] == [(0, 0 if is_known else 2)] * 2
+    assert set(topic.path.rglob("*.arrow")) == before
+
+
 def test_a_damaged_copy_is_never_copied(topic):
     topic.write()
     before = topic.rows()
