@@ -29,6 +29,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
 from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
+from spark_replog.ledger.record import NO_INDEX
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposed
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
@@ -145,6 +146,8 @@ class StoreRepair:
         self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
         self._report = RepairReport()
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
+        self._looked_after: dict[LedgerId, int] = {}
+        """The last entry folded before the copies of its objects were looked at."""
         self._frames: dict[BrokerId, Frame | str] = {}
         """Of the copies of one object that were read and have all rows."""
 
@@ -535,6 +538,7 @@ class StoreRepair:
         for ledger_id in ledger_ids:
             ledger = self._cluster.topic_ledger(ledger_id)
             ledger.refresh()
+            self._looked_after[ledger_id] = ledger.ask(lambda state: state.applied_index)
             checksums: dict[ObjectId, dict[int, tuple[int, int, int]]] = {}
             brokers: dict[ObjectId, set[BrokerId]] = {}
             sizes: dict[ObjectId, int] = {}
@@ -593,7 +597,8 @@ class StoreRepair:
 
     def _admit(self, ledger_id: LedgerId, root: RootRepair) -> bool:
         verified = self._verified.get((root.broker_id, ledger_id), set())
-        admission = self._catch_up.admit(self._cluster.topic_ledger(ledger_id), root.broker_id, verified)
+        after = self._looked_after.get(ledger_id, NO_INDEX)
+        admission = self._catch_up.admit(self._cluster.topic_ledger(ledger_id), root.broker_id, verified, after)
         root.object_count += admission.object_count
         root.copied_bytes += admission.copied_bytes
         return admission.is_in_sync
