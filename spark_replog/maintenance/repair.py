@@ -113,6 +113,8 @@ class _Needed:
 
     job: CopyJob
     brokers: frozenset[BrokerId]
+    holders: frozenset[BrokerId]
+    """Those that the log knew before the copies were looked at."""
 
 
 class StoreRepair:
@@ -148,6 +150,8 @@ class StoreRepair:
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
         self._looked_after: dict[LedgerId, int] = {}
         """The last entry folded before the copies of its objects were looked at."""
+        self._lost: dict[str, frozenset[BrokerId]] = {}
+        """Objects without one good copy -> their holders when they were looked at."""
         self._frames: dict[BrokerId, Frame | str] = {}
         """Of the copies of one object that were read and have all rows."""
 
@@ -458,10 +462,11 @@ class StoreRepair:
         pending: dict[Future[None], tuple[RootRepair, _Needed]] = {}
         present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]] = {}
         good: dict[str, set[BrokerId]] = {}
+        holders: dict[str, frozenset[BrokerId]] = {}
         wanted: list[tuple[RootRepair, _Needed]] = []
         for needed in self._needed_objects(ledger_ids):
             name = needed.job.id.name
-            good[name] = set()
+            good[name], holders[name] = set(), needed.holders
             self._frames = {}
             for root in usable:
                 if root.broker_id not in needed.brokers or root.detail:
@@ -493,6 +498,7 @@ class StoreRepair:
         lost = {(each.job.ledger_id, each.job.id) for _, each in wanted if not good[each.job.id.name]}
         gone = {item_id.name for _, item_id in unreferenced(self._cluster, lost)}
         self._report.lost_objects = [name for name, brokers in good.items() if not brokers and name not in gone]
+        self._lost = {name: holders[name] for name in self._report.lost_objects}
         totals: dict[BrokerId, int] = {}
         for root, _ in pending.values():
             totals[root.broker_id] = totals.get(root.broker_id, 0) + 1
@@ -510,17 +516,18 @@ class StoreRepair:
     def _cut_lost(self, ledger_ids: list[LedgerId]) -> None:
         """Give up rows that were never readable and that no root holds: all rows after them would wait for ever.
 
-        Only where every root that should hold them was looked through. The election does this when a broker is
-        given up; here the root is back without them (one of two), or a file is gone from a root that is there.
+        Only where every root that should hold them was looked through, and none was named since as a holder: its copy
+        came after the look. The election does this when a broker is given up; here the root is back without them (one
+        of two), or a file is gone from a root that is there.
         """
-        lost = set(self._report.lost_objects)
+        lost = self._lost
         looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             gone = [
                 each.entry_index
                 for each in state.under_replicated(include_out_of_sync=True)
-                if each.object.id.name in lost
+                if each.object.holders <= lost.get(each.object.id.name, frozenset())
                 and each.entry_index > state.stable_index
                 and looked_through.issuperset(each.object.holders)
             ]
@@ -542,15 +549,16 @@ class StoreRepair:
             checksums: dict[ObjectId, dict[int, tuple[int, int, int]]] = {}
             brokers: dict[ObjectId, set[BrokerId]] = {}
             sizes: dict[ObjectId, int] = {}
+            holders: dict[ObjectId, frozenset[BrokerId]] = {}
             for replicas, section in ledger.ask(_live_sections):
                 key = section.object.id
-                sizes[key] = section.object.size_bytes
+                sizes[key], holders[key] = section.object.size_bytes, section.object.holders
                 brokers.setdefault(key, set()).update(replicas)
                 checksum = (section.start_byte, section.size_bytes, section.crc32c)
                 checksums.setdefault(key, {})[section.start_byte] = checksum
             for key, size_bytes in sizes.items():
                 sections = tuple(checksums[key].values())
-                yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]))
+                yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]), holders[key])
 
     def _is_good(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
