@@ -18,6 +18,7 @@ from spark_replog.commit.retention import raise_floor
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.fold import frozen_topics
+from spark_replog.maintenance import garbage as garbage_module
 from spark_replog.maintenance import scrub as scrub_module
 from spark_replog.maintenance import upkeep as upkeep_module
 from spark_replog.maintenance.garbage import GarbageCollector, Why
@@ -280,6 +281,30 @@ def test_commits_empty_the_ledgers_of_deleted_topics(store):
     Upkeep(store.cluster).run(ledger_of(store))
     assert not list((store.path / "broker-0" / "ledgers" / ledger_id / "data").iterdir())
     assert len(names(store, 0)) == 1
+
+
+def test_a_ledger_that_gets_a_topic_again_while_it_is_collected_keeps_its_floor(store, monkeypatch):
+    store.create("orders", ledger_name="pair")
+    store.append("orders", {0: 5}, batch=0)
+    store.controller.delete_topic("orders")
+    ledger_id = store.cluster.cluster_ledger.refresh().ledgers["pair"]
+    collector = GarbageCollector(store.cluster)
+    really = garbage_module.decide_upkeep
+    store.reopen()
+    made = []
+
+    def slow(*given):
+        """While files are deleted, others make a topic in the ledger, and a task writes its rows."""
+        store.create("more", ledger_name="pair")
+        made.append(store.put("more", {0: 5}, BROKERS))
+        return really(*given)
+
+    monkeypatch.setattr(garbage_module, "decide_upkeep", slow)
+    collector.run_ledger(ledger_id)
+    monkeypatch.undo()
+    assert collector.report.failures == []
+    assert store.append("more", {0: 5}, batch=1, objects=(made[0],)).error is None
+    assert store.high_watermarks("more") == [5]
 
 
 def test_a_full_generation_does_not_wait_for_the_next_run(store, monkeypatch):
