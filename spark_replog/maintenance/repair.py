@@ -348,6 +348,8 @@ class StoreRepair:
                 broker=broker_id,
             )
         store = brokers.store(broker_id)
+        if read_root(store) is not None:
+            return  # another repair finished the root: it may hold rows now that no other root has
         store.make_folder("")
         for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
@@ -366,6 +368,8 @@ class StoreRepair:
         if not is_metadata:
             self._register(broker_id, new_id())
             for ledger_id in ledger_ids:
+                if read_root(store) is not None:
+                    return
                 ledger = self._cluster.topic_ledger(ledger_id)
                 warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=self._config.delivery_timeout_ms))
             return
@@ -405,8 +409,8 @@ class StoreRepair:
         for attempt in range(OWN_ATTEMPTS_MAX):
             if attempt:
                 self._cluster.clock.sleep_ms(SYSTEM_RANDOM.uniform(0.5, 1) * min(50 * 2**attempt, OWN_WAIT_MS_MAX))
-                if read_root(store) is not None:
-                    return  # another repair finished the root
+            if read_root(store) is not None:
+                return  # another repair finished the root
             ledger = self._ledger_without(broker_id, ledger_id, make_state())
             outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
             warn_of_cut(ledger_id, outcome)

@@ -498,6 +498,35 @@ def test_unread_rows_whose_only_copy_is_gone_hold_nothing_back_after_a_repair(st
     assert store.high_watermarks("orders") == [4, 6] and read_all(store) == 10
 
 
+@pytest.mark.parametrize("step", ["_rebuild_journals", "_rebuild_journal"])
+def test_a_root_that_another_repair_finished_meanwhile_keeps_the_rows_that_only_it_has(
+    store, monkeypatch, caplog, step
+) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    lose(store, 1)
+    really = getattr(StoreRepair, step)
+
+    def slow(self, *given) -> None:
+        monkeypatch.undo()
+        assert repair(store).roots[1].is_repaired
+        ledger.refresh()
+        only = store.put("orders", {0: 9}, {1})
+        append = Append(ProducerIdentity("q", "q", 0, "run", IdentityKind.STREAM), "User:test", "", 0, (only,))
+        ledger.append(lambda _: encode_command(append), timeout_ms=10_000)
+        really(self, *given)
+
+    monkeypatch.setattr(StoreRepair, step, slow)
+    assert repair(store).roots[1].is_repaired
+    assert told_cuts(caplog) == []
+    store.reopen()
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=3))
+    assert store.high_watermarks("orders") == [15, 9] and read_all(store) == 24
+
+
 def test_unread_rows_whose_copy_comes_while_a_repair_runs_are_not_cut(store, monkeypatch, caplog) -> None:
     store.config = replace(store.config, replica_catchup_budget_ms=0)
     store.reopen()
