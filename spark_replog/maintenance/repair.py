@@ -100,7 +100,7 @@ class RepairReport:
 
     Attributes:
         roots: by broker.
-        lost_objects: names of data objects without one good copy: their rows are gone.
+        lost_objects: names of data objects without one good copy, where every holder was read: their rows are gone.
     """
 
     roots: dict[BrokerId, RootRepair] = field(default_factory=dict)
@@ -501,8 +501,13 @@ class StoreRepair:
                 pending[future] = (root, needed)
         lost = {(each.job.ledger_id, each.job.id) for _, each in wanted if not good[each.job.id.name]}
         gone = {item_id.name for _, item_id in unreferenced(self._cluster, lost)}
-        self._report.lost_objects = [name for name, brokers in good.items() if not brokers and name not in gone]
-        self._lost = {name: holders[name] for name in self._report.lost_objects}
+        read = {root.broker_id for root in usable if not root.detail}
+        self._lost = {
+            name: holders[name]
+            for name, brokers in good.items()
+            if not brokers and name not in gone and read.issuperset(holders[name])
+        }
+        self._report.lost_objects = list(self._lost)
         totals: dict[BrokerId, int] = {}
         for root, _ in pending.values():
             totals[root.broker_id] = totals.get(root.broker_id, 0) + 1

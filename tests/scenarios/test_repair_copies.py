@@ -13,7 +13,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import IsrChange
-from spark_replog.maintenance.repair import StoreRepair
+from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultyStore
@@ -180,3 +180,15 @@ def test_a_copy_that_was_found_or_made_counts_not_if_its_root_is_rebuilt_meanwhi
     assert (target in five.isr("orders")) == (made.id.name in five.held_by("orders", target))
     assert repair(five).roots[target].is_repaired
     assert made.id.name in five.held_by("orders", target)
+
+
+def test_rows_on_a_root_that_is_only_away_are_not_called_gone(store) -> None:
+    store.create("orders", replicas=1)
+    (holder,) = store.isr("orders")
+    assert is_applied(store.append("orders", {0: 3}, batch=0, holders={holder}))
+    store.reopen()
+    store.cluster.brokers.stores[holder] = away = FaultyStore(store.cluster.brokers.store(holder))
+    away.is_down = True
+    report = StoreRepair(store.cluster).run()
+    assert report.roots[holder].condition is RootCondition.UNREACHABLE
+    assert report.lost_objects == []
