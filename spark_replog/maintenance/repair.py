@@ -109,7 +109,7 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """An object that live partitions need, and the brokers that should have it."""
+    """An object that live partitions need, and the brokers that should have it: replicas and holders."""
 
     job: CopyJob
     brokers: frozenset[BrokerId]
@@ -550,7 +550,10 @@ class StoreRepair:
         self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.id)
 
     def _needed_objects(self, ledger_ids: list[LedgerId]) -> Iterator[_Needed]:
-        """Yield what live partitions need, ledger by ledger; the brokers are their replicas."""
+        """Yield what live partitions need, ledger by ledger; the brokers are their replicas, and all that hold it.
+
+        A holder that is no replica now gets no copy if it becomes one again: the log knows that it has one.
+        """
         for ledger_id in ledger_ids:
             ledger = self._cluster.topic_ledger(ledger_id)
             ledger.refresh()
@@ -562,7 +565,7 @@ class StoreRepair:
             for replicas, section in ledger.ask(_live_sections):
                 key = section.object.id
                 sizes[key], holders[key] = section.object.size_bytes, section.object.holders
-                brokers.setdefault(key, set()).update(replicas)
+                brokers.setdefault(key, set(section.object.holders)).update(replicas)
                 checksum = (section.start_byte, section.size_bytes, section.crc32c)
                 checksums.setdefault(key, {})[section.start_byte] = checksum
             for key, size_bytes in sizes.items():

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin.admin import PartitionAdmin
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode, RetriableError
@@ -192,3 +194,31 @@ def test_rows_on_a_root_that_is_only_away_are_not_called_gone(store) -> None:
     report = StoreRepair(store.cluster).run()
     assert report.roots[holder].condition is RootCondition.UNREACHABLE
     assert report.lost_objects == []
+
+
+@pytest.mark.guarantee("G4")
+def test_a_rebuilt_broker_gets_the_rows_that_it_held_as_a_replica_before(tmp_path, store) -> None:
+    """The log counts it as a holder: if it becomes a replica again, nothing is copied."""
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    five = type(store)(path, store.config)
+    five.create("orders")
+    before = five.controller.describe_topic("orders").partitions[0].replicas
+    for batch in range(3):
+        assert is_applied(five.append("orders", {0: 2}, batch=batch, holders=set(before)))
+    (first, *_) = before
+    assert move(five, (3, 4)) == {3, 4}
+    lose(five, first)
+    assert repair(five).roots[first].is_repaired
+    five.reopen()
+    assert move(five, (first,)) == {first}
+    named = {each.object.id.name for each in five.sections("orders")}
+    assert five.held_by("orders", first) == named
+    assert scrub(five.cluster).findings == []
+
+
+def move(store, target) -> set[int]:
+    """Give the partition other replicas; return which are in sync then."""
+    PartitionAdmin(store.cluster).reassign("orders", {0: target})
+    CoordinatorLoop(store.cluster).run_once()
+    return set(store.isr("orders"))
