@@ -19,6 +19,7 @@ from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile, Why
+from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.paths import data_folder
 
 _log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Upkeep:
         self._next_move_ms: dict[LedgerId, int] = {}
         self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
         self._emptied: set[LedgerId] = set()
+        self._away = AwayRoots(cluster.clock)
         self._runs = BackgroundRuns(self.run)
         self._moves = BackgroundRuns(self._move_inline)
 
@@ -146,9 +148,11 @@ class Upkeep:
     def _delete(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, ids: list[ObjectId]) -> None:
         files = (GarbageFile(broker_id, ledger.ledger_id, each, 0, Why.DROPPED, None) for each in ids)
         try:
+            self._away.check(broker_id)
             self._cluster.brokers.check_root(broker_id)
             GarbageCollector(self._cluster).delete(broker_id, files)
         except ReplogError as error:
+            self._away.note(broker_id, error)
             _log.info("broker %d keeps garbage until the floor has passed it: %s", broker_id, error)
 
     def _sweep(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
@@ -165,6 +169,7 @@ class Upkeep:
             return True
         generation -= 1
         try:
+            self._away.check(broker_id)
             self._cluster.brokers.check_root(broker_id)
             collector = GarbageCollector(self._cluster)
             files = list(islice(collector.find(ledger, broker_id, {}, generation), DELETES_MAX + 1))
@@ -173,6 +178,7 @@ class Upkeep:
                 return False
             self._cluster.brokers.store(broker_id).delete(data_folder(ledger.ledger_id, generation))
         except ReplogError as error:
+            self._away.note(broker_id, error)
             _log.info("garbage on broker %d is left to a later commit: %s", broker_id, error)
             return True
         self._swept[ledger.ledger_id, broker_id] = (floor, generation)

@@ -26,6 +26,7 @@ from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from spark_replog.testing.faulty_store import FaultyStore
 from tests.scenarios.committing import commit_until_merged
 from tests.scenarios.sink_query import Query
 
@@ -305,6 +306,26 @@ def test_a_ledger_that_gets_a_topic_again_while_it_is_collected_keeps_its_floor(
     assert collector.report.failures == []
     assert store.append("more", {0: 5}, batch=1, objects=(made[0],)).error is None
     assert store.high_watermarks("more") == [5]
+
+
+def test_a_root_that_hangs_is_asked_once_for_all_ledgers(store, monkeypatch):
+    """The rounds of a coordinator elect leaders too: they must not wait for it again in each ledger."""
+    topics = ("orders", "other", "more")
+    for topic in topics:
+        store.create(topic)
+        raise_floor(ledger_of(store, topic), 5_000)
+    store.cluster.brokers.stores[2] = away = FaultyStore(store.cluster.brokers.store(2))
+    away.is_down = True
+    asked = []
+    check = BrokerSet.check_root
+    monkeypatch.setattr(
+        BrokerSet, "check_root", lambda self, each, **how: asked.append(each) or check(self, each, **how)
+    )
+    upkeep = Upkeep(store.cluster)
+    for topic in topics:
+        upkeep.run(ledger_of(store, topic))
+    assert asked.count(2) == 1
+    assert asked.count(0) >= len(topics)
 
 
 def test_a_full_generation_does_not_wait_for_the_next_run(store, monkeypatch):
