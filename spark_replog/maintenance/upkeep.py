@@ -45,6 +45,8 @@ class Upkeep:
         self._next_move_ms: dict[LedgerId, int] = {}
         self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
         self._emptied: set[LedgerId] = set()
+        self._half_emptied: set[LedgerId] = set()
+        self._next_again_ms = 0
         self._away = AwayRoots(cluster.clock)
         self._runs = BackgroundRuns(self.run)
         self._moves = BackgroundRuns(self._move_inline)
@@ -122,13 +124,23 @@ class Upkeep:
         return True
 
     def _collect_deleted(self) -> None:
-        """Collect in one ledger whose topics were all deleted, each once in this process: it gets no more commits."""
+        """Collect in one ledger whose topics were all deleted, each once in this process: it gets no more commits.
+
+        Those where a root failed come again once there are no others, one in each interval.
+        """
+        now_ms = self._cluster.clock.monotonic_ms()
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
-            candidates = state.ledger_ids() - {ledger_id for _, ledger_id in state.topics.values()} - self._emptied
-        for ledger_id in sorted(candidates)[:1]:
+            candidates = state.ledger_ids() - {ledger_id for _, ledger_id in state.topics.values()}
+        again = candidates & self._half_emptied if now_ms >= self._next_again_ms else set()
+        for ledger_id in sorted(candidates - self._emptied or again)[:1]:
             self._emptied.add(ledger_id)
-            GarbageCollector(self._cluster).run_ledger(ledger_id)
+            collector = GarbageCollector(self._cluster)
+            collector.run_ledger(ledger_id)
+            self._half_emptied.discard(ledger_id)
+            if collector.report.failures:
+                self._half_emptied.add(ledger_id)
+                self._next_again_ms = now_ms + self._config.log_retention_check_interval_ms
             self._cluster.close_ledger(ledger_id)
 
     def _delete_dropped(self, ledger: Ledger[TopicLedgerState]) -> bool:

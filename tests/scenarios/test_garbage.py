@@ -308,6 +308,23 @@ def test_a_ledger_that_gets_a_topic_again_while_it_is_collected_keeps_its_floor(
     assert store.high_watermarks("more") == [5]
 
 
+def test_ledgers_of_deleted_topics_are_emptied_on_a_root_that_was_away_too(store):
+    """They get no more commits: nobody would look there again."""
+    store.create("orders")
+    store.create("other")
+    store.append("other", {0: 5}, batch=0)
+    store.append("orders", {0: 5}, batch=0)
+    folder = store.path / "broker-2" / "ledgers" / ledger_of(store, "other").ledger_id / "data"
+    store.controller.delete_topic("other")
+    upkeep = Upkeep(store.cluster, replace(store.config, log_retention_check_interval_ms=1))
+    store.away(2)
+    upkeep.run(ledger_of(store))
+    store.back(2)
+    assert list(folder.iterdir())
+    upkeep.run(ledger_of(store))
+    assert not list(folder.iterdir())
+
+
 def test_a_root_that_hangs_is_asked_once_for_all_ledgers(store, monkeypatch):
     """The rounds of a coordinator elect leaders too: they must not wait for it again in each ledger."""
     topics = ("orders", "other", "more")
