@@ -27,6 +27,8 @@ INLINE_ROOM_BYTES_MIN = INLINE_BYTES_MAX // 2
 """With less room, inline rows are moved into data objects."""
 MOVE_PAUSE_MS = 1_000
 """After a look that found no inline rows to move: another one at once would not help."""
+MOVE_FAILED_PAUSE_MS = 60_000
+"""After rows could not be moved: each try may leave a copy on the roots that take one."""
 DELETES_MAX = 2_000
 """Of one run, on one root and of either kind; the next commit continues."""
 
@@ -105,13 +107,14 @@ class Upkeep:
         """Move inline rows into data objects, if others need their room. Raises nothing: a later commit tries again."""
         if not self._is_crowded(ledger):
             return
-        moved_count = 0
+        moved_count, pause_ms = 0, MOVE_PAUSE_MS
         try:
             moved_count = Compactor(self._cluster).move_inline(ledger).run_count
         except ReplogError as error:
+            pause_ms = MOVE_FAILED_PAUSE_MS
             _log.warning("inline rows of ledger %s stay in its entries for now: %s", ledger.ledger_id, error)
         if not moved_count:
-            self._next_move_ms[ledger.ledger_id] = self._cluster.clock.monotonic_ms() + MOVE_PAUSE_MS
+            self._next_move_ms[ledger.ledger_id] = self._cluster.clock.monotonic_ms() + pause_ms
 
     def _take_turn(self, ledger: Ledger[TopicLedgerState]) -> bool:
         """Return whether a run is due. A full generation does not wait: its folder must not grow on."""
