@@ -25,6 +25,7 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.record import NO_INDEX
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.object_table import MissingCopy
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -234,7 +235,11 @@ class CatchUp:
         return is_back
 
     def admit(
-        self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, verified: Container[ObjectId] = ()
+        self,
+        ledger: Ledger[TopicLedgerState],
+        broker_id: BrokerId,
+        verified: Container[ObjectId] = (),
+        verified_after: int = NO_INDEX,
     ) -> Admission:
         """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now.
 
@@ -242,6 +247,8 @@ class CatchUp:
 
         Args:
             verified: objects that the caller has found whole on the broker.
+            verified_after: the last entry folded before the caller looked; if the broker left since, as before it is
+                rebuilt, what was found means nothing.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
@@ -253,6 +260,8 @@ class CatchUp:
             missing, is_out = ledger.ask(lambda state: (_missing_on(state, broker_id), broker_id in out_of_sync(state)))
             if not missing and not is_out:
                 return Admission(True, object_count, copied_bytes)
+            if ledger.ask(lambda state: state.left_at.get(broker_id, NO_INDEX)) > verified_after:
+                verified = ()
             known = {id(each) for each in missing if each.object.id in verified}
             wanted = [(each, broker_id) for each in missing if id(each) not in known]
             copied = self._copy(wanted, is_throttled=True, budget_ms=None)

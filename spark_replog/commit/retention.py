@@ -176,16 +176,27 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
     return GenerationAdvance(state.generation + 1, max([state.gc_floor, *old]))
 
 
-def raise_floor(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> None:
+def is_dead(state: TopicLedgerState) -> bool:
+    """Return whether all topics of a ledger are deleted, and its floor has not passed all of their objects yet."""
+    is_passed = state.gc_floor == state.generation and not state.generation_object_count
+    return bool(state.topics) and all(topic.closed for topic in state.topics.values()) and not is_passed
+
+
+def raise_floor(
+    ledger: Ledger[TopicLedgerState], timeout_ms: int, is_due: Callable[[TopicLedgerState], bool] = lambda _: True
+) -> None:
     """Begin a generation and refuse the objects of all earlier ones: unnamed objects there are garbage at once.
 
     Batches that are being written now are refused, and written again by their retries.
+
+    Args:
+        is_due: judges the newest fold; nothing is decided where it says no.
 
     Raises:
         ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
     """
 
-    def propose(state: TopicLedgerState) -> bytes:
-        return encode_command(GenerationAdvance(state.generation + 1, state.generation + 1))
+    def propose(state: TopicLedgerState) -> bytes | None:
+        return encode_command(GenerationAdvance(state.generation + 1, state.generation + 1)) if is_due(state) else None
 
     ledger.append(propose, timeout_ms=timeout_ms)

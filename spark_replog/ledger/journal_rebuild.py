@@ -32,7 +32,8 @@ from spark_replog.ledger.record import (
     entry_hash,
     genesis_hash,
 )
-from spark_replog.ledger.snapshot_files import Marker, encode_marker
+from spark_replog.ledger.snapshot_files import Marker, encode_marker, snapshot_name
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, is_whole_page
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.paths import (
@@ -97,7 +98,10 @@ class OwnedLog:
 
 
 def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:
-    """Copy the heads and pages that a root lacks from the others; return how many. Equal names mean equal bytes."""
+    """Copy the heads and pages that a root lacks from the others; return how many.
+
+    Equal names mean equal bytes, except where a copy is damaged: then another source's is taken.
+    """
     target.make_folder(page_folder(ledger_id))
     copied = 0
     for folder in (page_folder(ledger_id), snapshot_folder(ledger_id)):
@@ -105,11 +109,18 @@ def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: Objec
         for source in sources:
             for key in sorted({info.key for info in source.list_keys(folder)} - present):
                 data = source.get(key)
-                if data is not None:  # else a newer snapshot replaced it meanwhile
+                # None: a newer snapshot replaced it meanwhile.
+                if data is not None and _is_whole(key.rpartition("/")[2], bytes(data)):
                     target.create(key, bytes(data), make_parent=True)
                     present.add(key)
                     copied += 1
     return copied
+
+
+def _is_whole(name: str, data: bytes) -> bool:
+    if SNAPSHOT_NAME.fullmatch(name):
+        return snapshot_name(int(name[:20]), data) == name
+    return not PAGE_NAME.fullmatch(name) or is_whole_page(data)
 
 
 class JournalRebuild:

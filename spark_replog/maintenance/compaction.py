@@ -59,6 +59,8 @@ _LANE = "compaction"
 """Its jobs wait for reads and writes on the lanes of the roots."""
 COMPACTION_ROUND_BYTES = 256 * 1024 * 1024
 """What one round of ``replog coordinator run`` rewrites at most, so that its other work is never far away."""
+FAILED_REST_MS = 600_000
+"""For a partition that could not be compacted: each round would read the same rows up to what it cannot read."""
 
 
 class CleaningPlan(NamedTuple):
@@ -291,12 +293,16 @@ def limits_of(config: dict[str, str]) -> CompactionLimits:
 
 
 class Compactor:
-    """Compacts the topics of one store. One thread."""
+    """Compacts the topics of one store. One thread.
+
+    A partition that failed rests for `FAILED_REST_MS`; make another compactor to try it at once.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._writer = SegmentWriter(cluster.brokers)
         self._resume: dict[tuple[TopicId, int], dict[int, int]] = {}
+        self._rested_ms: dict[tuple[TopicId, int], int] = {}
 
     def plan(
         self, handle: TopicHandle, partitions: Sequence[int] | None = None, *, sections_min: int = SECTIONS_MIN
@@ -340,14 +346,16 @@ class Compactor:
         """
         report = CompactionReport()
         for partition in self._cleanable(handle, partitions):
-            self._clean(handle, partition, report, is_eager=is_eager)
-            on_progress(report)
-        runs = self.plan(handle, partitions, sections_min=2 if is_eager else SECTIONS_MIN)
+            if not self._rests(handle.topic_id, partition):
+                self._clean(handle, partition, report, is_eager=is_eager)
+                on_progress(report)
+        planned = self.plan(handle, partitions, sections_min=2 if is_eager else SECTIONS_MIN)
+        runs = [each for each in planned if not self._rests(each.topic_id, each.partition)]
         for run, rewriting in self._rewrite(runs, bytes_max):
             try:
                 command = rewriting.result()
             except ReplogError as error:
-                report.failed_count += 1
+                self._note_failed(report, run.topic_id, run.partition)
                 _log.warning("offsets %d to %d of %s-%d are not compacted: %s",
                              run.first_offset, run.end_offset, run.topic, run.partition, error)  # fmt: skip
                 continue
@@ -355,6 +363,13 @@ class Compactor:
             report.count(run, command, self.decide(run.ledger_id, command))
             on_progress(report)
         return report
+
+    def _rests(self, topic_id: TopicId, partition: int) -> bool:
+        return self._cluster.clock.monotonic_ms() < self._rested_ms.get((topic_id, partition), 0)
+
+    def _note_failed(self, report: CompactionReport, topic_id: TopicId, partition: int) -> None:
+        report.failed_count += 1
+        self._rested_ms[topic_id, partition] = self._cluster.clock.monotonic_ms() + FAILED_REST_MS
 
     def move_inline(self, ledger: Ledger[TopicLedgerState]) -> CompactionReport:
         """Move inline rows of a ledger into data objects on every replica, so that it has room for others.
@@ -423,7 +438,7 @@ class Compactor:
                 if not report.count(run, command, self.decide(run.ledger_id, command)):
                     return  # the next pass starts again
         except ReplogError as error:
-            report.failed_count += 1
+            self._note_failed(report, handle.topic_id, partition)
             _log.warning("%s-%d is not compacted by key: %s", handle.name, partition, error)
             return
         self._resume.clear()

@@ -26,7 +26,7 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.retention import decide_upkeep, raise_floor
+from spark_replog.commit.retention import decide_upkeep, is_dead, raise_floor
 from spark_replog.errors import ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import OBJECT_NAME, BrokerId, LedgerId, ObjectId
@@ -226,13 +226,13 @@ class GarbageCollector:
         """
         config, clock_ms = self._cluster.config, self._cluster.clock.now_ms()
         with ledger.lock:
-            index, state = ledger.state.applied_index, ledger.state
-            is_dead = bool(state.topics) and all(topic.closed for topic in state.topics.values())
-            is_dead_raised = state.gc_floor == state.generation and not state.generation_object_count
+            index, is_dead_known = ledger.state.applied_index, is_dead(ledger.state)
         now_ms = self._cluster.retention_now_ms()
         decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
-        if self._is_floor_raised or (is_dead and not is_dead_raised):
+        if self._is_floor_raised:
             raise_floor(ledger, config.delivery_timeout_ms)
+        elif is_dead_known:
+            raise_floor(ledger, config.delivery_timeout_ms, is_dead)
         fault_point("gc.decided")
         with ledger.lock:
             return ledger.state.applied_index != index

@@ -29,6 +29,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
 from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
+from spark_replog.ledger.record import NO_INDEX
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposed
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
@@ -99,7 +100,7 @@ class RepairReport:
 
     Attributes:
         roots: by broker.
-        lost_objects: names of data objects without one good copy: their rows are gone.
+        lost_objects: names of data objects without one good copy, where every holder was read: their rows are gone.
     """
 
     roots: dict[BrokerId, RootRepair] = field(default_factory=dict)
@@ -108,10 +109,12 @@ class RepairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """An object that live partitions need, and the brokers that should have it."""
+    """An object that live partitions need, and the brokers that should have it: replicas and holders."""
 
     job: CopyJob
     brokers: frozenset[BrokerId]
+    holders: frozenset[BrokerId]
+    """Those that the log knew before the copies were looked at."""
 
 
 class StoreRepair:
@@ -145,6 +148,10 @@ class StoreRepair:
         self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
         self._report = RepairReport()
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
+        self._looked_after: dict[LedgerId, int] = {}
+        """The last entry folded before the copies of its objects were looked at."""
+        self._lost: dict[str, frozenset[BrokerId]] = {}
+        """Objects without one good copy -> their holders when they were looked at."""
         self._frames: dict[BrokerId, Frame | str] = {}
         """Of the copies of one object that were read and have all rows."""
 
@@ -341,6 +348,8 @@ class StoreRepair:
                 broker=broker_id,
             )
         store = brokers.store(broker_id)
+        if read_root(store) is not None:
+            return  # another repair finished the root: it may hold rows now that no other root has
         store.make_folder("")
         for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
@@ -359,6 +368,8 @@ class StoreRepair:
         if not is_metadata:
             self._register(broker_id, new_id())
             for ledger_id in ledger_ids:
+                if read_root(store) is not None:
+                    return
                 ledger = self._cluster.topic_ledger(ledger_id)
                 warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=self._config.delivery_timeout_ms))
             return
@@ -398,8 +409,8 @@ class StoreRepair:
         for attempt in range(OWN_ATTEMPTS_MAX):
             if attempt:
                 self._cluster.clock.sleep_ms(SYSTEM_RANDOM.uniform(0.5, 1) * min(50 * 2**attempt, OWN_WAIT_MS_MAX))
-                if read_root(store) is not None:
-                    return  # another repair finished the root
+            if read_root(store) is not None:
+                return  # another repair finished the root
             ledger = self._ledger_without(broker_id, ledger_id, make_state())
             outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
             warn_of_cut(ledger_id, outcome)
@@ -455,10 +466,11 @@ class StoreRepair:
         pending: dict[Future[None], tuple[RootRepair, _Needed]] = {}
         present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]] = {}
         good: dict[str, set[BrokerId]] = {}
+        holders: dict[str, frozenset[BrokerId]] = {}
         wanted: list[tuple[RootRepair, _Needed]] = []
         for needed in self._needed_objects(ledger_ids):
             name = needed.job.id.name
-            good[name] = set()
+            good[name], holders[name] = set(), needed.holders
             self._frames = {}
             for root in usable:
                 if root.broker_id not in needed.brokers or root.detail:
@@ -489,7 +501,13 @@ class StoreRepair:
                 pending[future] = (root, needed)
         lost = {(each.job.ledger_id, each.job.id) for _, each in wanted if not good[each.job.id.name]}
         gone = {item_id.name for _, item_id in unreferenced(self._cluster, lost)}
-        self._report.lost_objects = [name for name, brokers in good.items() if not brokers and name not in gone]
+        read = {root.broker_id for root in usable if not root.detail}
+        self._lost = {
+            name: holders[name]
+            for name, brokers in good.items()
+            if not brokers and name not in gone and read.issuperset(holders[name])
+        }
+        self._report.lost_objects = list(self._lost)
         totals: dict[BrokerId, int] = {}
         for root, _ in pending.values():
             totals[root.broker_id] = totals.get(root.broker_id, 0) + 1
@@ -507,17 +525,18 @@ class StoreRepair:
     def _cut_lost(self, ledger_ids: list[LedgerId]) -> None:
         """Give up rows that were never readable and that no root holds: all rows after them would wait for ever.
 
-        Only where every root that should hold them was looked through. The election does this when a broker is
-        given up; here the root is back without them (one of two), or a file is gone from a root that is there.
+        Only where every root that should hold them was looked through, and none was named since as a holder: its copy
+        came after the look. The election does this when a broker is given up; here the root is back without them (one
+        of two), or a file is gone from a root that is there.
         """
-        lost = set(self._report.lost_objects)
+        lost = self._lost
         looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             gone = [
                 each.entry_index
                 for each in state.under_replicated(include_out_of_sync=True)
-                if each.object.id.name in lost
+                if each.object.holders <= lost.get(each.object.id.name, frozenset())
                 and each.entry_index > state.stable_index
                 and looked_through.issuperset(each.object.holders)
             ]
@@ -531,22 +550,27 @@ class StoreRepair:
         self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.id)
 
     def _needed_objects(self, ledger_ids: list[LedgerId]) -> Iterator[_Needed]:
-        """Yield what live partitions need, ledger by ledger; the brokers are their replicas."""
+        """Yield what live partitions need, ledger by ledger; the brokers are their replicas, and all that hold it.
+
+        A holder that is no replica now gets no copy if it becomes one again: the log knows that it has one.
+        """
         for ledger_id in ledger_ids:
             ledger = self._cluster.topic_ledger(ledger_id)
             ledger.refresh()
+            self._looked_after[ledger_id] = ledger.ask(lambda state: state.applied_index)
             checksums: dict[ObjectId, dict[int, tuple[int, int, int]]] = {}
             brokers: dict[ObjectId, set[BrokerId]] = {}
             sizes: dict[ObjectId, int] = {}
+            holders: dict[ObjectId, frozenset[BrokerId]] = {}
             for replicas, section in ledger.ask(_live_sections):
                 key = section.object.id
-                sizes[key] = section.object.size_bytes
-                brokers.setdefault(key, set()).update(replicas)
+                sizes[key], holders[key] = section.object.size_bytes, section.object.holders
+                brokers.setdefault(key, set(section.object.holders)).update(replicas)
                 checksum = (section.start_byte, section.size_bytes, section.crc32c)
                 checksums.setdefault(key, {})[section.start_byte] = checksum
             for key, size_bytes in sizes.items():
                 sections = tuple(checksums[key].values())
-                yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]))
+                yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]), holders[key])
 
     def _is_good(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
@@ -593,7 +617,8 @@ class StoreRepair:
 
     def _admit(self, ledger_id: LedgerId, root: RootRepair) -> bool:
         verified = self._verified.get((root.broker_id, ledger_id), set())
-        admission = self._catch_up.admit(self._cluster.topic_ledger(ledger_id), root.broker_id, verified)
+        after = self._looked_after.get(ledger_id, NO_INDEX)
+        admission = self._catch_up.admit(self._cluster.topic_ledger(ledger_id), root.broker_id, verified, after)
         root.object_count += admission.object_count
         root.copied_bytes += admission.copied_bytes
         return admission.is_in_sync

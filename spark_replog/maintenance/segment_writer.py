@@ -93,10 +93,13 @@ def compactable(
     """Return the sections from an offset on that a replacement may name now, in offset order.
 
     They begin at or after it and the log start, end at or below the high watermark, and lie on every assigned replica.
-    The newest section of the log stays as it is, like Kafka's active segment. Call it under the ledger's lock. With
-    `is_whole=False` the one that the offset lies in is among them.
+    The newest section of the log stays as it is, like Kafka's active segment. None while a replica is out of sync: it
+    may take no copy, and then those on the others would be garbage, again and again. Call it under the ledger's lock.
+    With `is_whole=False` the one that the offset lies in is among them.
     """
     found = state.topics[topic_id].partitions[partition]
+    if not set(found.isr).issuperset(found.replicas):
+        return []
     start = max(found.log_start_offset, start_offset)
     refs = state.sections(topic_id, partition, start, found.high_watermark)
     return [
@@ -242,6 +245,7 @@ class SegmentWriter:
         Raises:
             ReplogError: a row cannot be read, or a replica does not take its copy.
         """
+        self._check_roots(run)
         rows = _Rows(run, dropped)
         has_headers = any(each.object.has_headers for each in run.sections)
         has_offsets = dropped is not None or any(each.object.has_offsets for each in run.sections)
@@ -273,6 +277,15 @@ class SegmentWriter:
             run.after_index,
         )
         return replacement(run, item, bases)
+
+    def _check_roots(self, run: CompactionRun) -> None:
+        """Raise the error of a replica that is away, before the others have copies that nobody will name."""
+        checks: list[Future[None]] = [
+            IO_POOL.submit_to(f"{self._brokers.url(each)}#fetch", self._brokers.check_root, each)
+            for each in run.replicas
+        ]
+        for each in checks:
+            each.result()
 
     def _put(self, run: CompactionRun, name: str, encoded: EncodedObject) -> None:
         """Put the object on every replica, durably; an error of one of them ends it."""

@@ -19,6 +19,7 @@ from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile, Why
+from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.paths import data_folder
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ INLINE_ROOM_BYTES_MIN = INLINE_BYTES_MAX // 2
 """With less room, inline rows are moved into data objects."""
 MOVE_PAUSE_MS = 1_000
 """After a look that found no inline rows to move: another one at once would not help."""
+MOVE_FAILED_PAUSE_MS = 60_000
+"""After rows could not be moved: each try may leave a copy on the roots that take one."""
 DELETES_MAX = 2_000
 """Of one run, on one root and of either kind; the next commit continues."""
 
@@ -44,6 +47,9 @@ class Upkeep:
         self._next_move_ms: dict[LedgerId, int] = {}
         self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
         self._emptied: set[LedgerId] = set()
+        self._half_emptied: set[LedgerId] = set()
+        self._next_again_ms = 0
+        self._away = AwayRoots(cluster.clock)
         self._runs = BackgroundRuns(self.run)
         self._moves = BackgroundRuns(self._move_inline)
 
@@ -101,13 +107,14 @@ class Upkeep:
         """Move inline rows into data objects, if others need their room. Raises nothing: a later commit tries again."""
         if not self._is_crowded(ledger):
             return
-        moved_count = 0
+        moved_count, pause_ms = 0, MOVE_PAUSE_MS
         try:
             moved_count = Compactor(self._cluster).move_inline(ledger).run_count
         except ReplogError as error:
+            pause_ms = MOVE_FAILED_PAUSE_MS
             _log.warning("inline rows of ledger %s stay in its entries for now: %s", ledger.ledger_id, error)
         if not moved_count:
-            self._next_move_ms[ledger.ledger_id] = self._cluster.clock.monotonic_ms() + MOVE_PAUSE_MS
+            self._next_move_ms[ledger.ledger_id] = self._cluster.clock.monotonic_ms() + pause_ms
 
     def _take_turn(self, ledger: Ledger[TopicLedgerState]) -> bool:
         """Return whether a run is due. A full generation does not wait: its folder must not grow on."""
@@ -120,13 +127,23 @@ class Upkeep:
         return True
 
     def _collect_deleted(self) -> None:
-        """Collect in one ledger whose topics were all deleted, each once in this process: it gets no more commits."""
+        """Collect in one ledger whose topics were all deleted, each once in this process: it gets no more commits.
+
+        Those where a root failed come again once there are no others, one in each interval.
+        """
+        now_ms = self._cluster.clock.monotonic_ms()
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
-            candidates = state.ledger_ids() - {ledger_id for _, ledger_id in state.topics.values()} - self._emptied
-        for ledger_id in sorted(candidates)[:1]:
+            candidates = state.ledger_ids() - {ledger_id for _, ledger_id in state.topics.values()}
+        again = candidates & self._half_emptied if now_ms >= self._next_again_ms else set()
+        for ledger_id in sorted(candidates - self._emptied or again)[:1]:
             self._emptied.add(ledger_id)
-            GarbageCollector(self._cluster).run_ledger(ledger_id)
+            collector = GarbageCollector(self._cluster)
+            collector.run_ledger(ledger_id)
+            self._half_emptied.discard(ledger_id)
+            if collector.report.failures:
+                self._half_emptied.add(ledger_id)
+                self._next_again_ms = now_ms + self._config.log_retention_check_interval_ms
             self._cluster.close_ledger(ledger_id)
 
     def _delete_dropped(self, ledger: Ledger[TopicLedgerState]) -> bool:
@@ -146,9 +163,11 @@ class Upkeep:
     def _delete(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, ids: list[ObjectId]) -> None:
         files = (GarbageFile(broker_id, ledger.ledger_id, each, 0, Why.DROPPED, None) for each in ids)
         try:
+            self._away.check(broker_id)
             self._cluster.brokers.check_root(broker_id)
             GarbageCollector(self._cluster).delete(broker_id, files)
         except ReplogError as error:
+            self._away.note(broker_id, error)
             _log.info("broker %d keeps garbage until the floor has passed it: %s", broker_id, error)
 
     def _sweep(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId) -> bool:
@@ -165,6 +184,7 @@ class Upkeep:
             return True
         generation -= 1
         try:
+            self._away.check(broker_id)
             self._cluster.brokers.check_root(broker_id)
             collector = GarbageCollector(self._cluster)
             files = list(islice(collector.find(ledger, broker_id, {}, generation), DELETES_MAX + 1))
@@ -173,6 +193,7 @@ class Upkeep:
                 return False
             self._cluster.brokers.store(broker_id).delete(data_folder(ledger.ledger_id, generation))
         except ReplogError as error:
+            self._away.note(broker_id, error)
             _log.info("garbage on broker %d is left to a later commit: %s", broker_id, error)
             return True
         self._swept[ledger.ledger_id, broker_id] = (floor, generation)

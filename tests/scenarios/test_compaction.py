@@ -16,6 +16,7 @@ import pytest
 import spark_replog
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold import frozen_topics, paged_table
@@ -25,6 +26,7 @@ from spark_replog.maintenance.compaction import CompactionRounds, Compactor
 from spark_replog.maintenance.garbage import GarbageCollector
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.maintenance.segment_writer import SegmentWriter
+from spark_replog.read.fetcher import Fetcher
 
 BATCHES, ROWS = 24, 50
 
@@ -171,6 +173,19 @@ def test_no_copy_is_lost_while_a_root_is_away(topic):
     assert topic.compact().run_count == 2
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_rounds_while_a_root_is_away_leave_no_copies_on_the_others(topic, is_known):
+    """Each round would leave the same again, and the floor passes them a week later."""
+    topic.write()
+    (topic.path / "broker-2").rename(topic.path / "broker-2.away")
+    if is_known:
+        topic.write(1)
+    before = set(topic.path.rglob("*.arrow"))
+    reports = [topic.compact() for _ in range(2)]
+    assert [(each.run_count, each.failed_count) for each in reports] == [(0, 0 if is_known else 2)] * 2
+    assert set(topic.path.rglob("*.arrow")) == before
+
+
 def test_a_damaged_copy_is_never_copied(topic):
     topic.write()
     before = topic.rows()
@@ -190,6 +205,27 @@ def test_a_damaged_copy_is_never_copied(topic):
     report = topic.compact(is_eager=True)
     assert report.failed_count == 1
     assert report.run_count == 1
+
+
+@pytest.mark.parametrize("is_by_key", [False, True])
+def test_rows_that_cannot_be_read_are_not_read_again_by_each_round(tmp_path, monkeypatch, is_by_key):
+    topic = Topic(tmp_path / "store", **({"cleanup_policy": "compact"} if is_by_key else {}))
+    topic.write()
+    (victim, *_) = topic.sections()[-2:]
+    for found in topic.path.rglob(victim.object.id.name):
+        data = bytearray(found.read_bytes())
+        data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
+        found.write_bytes(data)
+    topic.cluster = Cluster.open(str(topic.path), config=CoordinatorConfig(log_cleaner_backoff_ms=0))
+    rounds = CompactionRounds(topic.cluster)
+    assert rounds.run_once().failed_count >= 1
+    fetched = []
+    fetch = Fetcher.fetch
+    monkeypatch.setattr(Fetcher, "fetch", lambda *args, **how: fetched.append(args) or fetch(*args, **how))
+    assert rounds.run_once().failed_count == 0
+    assert fetched == []
+    topic.write(30)  # the other partition goes on
+    assert rounds.run_once().run_count == 1
 
 
 def test_a_deep_verification_understands_objects_that_are_replaced_in_part(topic):

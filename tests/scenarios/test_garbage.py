@@ -18,6 +18,7 @@ from spark_replog.commit.retention import raise_floor
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.fold import frozen_topics
+from spark_replog.maintenance import garbage as garbage_module
 from spark_replog.maintenance import scrub as scrub_module
 from spark_replog.maintenance import upkeep as upkeep_module
 from spark_replog.maintenance.garbage import GarbageCollector, Why
@@ -25,6 +26,7 @@ from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from spark_replog.testing.faulty_store import FaultyStore
 from tests.scenarios.committing import commit_until_merged
 from tests.scenarios.sink_query import Query
 
@@ -280,6 +282,67 @@ def test_commits_empty_the_ledgers_of_deleted_topics(store):
     Upkeep(store.cluster).run(ledger_of(store))
     assert not list((store.path / "broker-0" / "ledgers" / ledger_id / "data").iterdir())
     assert len(names(store, 0)) == 1
+
+
+def test_a_ledger_that_gets_a_topic_again_while_it_is_collected_keeps_its_floor(store, monkeypatch):
+    store.create("orders", ledger_name="pair")
+    store.append("orders", {0: 5}, batch=0)
+    store.controller.delete_topic("orders")
+    ledger_id = store.cluster.cluster_ledger.refresh().ledgers["pair"]
+    collector = GarbageCollector(store.cluster)
+    really = garbage_module.decide_upkeep
+    store.reopen()
+    made = []
+
+    def slow(*given):
+        """While files are deleted, others make a topic in the ledger, and a task writes its rows."""
+        store.create("more", ledger_name="pair")
+        made.append(store.put("more", {0: 5}, BROKERS))
+        return really(*given)
+
+    monkeypatch.setattr(garbage_module, "decide_upkeep", slow)
+    collector.run_ledger(ledger_id)
+    monkeypatch.undo()
+    assert collector.report.failures == []
+    assert store.append("more", {0: 5}, batch=1, objects=(made[0],)).error is None
+    assert store.high_watermarks("more") == [5]
+
+
+def test_ledgers_of_deleted_topics_are_emptied_on_a_root_that_was_away_too(store):
+    """They get no more commits: nobody would look there again."""
+    store.create("orders")
+    store.create("other")
+    store.append("other", {0: 5}, batch=0)
+    store.append("orders", {0: 5}, batch=0)
+    folder = store.path / "broker-2" / "ledgers" / ledger_of(store, "other").ledger_id / "data"
+    store.controller.delete_topic("other")
+    upkeep = Upkeep(store.cluster, replace(store.config, log_retention_check_interval_ms=1))
+    store.away(2)
+    upkeep.run(ledger_of(store))
+    store.back(2)
+    assert list(folder.iterdir())
+    upkeep.run(ledger_of(store))
+    assert not list(folder.iterdir())
+
+
+def test_a_root_that_hangs_is_asked_once_for_all_ledgers(store, monkeypatch):
+    """The rounds of a coordinator elect leaders too: they must not wait for it again in each ledger."""
+    topics = ("orders", "other", "more")
+    for topic in topics:
+        store.create(topic)
+        raise_floor(ledger_of(store, topic), 5_000)
+    store.cluster.brokers.stores[2] = away = FaultyStore(store.cluster.brokers.store(2))
+    away.is_down = True
+    asked = []
+    check = BrokerSet.check_root
+    monkeypatch.setattr(
+        BrokerSet, "check_root", lambda self, each, **how: asked.append(each) or check(self, each, **how)
+    )
+    upkeep = Upkeep(store.cluster)
+    for topic in topics:
+        upkeep.run(ledger_of(store, topic))
+    assert asked.count(2) == 1
+    assert asked.count(0) >= len(topics)
 
 
 def test_a_full_generation_does_not_wait_for_the_next_run(store, monkeypatch):

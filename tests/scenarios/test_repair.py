@@ -16,6 +16,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.catch_up import CatchUp
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.root import Standing
@@ -497,6 +498,64 @@ def test_unread_rows_whose_only_copy_is_gone_hold_nothing_back_after_a_repair(st
     assert repair(store).lost_objects == [lost.id.name]
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
     assert store.high_watermarks("orders") == [4, 6] and read_all(store) == 10
+
+
+@pytest.mark.parametrize("step", ["_rebuild_journals", "_rebuild_journal"])
+def test_a_root_that_another_repair_finished_meanwhile_keeps_the_rows_that_only_it_has(
+    store, monkeypatch, caplog, step
+) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    lose(store, 1)
+    really = getattr(StoreRepair, step)
+
+    def slow(self, *given) -> None:
+        monkeypatch.undo()
+        assert repair(store).roots[1].is_repaired
+        ledger.refresh()
+        only = store.put("orders", {0: 9}, {1})
+        append = Append(ProducerIdentity("q", "q", 0, "run", IdentityKind.STREAM), "User:test", "", 0, (only,))
+        ledger.append(lambda _: encode_command(append), timeout_ms=10_000)
+        really(self, *given)
+
+    monkeypatch.setattr(StoreRepair, step, slow)
+    assert repair(store).roots[1].is_repaired
+    assert told_cuts(caplog) == []
+    store.reopen()
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=3))
+    assert store.high_watermarks("orders") == [15, 9] and read_all(store) == 24
+
+
+def test_unread_rows_whose_copy_comes_while_a_repair_runs_are_not_cut(store, monkeypatch, caplog) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    late = store.put("orders", {0: 1}, {0})
+    assert is_applied(store.append("orders", {}, batch=1, objects=(late,), acks=1))
+    only = next((store.path / "broker-0").rglob(late.id.name))
+    body = only.read_bytes()
+    only.unlink()
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    cut = StoreRepair._cut_lost
+
+    def slow(self, *given) -> None:
+        """The writer's put to a slow root ends, and is reported, after that root was looked through."""
+        store.cluster.brokers.store(1).create(data_key(ledger.ledger_id, *late.id), body)
+        ledger.refresh()
+        CatchUp.of(store.cluster).find_copies(ledger, {0})
+        cut(self, *given)
+
+    monkeypatch.setattr(StoreRepair, "_cut_lost", slow)
+    repair(store)
+    monkeypatch.undo()
+    assert told_cuts(caplog) == []
+    assert repair(store).lost_objects == []
+    assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
+    assert store.high_watermarks("orders") == [5, 6] and read_all(store) == 11
 
 
 def test_unread_rows_of_the_last_replica_in_sync_are_cut_when_its_root_is_lost(store) -> None:

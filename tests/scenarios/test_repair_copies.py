@@ -8,11 +8,18 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin.admin import PartitionAdmin
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.maintenance.repair import StoreRepair
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import IsrChange
+from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key
-from tests.scenarios.repairing import fill, is_applied, repair
+from spark_replog.testing.faulty_store import FaultyStore
+from tests.scenarios.repairing import fill, is_applied, lose, repair
 
 
 @pytest.mark.guarantee("G7")
@@ -139,3 +146,79 @@ def test_unread_rows_on_a_root_that_does_not_answer_are_not_given_up(store) -> N
     assert "does not list" in report.roots[2].detail
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
     assert store.high_watermarks("orders") == [5, 6]
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_copy_that_was_found_or_made_counts_not_if_its_root_is_rebuilt_meanwhile(
+    tmp_path, store, monkeypatch, was_there
+) -> None:
+    """A long repair; another one rebuilds the root in between, while the only other copy is away."""
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    five = type(store)(path, replace(store.config, replica_catchup_budget_ms=0, replica_rejoin_wait_ms=3_600_000))
+    five.create("orders", replicas=2)
+    holder, target = five.isr("orders")
+    ledger = five.cluster.topic_ledger(five.cluster.lookup("orders").ledger_id)
+    leave = encode_command(IsrChange(None, target, False, five.cluster.clock.now_ms()))
+    ledger.append(lambda _: leave, timeout_ms=30_000)
+    made = five.put("orders", {0: 3}, {holder, target} if was_there else {holder})
+    known = replace(made, holders=frozenset({holder}))
+    assert is_applied(five.append("orders", {}, batch=0, objects=(known,), acks=1))
+    admit = StoreRepair._admit
+
+    def slow(self, *given):
+        monkeypatch.setattr(StoreRepair, "_admit", admit)
+        lose(five, target)
+        cluster = Cluster.open(str(path), config=five.config)
+        cluster.brokers.stores[holder] = away = FaultyStore(cluster.brokers.store(holder))
+        away.is_down = True
+        root = StoreRepair(cluster).run().roots[target]
+        assert root.journal_records and not root.is_repaired
+        return admit(self, *given)
+
+    monkeypatch.setattr(StoreRepair, "_admit", slow)
+    repair(five)
+    five.reopen()
+    assert (target in five.isr("orders")) == (made.id.name in five.held_by("orders", target))
+    assert repair(five).roots[target].is_repaired
+    assert made.id.name in five.held_by("orders", target)
+
+
+def test_rows_on_a_root_that_is_only_away_are_not_called_gone(store) -> None:
+    store.create("orders", replicas=1)
+    (holder,) = store.isr("orders")
+    assert is_applied(store.append("orders", {0: 3}, batch=0, holders={holder}))
+    store.reopen()
+    store.cluster.brokers.stores[holder] = away = FaultyStore(store.cluster.brokers.store(holder))
+    away.is_down = True
+    report = StoreRepair(store.cluster).run()
+    assert report.roots[holder].condition is RootCondition.UNREACHABLE
+    assert report.lost_objects == []
+
+
+@pytest.mark.guarantee("G4")
+def test_a_rebuilt_broker_gets_the_rows_that_it_held_as_a_replica_before(tmp_path, store) -> None:
+    """The log counts it as a holder: if it becomes a replica again, nothing is copied."""
+    path = tmp_path / "five"
+    init_cluster(str(path), 5, fsync=False)
+    five = type(store)(path, store.config)
+    five.create("orders")
+    before = five.controller.describe_topic("orders").partitions[0].replicas
+    for batch in range(3):
+        assert is_applied(five.append("orders", {0: 2}, batch=batch, holders=set(before)))
+    (first, *_) = before
+    assert move(five, (3, 4)) == {3, 4}
+    lose(five, first)
+    assert repair(five).roots[first].is_repaired
+    five.reopen()
+    assert move(five, (first,)) == {first}
+    named = {each.object.id.name for each in five.sections("orders")}
+    assert five.held_by("orders", first) == named
+    assert scrub(five.cluster).findings == []
+
+
+def move(store, target) -> set[int]:
+    """Give the partition other replicas; return which are in sync then."""
+    PartitionAdmin(store.cluster).reassign("orders", {0: target})
+    CoordinatorLoop(store.cluster).run_once()
+    return set(store.isr("orders"))

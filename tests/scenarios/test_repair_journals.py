@@ -12,9 +12,10 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.snapshot_files import decode_marker
+from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
-from spark_replog.storage.paths import journal_folder, marker_folder
+from spark_replog.storage.paths import journal_folder, marker_folder, page_folder, snapshot_folder
 from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, lose, read_all, repair
 
@@ -43,6 +44,30 @@ def test_a_damaged_journal_is_written_anew(store, is_named) -> None:
     store.reopen()
     assert read_all(store) == 15
     fill(store, 3, 1, holders={0, 1})
+
+
+def test_a_damaged_snapshot_is_not_copied_to_a_rebuilt_root_where_another_is_whole(store, monkeypatch) -> None:
+    monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
+    for module in (paged_table, frozen_topics):
+        monkeypatch.setattr(module, "FLUSH_ROWS", 3)
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
+    ledger.snapshot(timeout_ms=30_000)
+    whole = {}
+    for folder in (snapshot_folder(ledger.ledger_id), page_folder(ledger.ledger_id)):
+        files = [each for each in (store.path / "broker-0" / folder).rglob("*") if each.is_file()]
+        assert files
+        for each in files:
+            whole[each.relative_to(store.path / "broker-0")] = each.read_bytes()
+            each.chmod(0o644)
+            each.write_bytes(b"?" * each.stat().st_size)
+    lose(store, 2)
+    assert repair(store).roots[2].is_repaired
+    assert {each: (store.path / "broker-2" / each).read_bytes() for each in whole} == whole
+    lose(store, 1)  # the only one that had them whole before
+    store.reopen()
+    assert read_all(store) == 15
 
 
 def test_what_a_rebuild_writes_does_not_grow_with_the_journal(store) -> None:

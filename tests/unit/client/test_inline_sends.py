@@ -12,7 +12,7 @@ from spark_replog.admin.admin import PartitionAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.client.committer import Appender
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
 from spark_replog.maintenance import upkeep
@@ -20,6 +20,7 @@ from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.garbage import GarbageCollector
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.maintenance.scrub import scrub
+from spark_replog.maintenance.segment_writer import SegmentWriter
 from spark_replog.storage.brokers import Broker, BrokerSet
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers
@@ -211,6 +212,30 @@ def test_commits_move_rows_when_half_of_the_room_is_gone(shops):
     for partition in (0, 1):
         found = [int(value.split()[0]) for value in shop.values(partition=partition)]
         assert found == list(range(partition, 120, 2))
+
+
+def test_a_root_that_takes_no_copies_gets_no_others_one_more_each_second(shops, monkeypatch):
+    monkeypatch.setattr(upkeep, "INLINE_ROOM_BYTES_MIN", INLINE_BYTES_MAX)
+    monkeypatch.setattr(upkeep, "MOVE_PAUSE_MS", 0)
+    shop = shops(3)
+    shop.topic()
+    tried = []
+
+    def full(self, run, *given):
+        tried.append(run)
+        raise ReplogError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
+
+    monkeypatch.setattr(SegmentWriter, "_put", full)
+    monkeypatch.setattr(upkeep.Upkeep, "start", lambda *_: None)
+    with shop.producer(inline__max__bytes=4096) as producer:
+        for number in range(12):
+            producer.send("orders", b"%d" % number).result(30)
+    ledger = shop.cluster.topic_ledger(shop.cluster.lookup("orders").ledger_id)
+    ledger.refresh()
+    moving = upkeep.Upkeep(shop.cluster)
+    for _ in range(3):
+        moving._move_inline(ledger)
+    assert len(tried) == 1
 
 
 def test_few_rows_of_many_partitions_stay_where_they_are(shops):
