@@ -19,6 +19,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.root import Standing
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, IdentityKind, IsrChange, ProducerIdentity
@@ -540,16 +541,17 @@ def test_unread_rows_whose_copy_comes_while_a_repair_runs_are_not_cut(store, mon
     body = only.read_bytes()
     only.unlink()
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-    cut = StoreRepair._cut_lost
+    append = Ledger.append
 
-    def slow(self, *given) -> None:
+    def slow(self, *given, **more):
         """The writer's put to a slow root ends, and is reported, after that root was looked through."""
+        monkeypatch.setattr(Ledger, "append", append)
         store.cluster.brokers.store(1).create(data_key(ledger.ledger_id, *late.id), body)
         ledger.refresh()
         CatchUp.of(store.cluster).find_copies(ledger, {0})
-        cut(self, *given)
+        return append(self, *given, **more)
 
-    monkeypatch.setattr(StoreRepair, "_cut_lost", slow)
+    monkeypatch.setattr(Ledger, "append", slow)
     repair(store)
     monkeypatch.undo()
     assert told_cuts(caplog) == []

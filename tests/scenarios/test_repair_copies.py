@@ -12,6 +12,7 @@ from spark_replog.admin.admin import PartitionAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.commit.catch_up import CatchUp
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import IsrChange
@@ -164,10 +165,10 @@ def test_a_copy_that_was_found_or_made_counts_not_if_its_root_is_rebuilt_meanwhi
     made = five.put("orders", {0: 3}, {holder, target} if was_there else {holder})
     known = replace(made, holders=frozenset({holder}))
     assert is_applied(five.append("orders", {}, batch=0, objects=(known,), acks=1))
-    admit = StoreRepair._admit
+    admit = CatchUp.admit
 
     def slow(self, *given):
-        monkeypatch.setattr(StoreRepair, "_admit", admit)
+        monkeypatch.setattr(CatchUp, "admit", admit)
         lose(five, target)
         cluster = Cluster.open(str(path), config=five.config)
         cluster.brokers.stores[holder] = away = FaultyStore(cluster.brokers.store(holder))
@@ -176,7 +177,7 @@ def test_a_copy_that_was_found_or_made_counts_not_if_its_root_is_rebuilt_meanwhi
         assert root.journal_records and not root.is_repaired
         return admit(self, *given)
 
-    monkeypatch.setattr(StoreRepair, "_admit", slow)
+    monkeypatch.setattr(CatchUp, "admit", slow)
     repair(five)
     five.reopen()
     assert (target in five.isr("orders")) == (made.id.name in five.held_by("orders", target))

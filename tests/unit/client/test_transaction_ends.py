@@ -52,6 +52,11 @@ def in_doubt(shop, monkeypatch):
     return producer, handle
 
 
+def wait_until_closing(producer) -> None:
+    while producer._refusal is None:
+        threading.Event().wait(0.001)
+
+
 def held_commit(producer, monkeypatch):
     """Return events: the commit reached its append; it may go on."""
     entered, go = threading.Event(), threading.Event()
@@ -261,8 +266,7 @@ def test_a_close_waits_for_the_commit_of_another_thread(shop, monkeypatch):
         commit = pool.submit(producer.commit_transaction)
         assert entered.wait(20)
         close = pool.submit(producer.close)
-        while producer._refusal is None:
-            threading.Event().wait(0.001)
+        wait_until_closing(producer)
         go.set()
         assert (commit.exception(20), close.exception(20)) == (None, None)
     assert handle.result(0).offset == 0
@@ -287,8 +291,7 @@ def test_a_close_ends_though_the_commit_of_another_thread_is_refused(shop, monke
         commit = pool.submit(producer.commit_transaction)
         assert entered.wait(20)
         close = pool.submit(producer.close)
-        while producer._refusal is None:
-            threading.Event().wait(0.001)
+        wait_until_closing(producer)
         go.set()
         assert commit.exception(20) is error
         assert close.exception(20) is None
@@ -319,8 +322,7 @@ def test_a_close_drops_what_is_stored_behind_it(shop):
         sent = producer.send("orders", b"on its way")
         assert begun.wait(60)
         close = pool.submit(producer.close)
-        while producer._refusal is None:
-            threading.Event().wait(0.001)
+        wait_until_closing(producer)
     assert close.exception(20) is None
     assert sent.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
     assert shop.values() == []
@@ -345,8 +347,7 @@ def test_a_close_ends_though_a_commit_of_another_thread_is_refused_before_its_ap
         commit = pool.submit(producer.commit_transaction)
         assert entered.wait(20)
         close = pool.submit(producer.close)
-        while producer._refusal is None:
-            threading.Event().wait(0.001)
+        wait_until_closing(producer)
         go.set()
         assert commit.exception(20) is refusal
         assert close.exception(20) is None

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.spark.source import stream_reader
+from spark_replog.spark.source.topics import final_ends
 from tests.unit.spark.support import loses
 
 pytestmark = pytest.mark.case("connector-planned-tasks-deleted-topic")
@@ -200,8 +202,10 @@ def test_a_topic_whose_deletion_this_process_folds_between_offsets_and_plan(sour
     query = start_query(subscribe="t", startingOffsets="earliest", failOnDataLoss=fail)
     start = query.reader.initialOffset()
     end = query.reader.latestOffset(start, query.limit)
+    cluster = Cluster.shared(str(source.path))
+    handle = cluster.lookup("t")
     source.controller.delete_topic("t")
-    query.reader._final_ends(query.reader._options.store.cluster(), end["@"]["ids"]["t"])
+    final_ends(cluster, handle)
     if fail == "true":
         loses(lambda: query.reader.partitions(start, end), "t-0 was deleted", "0 to 5")
     else:
