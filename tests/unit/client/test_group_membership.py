@@ -119,7 +119,6 @@ def test_a_member_may_commit_in_on_revoked(filled, join):
     assert second.committed(P)[P[0]].offset == 6
 
 
-@pytest.mark.case("consumer-process-dies-answer-lost-runs")
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_a_commit_in_on_revoked_does_not_replace_the_auto_commit_of_other_partitions(filled, join, is_closed):
     first = join(
@@ -136,6 +135,7 @@ def test_a_commit_in_on_revoked_does_not_replace_the_auto_commit_of_other_partit
     assert {key: value.offset for key, value in second.committed(P).items()} == dict.fromkeys(P, 6)
 
 
+@pytest.mark.case("consumer-process-dies-answer-lost-runs")
 def test_a_member_that_slept_through_a_rebalance_cannot_commit(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
