@@ -279,7 +279,7 @@ class SegmentWriter:
         return replacement(run, item, bases)
 
     def _check_roots(self, run: CompactionRun) -> None:
-        """Raise the error of a replica that is away, before the others have copies that nobody will name."""
+        """Raise the error of a replica that is away. Otherwise the others would keep copies that no entry names."""
         checks: list[Future[None]] = [
             IO_POOL.submit_to(f"{self._brokers.url(each)}#fetch", self._brokers.check_root, each)
             for each in run.replicas

@@ -268,7 +268,7 @@ def too_few_copies(request: DataRequest, out: Mapping[BrokerId, ReplogError]) ->
 
 
 def refused(request: DataRequest, out: Mapping[BrokerId, ReplogError]) -> ReplogError:
-    """Return REPLOG_STORE_REFUSED: so many roots go on refusing that the required copies are impossible."""
+    """Return REPLOG_STORE_REFUSED. Too many roots refuse: the others are fewer than the required copies."""
     return ReplogError(
         ErrorCode.REPLOG_STORE_REFUSED,
         f"{request.row_count} records for {_partitions(request)} cannot get the copies that they need: too many roots "

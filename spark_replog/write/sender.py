@@ -346,7 +346,7 @@ class Sender:
             self._fail(request, expired(request, self._config))
 
     def _is_refused(self, request: DataRequest, copy_count: int) -> bool:
-        """Return whether so many roots refused the object, and have refused others before, that copies are missing."""
+        """Return whether too few roots are left for the copies. A root counts out once it has refused for a while."""
         roots = {*request.destination.brokers, *request.destination.spares}
         refusing = [
             put.broker_id

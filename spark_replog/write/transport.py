@@ -135,7 +135,7 @@ AWAY_MS = 10_000
 NEEDED_AWAY_MS = 1_000
 """The same for a root without which there are too few."""
 REFUSED_MS = 1_000
-"""A root with refusals so far apart, and no other answer between, takes no object before someone mends it."""
+"""Two refusals so far apart, and no other answer between them: the root takes nothing until someone mends it."""
 _CAUSES_MAX = 8
 _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
 """Files are deleted on a full disk; a folder that is away comes back."""
