@@ -7,6 +7,7 @@ Codes have Kafka's name and number if Kafka has the error; ours begin at 1000. A
 
 from __future__ import annotations
 
+import errno
 import shlex
 from enum import IntEnum
 
@@ -201,6 +202,23 @@ def stays_in_process(what: str) -> ReplogError:
         ErrorCode.REPLOG_NOT_FORK_SAFE,
         f"an open {what} cannot be sent to another process. Send the store's path, and open a {what} there.",
     )
+
+
+_CAUSES_MAX = 8
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
+"""Files are deleted on a full disk; a folder that is away comes back."""
+
+
+def is_refusal(error: ReplogError | None) -> bool:
+    """Return whether a root refused, and waiting does not help."""
+    if error is None or error.code is not ErrorCode.REPLOG_STORE_REFUSED:
+        return False
+    cause: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if isinstance(cause, OSError) and cause.errno in _PASSING:
+            return False
+        cause = cause and (cause.__cause__ or cause.__context__)
+    return True
 
 
 def unknown_partition(topic: str, partition: int, count: int) -> NotFoundError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ReplogError, is_refusal
 from spark_replog.ledger.record import NO_INDEX, JournalRecord
 from spark_replog.ledger.snapshot_files import Floor, Marker
 
@@ -163,7 +162,6 @@ class PendingCreate:
 REFUSALS_MIN = 2
 """One refusal does not end a write: while it was under way, the process may have stood still."""
 
-_CAUSES_MAX = 8
 _STEPS: dict[type[Operation], int] = {Check: 0, Read: 1}
 """After an error, a root is checked, then read; creates come last."""
 
@@ -242,7 +240,7 @@ class RootState:
         if last is None and error is None:
             return
         step = _STEPS.get(type(operation), len(_STEPS))
-        if isinstance(error, ReplogError) and error.code is ErrorCode.REPLOG_STORE_REFUSED and not _may_pass(error):
+        if isinstance(error, ReplogError) and is_refusal(error):
             since_ms, count = (now_ms, 0) if last is None else (last.since_ms, last.count)
             self.refusal = Refusal(error, step, since_ms, count + 1)
         elif last is not None and (error is not None or step >= last.step):
@@ -261,16 +259,6 @@ class RootState:
             and old.commit_index == record.commit_index
             and old.entry_hash == record.entry_hash
         )
-
-
-def _may_pass(error: ReplogError) -> bool:
-    """Return whether waiting may help: files are deleted on a full disk, a folder that is away comes back."""
-    cause: BaseException | None = error
-    for _ in range(_CAUSES_MAX):
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOENT):
-            return True
-        cause = cause and (cause.__cause__ or cause.__context__)
-    return False
 
 
 def refusal_count(roots: Iterable[RootState], since_ms: float | None = None) -> int:

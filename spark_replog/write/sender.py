@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 
 from spark_replog.clock import ExponentialBackoff
 from spark_replog.config import ProducerConfig
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError, is_refusal
 from spark_replog.ids import BrokerId
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.batch_completion import (
@@ -56,7 +56,7 @@ from spark_replog.write.data_request import (
 )
 from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport, is_refusal
+from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -10,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, is_refusal
 from spark_replog.ids import BrokerId
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
@@ -136,21 +135,6 @@ NEEDED_AWAY_MS = 1_000
 """The same for a root without which there are too few."""
 REFUSED_MS = 1_000
 """Two refusals so far apart, and no other answer between them: the root takes nothing until someone mends it."""
-_CAUSES_MAX = 8
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
-"""Files are deleted on a full disk; a folder that is away comes back."""
-
-
-def is_refusal(error: ReplogError | None) -> bool:
-    """Return whether a root refused, and waiting does not help."""
-    if error is None or error.code is not ErrorCode.REPLOG_STORE_REFUSED:
-        return False
-    cause: BaseException | None = error
-    for _ in range(_CAUSES_MAX):
-        if isinstance(cause, OSError) and cause.errno in _PASSING:
-            return False
-        cause = cause and (cause.__cause__ or cause.__context__)
-    return True
 
 
 class RootHealth:
