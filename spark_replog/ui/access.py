@@ -60,17 +60,17 @@ class Access:
     """Links that work once, and the sessions that they started. Thread-safe; nothing outlives the process.
 
     Args:
-        on_link: called with each new token: at once, and whenever a token was used.
+        on_link: called with each new token: by `renew`, and whenever a token was used.
     """
 
     def __init__(self, on_link: Callable[[str], None]) -> None:
         self._on_link = on_link
         self._sessions: list[str] = []
         self._lock = threading.Lock()
-        self._token = ""
-        self._renew()
+        self._token = secrets.token_urlsafe(32)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Replace the newest link; the one before it becomes invalid."""
         self._token = secrets.token_urlsafe(32)
         self._on_link(self._token)
 
@@ -81,7 +81,7 @@ class Access:
                 return None
             session = secrets.token_urlsafe(32)
             self._sessions = [*self._sessions, session][-SESSIONS_MAX:]
-            self._renew()
+            self.renew()
             return session
 
     def is_known(self, session: str) -> bool:

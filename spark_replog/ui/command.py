@@ -43,7 +43,7 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
     try:
         import uvicorn
 
-        from spark_replog.ui.server import Console
+        from spark_replog.ui.server import Console, ConsoleServer
     except ModuleNotFoundError:
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT, "the console needs starlette and uvicorn. Run: pip install 'spark-replog[ui]'"
@@ -62,7 +62,7 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=1
     )
-    uvicorn.Server(config).run(sockets=[bound])
+    ConsoleServer(config, access.renew).run(sockets=[bound])
     return EXIT_OK
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib import resources
 from itertools import takewhile
 from typing import Any, Literal, cast
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -40,6 +42,23 @@ _FILES = {
     "/console.js": ("console.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+
+
+class ConsoleServer(uvicorn.Server):
+    """Says that it is ready once it answers and handles signals: one that came before would stop it half-way.
+
+    Args:
+        on_ready: called once.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to answer on these sockets."""
+        await super().startup(sockets)
+        self._on_ready()
 
 
 class Guard:

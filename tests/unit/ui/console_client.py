@@ -19,6 +19,7 @@ class ConsoleClient:
     def __init__(self, store, *, checkpoints=(), budget_bytes=1 << 20, age_ms=0) -> None:
         self.tokens: list[str] = []
         self.access = Access(self.tokens.append)
+        self.access.renew()
         self.live = LiveStore(StoreWatch(store.cluster, checkpoints), store.clock, age_ms)
         self.console = Console(store.cluster, self.live, self.access, Settings(store=store.path), budget_bytes)
         self.http = TestClient(self.console.app(), base_url=ADDRESS, raise_server_exceptions=True)

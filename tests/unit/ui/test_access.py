@@ -12,6 +12,7 @@ OWN = ("host", "127.0.0.1:9411")
 def test_a_link_works_once_and_the_next_one_is_told():
     tokens: list[str] = []
     access = Access(tokens.append)
+    access.renew()
     assert access.redeem("") is None and access.redeem("\xe9\u202e") is None and len(tokens) == 1
     session = access.redeem(tokens[0])
     assert session is not None and access.is_known(session) and len(tokens) == 2
@@ -23,6 +24,7 @@ def test_a_link_works_once_and_the_next_one_is_told():
 def test_old_sessions_end_when_there_are_many():
     tokens: list[str] = []
     access = Access(tokens.append)
+    access.renew()
     sessions = [access.redeem(tokens[-1]) for _ in range(SESSIONS_MAX + 1)]
     assert [access.is_known(each) for each in sessions] == [False] + [True] * SESSIONS_MAX
 
