@@ -98,7 +98,7 @@ class ReplicationThrottle:
 class _Target:
     """The copies to one broker."""
 
-    waiting: deque[Callable[[], None]]
+    waiting: deque[tuple[Future[None], Callable[[], None]]]
     active_count: int = 0
     failure_count: int = 0
     retry_at_ms: int = 0
@@ -167,7 +167,7 @@ class ReplicaFetcher:
 
         future.add_done_callback(report)
         with self._lock:
-            self._target(target).waiting.append(run)
+            self._target(target).waiting.append((future, run))
         self._start(target)
         return future
 
@@ -266,10 +266,16 @@ class ReplicaFetcher:
                 found = self._target(target)
                 if not found.waiting or found.active_count >= self._config.num_replica_fetchers:
                     return
-                run = found.waiting.popleft()
+                future, run = found.waiting.popleft()
                 found.active_count += 1
-            # A separate lane: bulk copies must not delay the journal's creates on this root.
-            IO_POOL.submit_to(f"{self._brokers.url(target)}#fetch", run)
+            try:
+                # A separate lane: bulk copies must not delay the journal's creates on this root.
+                IO_POOL.submit_to(f"{self._brokers.url(target)}#fetch", run)
+            except RuntimeError as error:  # no thread can be started
+                with self._lock:
+                    found.active_count -= 1
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(error)
 
     def _finish(self, target: BrokerId) -> None:
         with self._lock:

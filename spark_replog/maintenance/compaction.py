@@ -492,15 +492,17 @@ class CompactionRounds:
         self._bytes_max = bytes_max
         self._compactor = Compactor(cluster)
         self._next_ms = 0
+        self._last = ""  # the topic at which the last round ended; the next one begins after it, so that all get a turn
 
     def run_once(self) -> CompactionReport:
         """Compact a part of what pays; topics whose ledger does not answer are left to the next round."""
         total, config, clock = CompactionReport(), self._cluster.config, self._cluster.clock
         if not config.log_cleaner_enable or clock.monotonic_ms() < self._next_ms:
             return total
-        for handle in open_topics(self._cluster):
+        for handle in sorted(open_topics(self._cluster), key=lambda each: (each.name <= self._last, each.name)):
             if total.size_bytes >= self._bytes_max:
                 break
+            self._last = handle.name
             try:
                 total.add(self._compactor.compact(handle, bytes_max=self._bytes_max - total.size_bytes))
             except ReplogError as error:

@@ -22,7 +22,7 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import GenerationAdvance, Outcome
-from spark_replog.maintenance.compaction import CompactionRounds, Compactor
+from spark_replog.maintenance.compaction import CompactionRounds, Compactor, open_topics
 from spark_replog.maintenance.garbage import GarbageCollector
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.maintenance.segment_writer import SegmentWriter
@@ -226,6 +226,19 @@ def test_rows_that_cannot_be_read_are_not_read_again_by_each_round(tmp_path, mon
     assert fetched == []
     topic.write(30)  # the other partition goes on
     assert rounds.run_once().run_count == 1
+
+
+def test_a_topic_that_always_has_something_to_compact_does_not_keep_the_others_from_their_turn(topic):
+    topic.store.admin().create_topic("parcels", partitions=1, replicas=3)
+    topic.write()
+    with topic.store.producer() as producer:
+        for number in range(BATCHES):
+            producer.send_arrow("parcels", pa.table({"value": [b"p%d" % number]}))
+            producer.flush()
+    rounds, (orders, parcels) = CompactionRounds(topic.cluster, bytes_max=1), open_topics(topic.cluster)
+    compactor = Compactor(topic.cluster)
+    assert [rounds.run_once().run_count for _ in range(2)] == [1, 1]
+    assert len(compactor.plan(orders)) == 1 and compactor.plan(parcels) == []
 
 
 def test_a_deep_verification_understands_objects_that_are_replaced_in_part(topic):

@@ -185,6 +185,20 @@ def test_a_copy_that_waits_for_its_turn_can_be_cancelled(roots: Roots) -> None:
     assert target.get(second.storage_key) is None
 
 
+def test_a_copy_that_gets_no_thread_fails_and_leaves_its_place_to_the_next_one(roots: Roots, monkeypatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    fetcher = fetcher_of(roots, num_replica_fetchers=1)
+    told: list[Exception | None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        failed = fetcher.submit(job_of(roots, b"first"), 1, lambda job, target, error: told.append(error))
+    assert isinstance(failed.exception(60), RuntimeError) and told == [failed.exception(60)]
+    fetcher.submit(job_of(roots, b"second"), 1, lambda job, target, error: told.append(error)).result(60)
+    assert told[1:] == [None]
+
+
 def test_a_target_that_failed_is_left_alone_for_longer_and_longer(roots: Roots) -> None:
     clock = ManualClock()
     fetcher = fetcher_of(roots, clock, replica_fetch_backoff_ms=1000)
