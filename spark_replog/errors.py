@@ -209,9 +209,9 @@ _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOENT})
 """Files are deleted on a full disk; a folder that is away comes back."""
 
 
-def is_refusal(error: ReplogError | None) -> bool:
+def is_refusal(error: ReplogError) -> bool:
     """Return whether a root refused, and waiting does not help."""
-    if error is None or error.code is not ErrorCode.REPLOG_STORE_REFUSED:
+    if error.code is not ErrorCode.REPLOG_STORE_REFUSED:
         return False
     cause: BaseException | None = error
     for _ in range(_CAUSES_MAX):

@@ -351,7 +351,7 @@ class Sender:
         refusing = [
             put.broker_id
             for put in request.puts.values()
-            if is_refusal(put.error) and self._health.is_refusing(put.broker_id)
+            if put.error is not None and is_refusal(put.error) and self._health.is_refusing(put.broker_id)
         ]
         return bool(refusing) and len(roots) - len(refusing) < copy_count <= len(roots)
 

@@ -177,11 +177,10 @@ class RootHealth:
         """Record an answer; return whether the root holds the object."""
         broker_id = result.broker_id
         self._unanswered[broker_id] -= 1
-        if is_refusal(result.error):
-            self._refused_ms[broker_id] = self._refused_ms.get(broker_id, (now_ms, now_ms))[0], now_ms
-        else:
-            self._refused_ms.pop(broker_id, None)
+        refused = self._refused_ms.pop(broker_id, None)
         if result.error is not None:
+            if is_refusal(result.error):
+                self._refused_ms[broker_id] = now_ms if refused is None else refused[0], now_ms
             self._suspects.add(broker_id)
             if result.error.code is ErrorCode.REPLOG_ROOT_STALE:
                 self.out[broker_id] = result.error
