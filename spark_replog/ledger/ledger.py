@@ -524,10 +524,11 @@ class Ledger(Generic[S]):
         keeper = self._snapshots
         with self.lock:
             for attempt in range(3):
+                is_restoring = keeper is not None and (self._is_torn or is_stale)
                 try:
-                    if keeper is not None and (self._is_torn or is_stale):
+                    if keeper is not None and is_restoring:
                         keeper.recover(self._core, is_newest=attempt == 2)
-                        is_stale = self._is_torn = False
+                        is_stale = self._is_torn = is_restoring = False
                     self._fold()
                     return
                 except (PageMissingError, CorruptDataError) as error:
@@ -537,11 +538,11 @@ class Ledger(Generic[S]):
                     if keeper is None or attempt == 2:
                         raise
                 except BaseException as error:
-                    if not self._is_torn:  # else a snapshot could not be read now
+                    if not (self._is_torn or (is_restoring and isinstance(error, ReplogError))):
                         self._core.fatal = (
                             error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
                         )
-                    raise
+                    raise  # else no snapshot could be read now, and the next call tries again
 
     def _fold(self) -> None:
         """Fold the decided entries, then answer the callers whose ENTRY was among them."""
