@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +35,7 @@ from spark_replog.ledger.types import (
     LedgerState,
     LedgerStats,
     Proposed,
+    Request,
     SnapshotState,
 )
 from spark_replog.snapshot import PageMissingError
@@ -56,27 +56,6 @@ ASK_RESTORES_MAX = 3
 """After a restore, pages are gone again only if a newer snapshot was decided and old pages were deleted meanwhile."""
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One caller's append.
-
-    Attributes:
-        deadline_ms: when the caller gets an error, `timeout_ms` after its call.
-        turns_lost: the core's count at the call.
-        command_no: which command of the ENTRY in flight answers the caller.
-        command_count: how many commands are the caller's; `command_no` is the last of them.
-        answer: the caller's result, or the error to raise; None until then.
-    """
-
-    propose: Callable[[Any], Proposed]
-    deadline_ms: float
-    timeout_ms: int
-    turns_lost: int
-    command_no: int = 0
-    command_count: int = 0
-    answer: AppendOutcome | BaseException | None = None
 
 
 class Ledger(Generic[S]):
@@ -304,7 +283,7 @@ class Ledger(Generic[S]):
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int) -> AppendOutcome:
+    def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int, is_first: bool = False) -> AppendOutcome:
         """Have one command decided; returns after it is decided AND folded.
 
         Args:
@@ -313,6 +292,7 @@ class Ledger(Generic[S]):
                 share one ENTRY (the last one's result is returned), or None when nothing is to be
                 done. Its errors are raised here.
             timeout_ms: after this long the caller gets an error.
+            is_first: its commands come before those of other callers that share its ENTRY.
 
         Returns:
             Index and result of this command; index -1 when `propose` returned None.
@@ -329,18 +309,19 @@ class Ledger(Generic[S]):
         if not self._has_started:
             with suppress(RetriableError):  # the append below raises it again
                 self.refresh()  # a cold process may read for long: that does not count against timeout_ms
-        request = self._serve(propose, timeout_ms)
+        request = self._serve(propose, timeout_ms, is_first)
         if isinstance(request.answer, PageMissingError) and request not in self._sent:
             self.with_turn(self.restore_decided)
-            request = self._serve(propose, timeout_ms)
+            request = self._serve(propose, timeout_ms, is_first)
         if isinstance(request.answer, BaseException):
             raise request.answer
         assert request.answer is not None
         return request.answer
 
-    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int) -> Request:
+    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int, is_first: bool) -> Request:
         """Return an answered request; the caller that drives the core now answers it, or this one drives."""
-        request = Request(propose, self._clock.monotonic_ms() + timeout_ms, timeout_ms, self._core.turns_lost)
+        end_ms = self._clock.monotonic_ms() + timeout_ms
+        request = Request(propose, end_ms, timeout_ms, self._core.turns_lost, is_first)
         with self._turn:
             self._waiting.append(request)
             while self._is_driven and request.answer is None:
@@ -408,6 +389,7 @@ class Ledger(Generic[S]):
         with self._turn:
             candidates = [each for each in self._sent if each.answer is None]
             candidates += self._waiting
+            candidates.sort(key=lambda each: not each.is_first)
             self._waiting = []
         commands: list[bytes] = []
         command_nos: list[int] = []
