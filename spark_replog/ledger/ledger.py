@@ -337,7 +337,7 @@ class Ledger(Generic[S]):
             self._drive_write(request)
         except BaseException as error:
             with self._turn:
-                request.answer = request.answer or error
+                request.answer = request.answer or self._told_of(error, request)
                 if request in self._waiting:
                     self._waiting.remove(request)
             if not isinstance(error, ReplogError):
@@ -757,6 +757,20 @@ class Ledger(Generic[S]):
             ErrorCode.REPLOG_NO_QUORUM,
             f"Fewer than {needed} of {count} metadata roots answer; nothing was decided. {reason} "
             "Bring a root back and repeat the call.",
+            ledger_id=self.ledger_id,
+        )
+
+    def _told_of(self, error: BaseException, request: Request) -> BaseException:
+        """Return what an error means to the caller of a request: a retriable one says that nothing was decided."""
+        core = self._core
+        is_decided = core.settled is not None and core.settled[1]  # and the fold did not get there
+        is_sent = request in self._sent and (is_decided or core.is_user_open() or request in self._hidden)
+        if not isinstance(error, RetriableError) or not is_sent:
+            return error
+        return OutcomeUnknownError(
+            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+            f"The entry was sent, and what became of it cannot be read now: {error} Repeat the same call: if "
+            "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )
 

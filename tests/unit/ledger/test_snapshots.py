@@ -647,3 +647,23 @@ def test_snapshots_that_no_root_shows_for_a_while_end_one_call_and_not_the_proce
     assert other.commands() == wanted
     assert other.append(command(22)).result == "applied"
     assert shoot(other).decided == 1
+
+
+def test_an_append_that_is_decided_and_cannot_be_folded_is_not_reported_as_unsent(make_store):
+    store = make_store(3)
+    writer = paged(store, KEPT)
+    fill(writer, 0, 20)
+    shoot(writer)
+    fill(writer, 20, 22)
+    shoot(writer)
+    other = paged(store, replace(KEPT, quorum_timeout_ms=HASTY.quorum_timeout_ms))
+    other.ledger.refresh()
+    for faulty in other.faulty:
+        for part in ("/snapshots", "/pages"):
+            for verb in ("get", "list_keys"):
+                faulty.fail_next(verb, Fault.FAIL_BEFORE, key_part=part, times=10_000)
+    with pytest.raises(OutcomeUnknownError):
+        other.ledger.append(lambda _: command(22), timeout_ms=60_000)
+    for faulty in other.faulty:
+        faulty.clear()
+    assert writer.commands() == other.commands() == [command(number) for number in range(23)]
