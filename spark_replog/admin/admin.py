@@ -233,11 +233,11 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
         given_up_now = away - ledger.state.fenced
     for broker_id in sorted(given_up_now):
         CatchUp.of(cluster).find_copies(ledger, {broker_id})
-    outcome = ledger.append(propose, timeout_ms=timeout_ms)
+    outcome = ledger.append(propose, timeout_ms=timeout_ms, is_first=True)
     is_changed = outcome.index >= 0
     warn_of_cut(ledger.ledger_id, outcome)
     for _ in tuple(pending[1:]):
-        warn_of_cut(ledger.ledger_id, ledger.append(propose, timeout_ms=timeout_ms))
+        warn_of_cut(ledger.ledger_id, ledger.append(propose, timeout_ms=timeout_ms, is_first=True))
     return is_changed
 
 

@@ -65,7 +65,7 @@ class LeaderFailover:
             commands = failover_commands(state, gone, self._cluster.clock.now_ms())
             return tuple(encode_command(each) for each in commands) or None
 
-        outcome = ledger.append(propose, timeout_ms=config.delivery_timeout_ms)
+        outcome = ledger.append(propose, timeout_ms=config.delivery_timeout_ms, is_first=True)
         result: CommandResult | None = outcome.result
         if result is None or result.outcome is not Outcome.APPLIED:
             return False

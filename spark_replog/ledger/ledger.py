@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import takewhile, zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +35,7 @@ from spark_replog.ledger.types import (
     LedgerState,
     LedgerStats,
     Proposed,
+    Request,
     SnapshotState,
 )
 from spark_replog.snapshot import PageMissingError
@@ -56,27 +56,6 @@ ASK_RESTORES_MAX = 3
 """After a restore, pages are gone again only if a newer snapshot was decided and old pages were deleted meanwhile."""
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One caller's append.
-
-    Attributes:
-        deadline_ms: when the caller gets an error, `timeout_ms` after its call.
-        turns_lost: the core's count at the call.
-        command_no: which command of the ENTRY in flight answers the caller.
-        command_count: how many commands are the caller's; `command_no` is the last of them.
-        answer: the caller's result, or the error to raise; None until then.
-    """
-
-    propose: Callable[[Any], Proposed]
-    deadline_ms: float
-    timeout_ms: int
-    turns_lost: int
-    command_no: int = 0
-    command_count: int = 0
-    answer: AppendOutcome | BaseException | None = None
 
 
 class Ledger(Generic[S]):
@@ -304,7 +283,7 @@ class Ledger(Generic[S]):
 
     # -- appending --------------------------------------------------------------------------------
 
-    def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int) -> AppendOutcome:
+    def append(self, propose: Callable[[S], Proposed], *, timeout_ms: int, is_first: bool = False) -> AppendOutcome:
         """Have one command decided; returns after it is decided AND folded.
 
         Args:
@@ -313,6 +292,7 @@ class Ledger(Generic[S]):
                 share one ENTRY (the last one's result is returned), or None when nothing is to be
                 done. Its errors are raised here.
             timeout_ms: after this long the caller gets an error.
+            is_first: its commands come before those of other callers that share its ENTRY.
 
         Returns:
             Index and result of this command; index -1 when `propose` returned None.
@@ -329,18 +309,19 @@ class Ledger(Generic[S]):
         if not self._has_started:
             with suppress(RetriableError):  # the append below raises it again
                 self.refresh()  # a cold process may read for long: that does not count against timeout_ms
-        request = self._serve(propose, timeout_ms)
+        request = self._serve(propose, timeout_ms, is_first)
         if isinstance(request.answer, PageMissingError) and request not in self._sent:
             self.with_turn(self.restore_decided)
-            request = self._serve(propose, timeout_ms)
+            request = self._serve(propose, timeout_ms, is_first)
         if isinstance(request.answer, BaseException):
             raise request.answer
         assert request.answer is not None
         return request.answer
 
-    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int) -> Request:
+    def _serve(self, propose: Callable[[S], Proposed], timeout_ms: int, is_first: bool) -> Request:
         """Return an answered request; the caller that drives the core now answers it, or this one drives."""
-        request = Request(propose, self._clock.monotonic_ms() + timeout_ms, timeout_ms, self._core.turns_lost)
+        end_ms = self._clock.monotonic_ms() + timeout_ms
+        request = Request(propose, end_ms, timeout_ms, self._core.turns_lost, is_first)
         with self._turn:
             self._waiting.append(request)
             while self._is_driven and request.answer is None:
@@ -356,7 +337,7 @@ class Ledger(Generic[S]):
             self._drive_write(request)
         except BaseException as error:
             with self._turn:
-                request.answer = request.answer or error
+                request.answer = request.answer or self._told_of(error, request)
                 if request in self._waiting:
                     self._waiting.remove(request)
             if not isinstance(error, ReplogError):
@@ -408,6 +389,7 @@ class Ledger(Generic[S]):
         with self._turn:
             candidates = [each for each in self._sent if each.answer is None]
             candidates += self._waiting
+            candidates.sort(key=lambda each: not each.is_first)
             self._waiting = []
         commands: list[bytes] = []
         command_nos: list[int] = []
@@ -524,10 +506,11 @@ class Ledger(Generic[S]):
         keeper = self._snapshots
         with self.lock:
             for attempt in range(3):
+                is_restoring = keeper is not None and (self._is_torn or is_stale)
                 try:
-                    if keeper is not None and (self._is_torn or is_stale):
+                    if keeper is not None and is_restoring:
                         keeper.recover(self._core, is_newest=attempt == 2)
-                        is_stale = self._is_torn = False
+                        is_stale = self._is_torn = is_restoring = False
                     self._fold()
                     return
                 except (PageMissingError, CorruptDataError) as error:
@@ -537,11 +520,11 @@ class Ledger(Generic[S]):
                     if keeper is None or attempt == 2:
                         raise
                 except BaseException as error:
-                    if not self._is_torn:  # else a snapshot could not be read now
+                    if not (self._is_torn or (is_restoring and isinstance(error, ReplogError))):
                         self._core.fatal = (
                             error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
                         )
-                    raise
+                    raise  # else no snapshot could be read now, and the next call tries again
 
     def _fold(self) -> None:
         """Fold the decided entries, then answer the callers whose ENTRY was among them."""
@@ -774,6 +757,20 @@ class Ledger(Generic[S]):
             ErrorCode.REPLOG_NO_QUORUM,
             f"Fewer than {needed} of {count} metadata roots answer; nothing was decided. {reason} "
             "Bring a root back and repeat the call.",
+            ledger_id=self.ledger_id,
+        )
+
+    def _told_of(self, error: BaseException, request: Request) -> BaseException:
+        """Return what an error means to the caller of a request: a retriable one says that nothing was decided."""
+        core = self._core
+        is_decided = core.settled is not None and core.settled[1]  # and the fold did not get there
+        is_sent = request in self._sent and (is_decided or core.is_user_open() or request in self._hidden)
+        if not isinstance(error, RetriableError) or not is_sent:
+            return error
+        return OutcomeUnknownError(
+            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+            f"The entry was sent, and what became of it cannot be read now: {error} Repeat the same call: if "
+            "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )
 

@@ -486,10 +486,16 @@ class SnapshotKeeper:
         page with a lower number than the decided snapshot's, which that one does not refer to, is garbage for ever,
         however late its writer or a reader of an older state is.
 
+        A state that was restored from a newer head refers to that head's pages. Until that head is decided no page is
+        garbage, because another process may still write the next snapshot from the decided one.
+
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: restore the state.
         """
-        no, needed = self._state.snapshot.no, frozenset(self._state.page_names())
+        snapshot = self._state.snapshot
+        if self._derived != (snapshot.no, snapshot.name):
+            return lambda name: False
+        no, needed = snapshot.no, frozenset(self._state.page_names())
         return lambda name: int(name[:12]) < no and name not in needed
 
     def collect(self, garbage: Garbage, *, is_dry_run: bool) -> int:

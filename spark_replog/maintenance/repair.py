@@ -371,7 +371,8 @@ class StoreRepair:
                 if read_root(store) is not None:
                     return
                 ledger = self._cluster.topic_ledger(ledger_id)
-                warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=self._config.delivery_timeout_ms))
+                timeout_ms = self._config.delivery_timeout_ms
+                warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=timeout_ms, is_first=True))
             return
         self._rebuild_journal(
             root, brokers.cluster_id, ClusterLedgerState, lambda state: self._registration(state, broker_id, new_id())
@@ -544,7 +545,8 @@ class StoreRepair:
 
         for ledger_id in ledger_ids if lost else ():
             ledger = self._cluster.topic_ledger(ledger_id)
-            warn_of_cut(ledger_id, ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms))
+            timeout_ms = self._config.delivery_timeout_ms
+            warn_of_cut(ledger_id, ledger.append(propose, timeout_ms=timeout_ms, is_first=True))
 
     def _note_verified(self, root: RootRepair, job: CopyJob) -> None:
         self._verified.setdefault((root.broker_id, job.ledger_id), set()).add(job.id)

@@ -298,8 +298,8 @@ class ProducerUndo(NamedTuple):
     """The change of an append to its producer.
 
     Attributes:
-        before: the producer before, None for a new one; without `past_runs` and `txn_digests`, and with only the
-            append's incarnation in `last_sequences` (TXN_BATCH: all).
+        before: the producer before, None for a new one; without `past_runs` and `txn_digests`, and with only its own
+            incarnation and the append's in `last_sequences` (TXN_BATCH: all).
         dropped: the digest that the append pushed out.
     """
 
@@ -418,8 +418,8 @@ class ProducerTable:
             return ProducerUndo(*key)
         before = replace(known, past_runs={}, txn_digests={})
         if identity.kind is not IdentityKind.TXN_BATCH:
-            last = known.last_sequences.get(identity.incarnation)
-            before.last_sequences = {} if last is None else {identity.incarnation: last}
+            last, own = known.last_sequences, (known.incarnation, identity.incarnation)
+            before.last_sequences = {each: last[each] for each in own if each in last}
         dropped = _remember(known, append, ranges)
         is_new_run = known.run_id != before.run_id
         return ProducerUndo(*key, before, is_new_run, identity.incarnation, identity.sequence, dropped)
@@ -444,6 +444,8 @@ class ProducerTable:
             sequences[change.incarnation] = before.last_sequences[change.incarnation]
         else:
             sequences.pop(change.incarnation, None)
+        # `forget_runs` may have dropped it meanwhile, and older releases did not note its sequence.
+        sequences.setdefault(before.incarnation, before.last_sequences.get(before.incarnation, -1))
         self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, txn_digests=digests)
         return None
 

@@ -162,11 +162,16 @@ def soon(check: Callable[[], bool]) -> bool:
     return True
 
 
-def shoot_and_die(process: Process) -> None:
-    """Have a snapshot decided and clean nothing up behind it."""
+def store_and_die(process: Process) -> None:
+    """Store a snapshot whose SnapshotCommit waits for an entry."""
     keeper = keeper_of(process)
     keeper.write(process.ledger.with_turn(process.ledger._snapshot_writer(keeper).freeze))
-    process.ledger.append(lambda _: keeper.rider(), timeout_ms=60_000)
+
+
+def shoot_and_die(process: Process) -> None:
+    """Have a snapshot decided and clean nothing up behind it."""
+    store_and_die(process)
+    process.ledger.append(lambda _: keeper_of(process).rider(), timeout_ms=60_000)
 
 
 def heads(store: Store, root: int) -> set[int]:

@@ -682,6 +682,37 @@ def test_callers_error_in_propose_reaches_the_caller_alone(make_store):
     assert process.append(b"next").result == "applied"
 
 
+def test_a_command_that_goes_first_is_before_those_that_waited_longer(make_store):
+    """Else the cut of an election would come after an append of its own ENTRY, and be refused."""
+    ledger, is_shared = make_store(3).process().ledger, False
+    for number in range(1_000):
+        if is_shared:
+            break
+        may_go_on, order = threading.Event(), [b"%d %s" % (number, each) for each in (b"waits", b"goes first")]
+        outcomes = {}
+
+        def drive(_, number=number, may_go_on=may_go_on):
+            may_go_on.wait(60)
+            return b"%d drives" % number
+
+        def append(command, outcomes=outcomes):
+            is_first = command.endswith(b"first")
+            outcomes[command] = ledger.append(lambda _: command, timeout_ms=60_000, is_first=is_first)
+
+        threads = [threading.Thread(target=lambda: ledger.append(drive, timeout_ms=60_000))]
+        threads += [threading.Thread(target=append, args=(command,)) for command in order]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.005)
+        may_go_on.set()
+        for thread in threads:
+            thread.join()
+        is_shared = len({each.index for each in outcomes.values()}) == 1
+    assert is_shared
+    assert [each for each in ledger.state.commands if each in order] == order[::-1]
+    assert all(each.result == "applied" for each in outcomes.values())
+
+
 def test_several_commands_of_one_caller_share_its_entry(make_store):
     process = make_store(3).process()
     outcome = process.ledger.append(lambda state: (b"one", b"two", b"one"), timeout_ms=1000)

@@ -28,6 +28,7 @@ from tests.unit.ledger.snapshot_setup import (
     shoot,
     shoot_and_die,
     soon,
+    store_and_die,
 )
 
 
@@ -230,3 +231,28 @@ def test_a_root_that_lags_gets_the_head_with_its_marker(make_store, monkeypatch)
     assert soon(lambda: bool(list(store.root_path(2).glob(f"ledgers/{LEDGER_ID}/markers/*"))))
     assert heads(store, 2)
     assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == wanted
+
+
+@pytest.mark.guarantee("G6")
+def test_who_holds_a_newer_head_that_is_not_decided_deletes_no_page_of_the_decided_one(make_store):
+    """It slept until the snapshot that it knew was gone, and took the newest head. Its writer may be dead by now."""
+    store = make_store(3)
+    writer = store.process(KEPT, MergingState())
+    for first in (0, 10):
+        fill(writer, first, first + 10)
+        shoot(writer)
+    assert soon(lambda: all(len(heads(store, root)) == 1 for root in range(3))), "only the newest"
+    sleeper = store.process(KEPT, MergingState())
+    sleeper.ledger.refresh()
+    for first in (20, 30):
+        fill(writer, first, first + 10)
+        shoot(writer)
+    writer.ledger.collect()
+    needed = set(writer.ledger.state.page_names())
+    assert soon(lambda: all(pages(store, root) == needed for root in range(3)))
+    wanted = fill(writer, 40, 50)
+    store_and_die(writer)
+    assert sleeper.commands() == wanted
+    assert keeper_of(sleeper).stats.restored == 2, "from the head that is not decided"
+    sleeper.ledger.collect()
+    assert all(needed <= pages(store, root) for root in range(3))

@@ -627,3 +627,43 @@ def test_a_start_over_that_no_majority_answers_is_made_good_by_the_next_call(mak
         faulty.clear()
     assert old.ledger.ask(lambda state: state.commands) == wanted
     assert shoot(old).decided == 1
+
+
+def test_snapshots_that_no_root_shows_for_a_while_end_one_call_and_not_the_process(make_store):
+    """The state in memory is whole: only the restored one, which the next snapshot derives from, is not there yet."""
+    store = make_store(3)
+    writer, other = paged(store, KEPT), paged(store, replace(KEPT, quorum_timeout_ms=HASTY.quorum_timeout_ms))
+    fill(writer, 0, 20)
+    other.commands()
+    shoot(writer)
+    wanted = fill(writer, 20, 22)
+    for faulty in other.faulty:
+        for verb in ("get", "list_keys"):
+            faulty.fail_next(verb, Fault.FAIL_BEFORE, key_part="/snapshots", times=10_000)
+    with pytest.raises(RetriableError, match="REPLOG_NO_QUORUM"):
+        other.ledger.collect()
+    for faulty in other.faulty:
+        faulty.clear()
+    assert other.commands() == wanted
+    assert other.append(command(22)).result == "applied"
+    assert shoot(other).decided == 1
+
+
+def test_an_append_that_is_decided_and_cannot_be_folded_is_not_reported_as_unsent(make_store):
+    store = make_store(3)
+    writer = paged(store, KEPT)
+    fill(writer, 0, 20)
+    shoot(writer)
+    fill(writer, 20, 22)
+    shoot(writer)
+    other = paged(store, replace(KEPT, quorum_timeout_ms=HASTY.quorum_timeout_ms))
+    other.ledger.refresh()
+    for faulty in other.faulty:
+        for part in ("/snapshots", "/pages"):
+            for verb in ("get", "list_keys"):
+                faulty.fail_next(verb, Fault.FAIL_BEFORE, key_part=part, times=10_000)
+    with pytest.raises(OutcomeUnknownError):
+        other.ledger.append(lambda _: command(22), timeout_ms=60_000)
+    for faulty in other.faulty:
+        faulty.clear()
+    assert writer.commands() == other.commands() == [command(number) for number in range(23)]

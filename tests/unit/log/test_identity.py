@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from spark_replog.log.fold.producer_state import TXN_VERSIONS_KEPT, ProducerTable
+from spark_replog.log.fold.producer_state import RUNS_KEPT, TXN_VERSIONS_KEPT, ProducerTable
 from spark_replog.log.model import (
     Append,
     GenerationAdvance,
@@ -16,6 +16,7 @@ from spark_replog.log.model import (
     ResetPolicy,
     SnapshotCommit,
     TopicClose,
+    Truncate,
 )
 
 TXN = IdentityKind.TRANSACTIONAL
@@ -259,3 +260,18 @@ def test_a_decided_snapshot_leaves_the_newest_runs_and_incarnations_of_a_produce
     assert log.state.judge(kit.append({0: 1}, 150, **late)).outcome is Outcome.FENCED
     forgotten = {**late, "run": "r-3"}
     assert log.state.judge(kit.append({0: 1}, 149, **forgotten)).outcome is Outcome.DUPLICATE
+
+
+def test_an_incarnation_is_known_again_after_a_cut_though_a_snapshot_forgot_it_meanwhile(kit):
+    """It was current before the append that is cut, so it is again: without it no process could fold the ledger."""
+    log, who = kit.Log(), {"producer": "t", "kind": TXN}
+    for number, name in enumerate(["old", *(f"i-{number}" for number in range(RUNS_KEPT + 1)), "old"]):
+        assert log.one(kit.append({0: 1}, number, incarnation=name, **who)).outcome is Outcome.APPLIED
+    stable_index = log.state.applied_index
+    cut = kit.append({0: 1}, number + 1, incarnation="new", holders=(0,), **who)
+    assert log.one(cut).outcome is Outcome.APPLIED
+    assert log.one(SnapshotCommit(0, 10, "0" * 20 + "-" + "a" * 32)).outcome is Outcome.APPLIED
+    assert log.one(Truncate(stable_index)).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, number, incarnation="old", **who)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append({0: 1}, number, incarnation="new", **who)).outcome is Outcome.CHECKPOINT_RESET
+    assert log.one(kit.append({0: 1}, number + 1, incarnation="old", **who)).outcome is Outcome.APPLIED
