@@ -475,6 +475,15 @@ _SHARED: dict[_SharedKey, Cluster] = {}
 _SHARED_LOCK = threading.Lock()
 
 
+def forget_shared(brokers: BrokerSet) -> None:
+    """Drop this process's clusters with any of these roots: from a new init on, the roots are another store."""
+    urls = {broker.url for broker in brokers.brokers}
+    with _SHARED_LOCK:
+        for key, cluster in list(_SHARED.items()):
+            if not urls.isdisjoint(broker.url for broker in cluster.brokers.brokers):
+                del _SHARED[key]
+
+
 def _forget_shared() -> None:
     # A forked child must not use its parent's ledgers, and may have inherited a held lock.
     global _SHARED_LOCK
