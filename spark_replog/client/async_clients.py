@@ -34,7 +34,8 @@ class _OnOneThread(Generic[C]):
         self._make = make
         self._made: C | None = None
         self._thread = ThreadPoolExecutor(1, thread_name)
-        self._is_closed = False
+        self._closing: Future[None] | None = None
+        """The close, from its begin on."""
 
     async def __aenter__(self) -> Self:
         """Open the store.
@@ -43,13 +44,22 @@ class _OnOneThread(Generic[C]):
             InvalidConfigError: as the client.
             ReplogError: REPLOG_STORE_NOT_INITIALISED.
         """
-        self._made = await self._call(self._make)
+        job = self._thread.submit(self._make)
+        try:
+            self._made = await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            self._thread.submit(_close_unused, job)  # otherwise its threads would run for ever
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close. Repeatable."""
         await self._close(lambda: self._client.close())
 
     def __reduce__(self) -> NoReturn:
@@ -66,20 +76,40 @@ class _OnOneThread(Generic[C]):
         return await asyncio.wrap_future(self._start(call))
 
     def _start(self, call: Callable[[], T]) -> Future[T]:
-        """Start a call on the client's thread. A closed client has none, and refuses the call at once."""
-        if not self._is_closed:
+        """Start a call on the client's thread. From a close on it waits for its end, and the client refuses it."""
+        if self._closing is None:
             return self._thread.submit(call)
         refused: Future[T] = Future()
-        refused.set_result(call())
+
+        def refuse(_: Future[None]) -> None:
+            if not refused.set_running_or_notify_cancel():
+                return
+            try:
+                refused.set_result(call())
+            except Exception as error:  # the caller's
+                refused.set_exception(error)
+
+        self._closing.add_done_callback(refuse)
         return refused
 
     async def _close(self, close: Callable[[], None]) -> None:
-        if self._made is not None and not self._is_closed:
-            self._is_closed = True
-            try:
-                await asyncio.wrap_future(self._thread.submit(close))
-            finally:
-                self._thread.shutdown(wait=False)
+        """Close after the calls before; a cancelled wait does not take the close back, and another one waits too."""
+        if self._closing is not None:
+            await asyncio.gather(asyncio.shield(asyncio.wrap_future(self._closing)), return_exceptions=True)
+        elif self._made is not None:
+            self._closing = self._thread.submit(close)
+            self._thread.shutdown(wait=False)
+            await asyncio.shield(asyncio.wrap_future(self._closing))
+
+
+def _close_unused(made: Future[Any]) -> None:
+    """Close a client whose opener was cancelled. The client's thread."""
+    if _has_succeeded(made):
+        made.result().close()
+
+
+def _has_succeeded(call: Future[Any]) -> bool:
+    return call.done() and not call.cancelled() and call.exception() is None
 
 
 class AsyncProducer(_OnOneThread[Producer]):
@@ -175,7 +205,7 @@ class AsyncProducer(_OnOneThread[Producer]):
         loop = asyncio.get_running_loop()
         producer = self._client
         async with self._turn:  # a record that waits for memory is not overtaken
-            if not self._is_closed and producer.would_block(topic, *record[:3]):
+            if self._closing is not None or producer.would_block(topic, *record[:3]):
                 handle = await self._call(lambda: producer.send(topic, *record))
             else:
                 handle = producer.send(topic, *record)
@@ -237,7 +267,8 @@ class AsyncConsumer(_OnOneThread[Consumer]):
             if job.cancel():  # not begun: another call runs
                 raise
             consumer.wakeup()
-            self._thread.submit(self._take_back, job)  # before any later call of this consumer
+            if self._closing is None:
+                self._thread.submit(self._take_back, job)  # before any later call of this consumer
             raise
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -285,7 +316,7 @@ class AsyncConsumer(_OnOneThread[Consumer]):
     def _take_back(self, job: Future[ConsumerRecords]) -> None:
         """Seek back to the first records that a cancelled poll did not deliver. This consumer's thread."""
         self._client.forget_wakeup()
-        if job.cancelled() or job.exception() is not None:
+        if not _has_succeeded(job):
             return
         first: dict[TopicPartition, int] = {}
         for record in job.result():

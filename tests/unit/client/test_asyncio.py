@@ -14,6 +14,7 @@ from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import new_id
 from tests.unit.client.consumer_setup import Store
 
@@ -23,6 +24,32 @@ def orders():
     made = Store.init(f"memory://{new_id()}", clock=SYSTEM_CLOCK)
     made.create("orders", 1)
     return made.cluster
+
+
+def hold(monkeypatch, owner, name, *, is_done=False):
+    """Let the calls of a function wait, before their work or once it is done; return two events: begun, go on."""
+    begun, goes_on = threading.Event(), threading.Event()
+    original = getattr(owner, name)
+
+    def wait():
+        begun.set()
+        assert goes_on.wait(60)
+
+    def held(*args, **named):
+        if not is_done:
+            wait()
+        found = original(*args, **named)
+        if is_done:
+            wait()
+        return found
+
+    monkeypatch.setattr(owner, name, held)
+    return begun, goes_on
+
+
+async def until(event):
+    while not event.is_set():
+        await asyncio.sleep(0.01)
 
 
 async def values(cluster, count, **settings):
@@ -141,6 +168,50 @@ def test_transactions(orders):
         return await values(orders, 2)
 
     assert asyncio.run(main()) == [b"in", b"in again"]
+
+
+def test_a_producer_whose_opening_is_cancelled_is_closed(orders, monkeypatch):
+    closed, close = threading.Event(), Producer.close
+    monkeypatch.setattr(Producer, "close", lambda self, *args: (close(self, *args), closed.set()))
+    begun, goes_on = hold(monkeypatch, async_clients, "Producer")
+
+    async def main():
+        task = asyncio.create_task(AsyncProducer(orders).__aenter__())
+        await until(begun)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        goes_on.set()
+        await asyncio.wait_for(until(closed), 60)
+
+    asyncio.run(main())
+
+
+def test_a_close_whose_task_is_cancelled_is_made_all_the_same(orders, monkeypatch):
+    begun, goes_on = hold(monkeypatch, Consumer, "commit")
+
+    async def main():
+        async with AsyncConsumer(orders, "orders", group="g", auto_offset_reset="earliest") as consumer:
+            while not consumer.assignment():
+                await consumer.poll(1_000)
+            committing = asyncio.create_task(consumer.commit())
+            await until(begun)
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            late = asyncio.create_task(consumer.poll(1_000))
+            await asyncio.sleep(0)
+            goes_on.set()
+            await committing
+            with pytest.raises(ReplogError) as refused:
+                await late
+            assert refused.value.code is ErrorCode.INVALID_REQUEST
+        state = GroupCoordinator(orders).group("g")
+        assert state is None or not state.metadata.members
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("is_found", [False, True])
