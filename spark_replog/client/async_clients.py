@@ -184,15 +184,18 @@ class AsyncProducer(_OnOneThread[Producer]):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
         """Commit the records that the block sends, or abort if it raises; see ``Producer.transaction``."""
-        await self._call(self._client.begin_transaction)
+        begun = self._start(self._client.begin_transaction)
+        committed: Future[None] | None = None
         try:
+            await asyncio.wrap_future(begun)
             yield self
-            await self._call(self._client.commit_transaction)
+            committed = self._start(self._client.commit_transaction)
+            await asyncio.wrap_future(committed)
         except FencedError:
             raise
         except BaseException:
-            if self._client.is_in_transaction:
-                await self._call(self._client.abort_transaction)
+            # If the wait was cancelled, the call goes on. The abort follows it, and finds how it ended.
+            await asyncio.shield(self._call(lambda: self._abort_open(begun, committed)))
             raise
 
     async def close(self, timeout: float | None = None) -> None:
@@ -200,6 +203,12 @@ class AsyncProducer(_OnOneThread[Producer]):
         await self._close(lambda: self._client.close(timeout))
 
     # ------------------------------------------------------------------------------------------ inside
+
+    def _abort_open(self, begun: Future[None], committed: Future[None] | None) -> None:
+        """Abort a transaction that was begun and is not committed. This producer's thread."""
+        is_open = _has_succeeded(begun) and not (committed is not None and _has_succeeded(committed))
+        if is_open and self._client.is_in_transaction:
+            self._client.abort_transaction()
 
     async def _append(self, topic: str, *record: Any) -> tuple[asyncio.Future[RecordMetadata], RecordHandle]:
         loop = asyncio.get_running_loop()

@@ -170,6 +170,43 @@ def test_transactions(orders):
     assert asyncio.run(main()) == [b"in", b"in again"]
 
 
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("call", ["begin_transaction", "commit_transaction"])
+def test_a_transaction_whose_task_is_cancelled_in_a_call_leaves_none_open(orders, monkeypatch, call, is_done):
+    begun, goes_on = hold(monkeypatch, Producer, call, is_done=is_done)
+
+    async def send(producer, value):
+        async with producer.transaction():
+            await producer.send("orders", value)
+
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            task = asyncio.create_task(send(producer, b"cancelled"))
+            await until(begun)
+            task.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await send(producer, b"next")
+        committed = [b"cancelled"] if call == "commit_transaction" else []
+        assert await values(orders, len(committed) + 1) == [*committed, b"next"]
+
+    asyncio.run(main())
+
+
+def test_a_failed_begin_leaves_the_transaction_of_another_task_alone(orders):
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer, producer.transaction():
+            await producer.send("orders", b"v")
+            with pytest.raises(InvalidConfigError):
+                async with producer.transaction():
+                    pass
+        return await values(orders, 1)
+
+    assert asyncio.run(main()) == [b"v"]
+
+
 def test_a_producer_whose_opening_is_cancelled_is_closed(orders, monkeypatch):
     closed, close = threading.Event(), Producer.close
     monkeypatch.setattr(Producer, "close", lambda self, *args: (close(self, *args), closed.set()))
