@@ -261,6 +261,8 @@ class AsyncConsumer(_OnOneThread[Consumer]):
 
     def __init__(self, store: StorePath | Cluster, *topics: str, **settings: Any) -> None:
         super().__init__(lambda: Consumer(store, *topics, **settings), "replog-async-consumer")
+        self._awaited: dict[Future[ConsumerRecords], None] = {}
+        """Polls that somebody awaits, in their order."""
 
     async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records; see ``Consumer.poll``.
@@ -270,15 +272,17 @@ class AsyncConsumer(_OnOneThread[Consumer]):
         """
         consumer = self._client
         job = self._start(lambda: consumer.poll(timeout_ms, max_records))
+        self._awaited[job] = None
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
-            if job.cancel():  # not begun: another call runs
-                raise
-            consumer.wakeup()
-            if self._closing is None:
-                self._thread.submit(self._take_back, job)  # before any later call of this consumer
+            if not job.cancel():  # it has begun: no other call runs
+                consumer.wakeup()
+                if self._closing is None:
+                    self._thread.submit(self._take_back, job)  # before any later call of this consumer
             raise
+        finally:
+            del self._awaited[job]
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records for ever, waiting for new ones. As with ``Consumer``, all records of a poll count as read."""
@@ -320,7 +324,14 @@ class AsyncConsumer(_OnOneThread[Consumer]):
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group; see ``Consumer.close``."""
-        await self._close(lambda: self._client.close())
+        awaited = list(self._awaited)  # who awaits one may be cancelled before it gets the records
+        await self._close(lambda: self._close_after(awaited))
+
+    def _close_after(self, polls: Sequence[Future[ConsumerRecords]]) -> None:
+        """Close; the last auto commit does not count the records of these polls. This consumer's thread."""
+        for job in reversed(polls):
+            self._take_back(job)
+        self._client.close()
 
     def _take_back(self, job: Future[ConsumerRecords]) -> None:
         """Seek back to the first records that a cancelled poll did not deliver. This consumer's thread."""

@@ -251,6 +251,26 @@ def test_a_close_whose_task_is_cancelled_is_made_all_the_same(orders, monkeypatc
     asyncio.run(main())
 
 
+def test_records_of_a_poll_that_is_cancelled_as_its_consumer_closes_come_again(orders, monkeypatch):
+    begun, goes_on = hold(monkeypatch, Consumer, "poll", is_done=True)
+    settings = {"group": "g", "auto_offset_reset": "earliest"}
+
+    async def main():
+        with Producer(orders) as producer:
+            producer.send("orders", b"1").result(60)
+        async with AsyncConsumer(orders, "orders", **settings) as consumer:
+            polling = asyncio.create_task(consumer.poll(60_000))
+            await until(begun)
+            polling.cancel()
+            asyncio.get_running_loop().call_later(0.05, goes_on.set)
+            await consumer.close()  # begins before the poll's task learns that it was cancelled
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+        return await values(orders, 1, group="g")
+
+    assert asyncio.run(main()) == [b"1"]
+
+
 @pytest.mark.parametrize("is_found", [False, True])
 def test_a_cancelled_poll_loses_nothing(orders, monkeypatch, is_found):
     """Cancelled while it waits, and when it has its records but its task no longer takes them."""
