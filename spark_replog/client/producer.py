@@ -253,9 +253,13 @@ class Producer:
         return handle
 
     def would_block(self, topic: str, value: Any = None, key: Any = None, partition: int | None = None) -> bool:
-        """Return whether a ``send`` may wait for the topic's metadata or for memory. Reads no storage."""
+        """Return whether a ``send`` may wait for the topic's metadata, for memory, or for the claim of a transaction's
+        ledger. Reads no storage.
+        """
         entry = self._topics.get(topic)
         if entry is None or (isinstance(partition, int) and partition >= len(entry.queues)):
+            return True
+        if self._transactions is not None and not self._transactions.has_claimed(entry.plan.ledger_id):
             return True
         size_bytes = sum(len(each) for each in (key, value) if isinstance(each, (bytes, bytearray, str)))
         batch_size_bytes = self._settings.producer.batch_size_bytes

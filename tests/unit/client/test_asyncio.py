@@ -9,7 +9,7 @@ from collections import deque
 import pytest
 
 from spark_replog import AsyncConsumer, AsyncProducer, TopicPartition
-from spark_replog.client import async_clients
+from spark_replog.client import async_clients, transactions
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
@@ -205,6 +205,31 @@ def test_a_failed_begin_leaves_the_transaction_of_another_task_alone(orders):
         return await values(orders, 1)
 
     assert asyncio.run(main()) == [b"v"]
+
+
+def test_the_loop_runs_on_while_a_transaction_claims_its_ledger(orders, monkeypatch):
+    """An abort gives the claim up, so the next transaction makes a new one, though its topic is known."""
+    threads, original = [], transactions.claim_producer
+
+    def claim(*args, **named):
+        threads.append(threading.current_thread())
+        return original(*args, **named)
+
+    monkeypatch.setattr(transactions, "claim_producer", claim)
+
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            with pytest.raises(ZeroDivisionError):
+                async with producer.transaction():
+                    await producer.send("orders", b"out")
+                    raise ZeroDivisionError
+            async with producer.transaction():
+                await producer.send("orders", b"in")
+        return await values(orders, 1)
+
+    assert asyncio.run(main()) == [b"in"]
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
 
 
 def test_a_producer_whose_opening_is_cancelled_is_closed(orders, monkeypatch):
