@@ -416,8 +416,9 @@ class Consumer:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
+        self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
-        _, found = self._cluster.topic_state(self._cluster.lookup(topic))
+        _, found = self._cluster.folded_topic(self._cluster.newest_topics([topic])[topic])
         return [TopicPartition(topic, number) for number in range(len(found.partitions))]
 
     @guarded
