@@ -551,7 +551,7 @@ class Consumer:
                     return
                 positions = self._positions()  # they may have moved past offsets without rows
                 rest_ms = deadline_ms - clock.monotonic_ms()
-                errors = self._fetcher.fetch(positions, max(0, rest_ms), is_folded=is_folded) if positions else {}
+                errors = self._look(positions, max(0, rest_ms), limit, is_folded=is_folded) if positions else {}
                 is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
@@ -573,6 +573,14 @@ class Consumer:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
             if deadline_ms - clock.monotonic_ms() <= 0:
                 return
+
+    def _look(
+        self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int, *, is_folded: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Fetch rows, or only check the positions: rows that nobody takes would be read again by each such poll."""
+        if limit:
+            return self._fetcher.fetch(positions, rest_ms, is_folded=is_folded)
+        return self._fetcher.check_newest(positions)
 
     def _ends(self) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
         """Return the topics to read, and the high watermarks of their partitions."""
