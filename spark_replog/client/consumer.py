@@ -337,11 +337,11 @@ class Consumer:
         Raises:
             ReplogError: INVALID_REQUEST: not assigned; REPLOG_NO_OFFSET_FOR_PARTITION.
         """
-        self._subscription.position(key)
-        self._keeper.update(AclOperation.DESCRIBE)
-        offset = self._subscription.position(key).offset
-        assert offset is not None
-        return offset
+        at = self._subscription.position(key)
+        if at.offset is None:  # else other partitions without a position do not matter, as in Kafka
+            self._keeper.update(AclOperation.DESCRIBE)
+        assert at.offset is not None
+        return at.offset
 
     @guarded
     def seek(self, key: TopicPartition, offset: int | OffsetAndMetadata) -> None:

@@ -130,6 +130,15 @@ def test_by_duration_begins_at_the_first_record_of_that_time_and_at_the_end_wher
     assert reader.position(P0) == offset
 
 
+def test_a_known_position_is_told_though_another_partition_has_none(filled):
+    reader = assigned(filled, auto_offset_reset="none")
+    reader.seek(P0, 3)
+    assert reader.position(P0) == 3
+    with pytest.raises(ReplogError) as refused:
+        reader.position(P1)
+    assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
+
+
 @pytest.mark.case("consumer-auto-offset-reset-latest-earliest")
 @pytest.mark.parametrize(("policy", "position"), [("earliest", 0), ("latest", 10)])
 def test_a_position_out_of_range_is_reset_with_a_warning(filled, policy, position, caplog):
