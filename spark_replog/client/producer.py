@@ -30,7 +30,14 @@ from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.producer import INLINE_BYTES_REMOTE
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, stays_in_process
+from spark_replog.errors import (
+    ErrorCode,
+    FencedError,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    stays_in_process,
+)
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.call_counter import totals
@@ -368,6 +375,9 @@ class Producer:
         results = list(coordinator.batch_results)
         try:
             coordinator.commit().result()
+        except NotFoundError:
+            self._sender.wants_metadata = True  # only this thread is told that the topic was deleted
+            raise
         finally:
             if coordinator.state in (TransactionState.READY, TransactionState.FATAL):  # else its records still wait
                 for result in results:
