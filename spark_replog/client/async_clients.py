@@ -183,7 +183,11 @@ class AsyncProducer(_OnOneThread[Producer]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
-        """Commit the records that the block sends, or abort if it raises; see ``Producer.transaction``."""
+        """Commit the records that the block sends, or abort if it raises; see ``Producer.transaction``.
+
+        Raises:
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: call ``commit_transaction`` or ``abort_transaction``.
+        """
         begun = self._start(self._client.begin_transaction)
         committed: Future[None] | None = None
         try:
@@ -197,6 +201,14 @@ class AsyncProducer(_OnOneThread[Producer]):
             # If the wait was cancelled, the call goes on. The abort follows it, and finds how it ended.
             await asyncio.shield(self._call(lambda: self._abort_open(begun, committed)))
             raise
+
+    async def commit_transaction(self) -> None:
+        """Repeat a commit that had no answer; see ``Producer.commit_transaction``."""
+        await self._call(self._client.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """Abort a transaction whose commit had no answer; see ``Producer.abort_transaction``."""
+        await self._call(self._client.abort_transaction)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send waiting records and close. Repeatable; see ``Producer.close``."""

@@ -10,10 +10,11 @@ import pytest
 
 from spark_replog import AsyncConsumer, AsyncProducer, TopicPartition
 from spark_replog.client import async_clients, transactions
+from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import new_id
 from tests.unit.client.consumer_setup import Store
@@ -191,6 +192,29 @@ def test_a_transaction_whose_task_is_cancelled_in_a_call_leaves_none_open(orders
             await send(producer, b"next")
         committed = [b"cancelled"] if call == "commit_transaction" else []
         assert await values(orders, len(committed) + 1) == [*committed, b"next"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_commit_without_answer_is_repeated_or_aborted(orders, monkeypatch, end):
+    async def send(producer, value):
+        async with producer.transaction():
+            await producer.send("orders", value)
+
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            with monkeypatch.context() as patch:
+                lost = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "The answer was lost.")
+                patch.setattr(Appender, "append", lambda *_given, **_named: Answer({}, lost))
+                with pytest.raises(OutcomeUnknownError):
+                    await send(producer, b"doubt")
+            with pytest.raises(InvalidConfigError):
+                await send(producer, b"refused")
+            await getattr(producer, end)()
+            await send(producer, b"next")
+        expected = [b"doubt", b"next"] if end == "commit_transaction" else [b"next"]
+        assert await values(orders, len(expected)) == expected
 
     asyncio.run(main())
 
