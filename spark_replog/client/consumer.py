@@ -302,13 +302,13 @@ class Consumer:
             ReplogError: as ``poll``.
         """
         with self._guard:
-            self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
-            handles, ends = self._ends()
-            errors = self._fetcher.check(self._positions())
-            if errors:
-                self._keeper.recover(errors, self._fetcher.diverged)
-                self._fetcher.recovered(errors)
-                handles, ends = self._ends()
+            deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
+            try:
+                handles, ends = self._checked_ends(deadline_ms)
+            except NotFoundError:
+                if not self._membership.look_again():
+                    raise
+                handles, ends = self._checked_ends(deadline_ms)
             spans = {}
             for key, end in ends.items():
                 offset = self._subscription.position(key).offset
@@ -581,6 +581,17 @@ class Consumer:
         if limit:
             return self._fetcher.fetch(positions, rest_ms, is_folded=is_folded)
         return self._fetcher.check_newest(positions)
+
+    def _checked_ends(self, deadline_ms: int) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
+        """Return what ``_ends`` returns, with positions that can be read."""
+        self._ready(deadline_ms)
+        found = self._ends()
+        errors = self._fetcher.check(self._positions())
+        if not errors:
+            return found
+        self._keeper.recover(errors, self._fetcher.diverged)
+        self._fetcher.recovered(errors)
+        return self._ends()
 
     def _ends(self) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
         """Return the topics to read, and the high watermarks of their partitions."""
