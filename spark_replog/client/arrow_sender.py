@@ -119,22 +119,29 @@ class ArrowSender:
         """Append all rows; see ``Producer.send_arrow``. ``parts`` gets every slice's handle, even if this raises."""
         self._interceptors.check_arrow_forms()
         counts: list[int] = []
-        with self._lock:
-            appender = self._appender(entry)
-            for batch in _batches(data):
-                changed = self._interceptors.on_send_batch(entry.plan.name, batch)
-                changed = serialize_columns(changed, entry.plan.name, self._key_serializer, self._value_serializer)
-                columns = InputColumns(changed.schema, entry.plan.name)
-                if not changed.num_rows:
-                    continue
-                rows = columns.normalise(changed, self._clock.now_ms())
-                for result, index, row_count in appender.append(rows):
-                    parts.append(RecordHandle(result, index))
-                    counts.append(row_count)
-        if self._interceptors:
-            for part in parts:
-                part.add_done_callback(self._interceptors.acknowledge)
+        try:
+            with self._lock:
+                self._append(entry, data, parts, counts)
+        finally:  # also the rows before a batch that is refused are written
+            if self._interceptors:
+                for part in parts:
+                    part.add_done_callback(self._interceptors.acknowledge)
         return TableHandle(parts, counts)
+
+    def _append(
+        self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, parts: list[RecordHandle], counts: list[int]
+    ) -> None:
+        appender = self._appender(entry)
+        for batch in _batches(data):
+            changed = self._interceptors.on_send_batch(entry.plan.name, batch)
+            changed = serialize_columns(changed, entry.plan.name, self._key_serializer, self._value_serializer)
+            columns = InputColumns(changed.schema, entry.plan.name)
+            if not changed.num_rows:
+                continue
+            rows = columns.normalise(changed, self._clock.now_ms())
+            for result, index, row_count in appender.append(rows):
+                parts.append(RecordHandle(result, index))
+                counts.append(row_count)
 
     def _appender(self, entry: TopicEntry) -> ArrowAppender:
         name = entry.plan.name

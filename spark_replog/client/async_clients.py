@@ -34,7 +34,8 @@ class _OnOneThread(Generic[C]):
         self._make = make
         self._made: C | None = None
         self._thread = ThreadPoolExecutor(1, thread_name)
-        self._is_closed = False
+        self._closing: Future[None] | None = None
+        """The close, from its begin on."""
 
     async def __aenter__(self) -> Self:
         """Open the store.
@@ -43,13 +44,22 @@ class _OnOneThread(Generic[C]):
             InvalidConfigError: as the client.
             ReplogError: REPLOG_STORE_NOT_INITIALISED.
         """
-        self._made = await self._call(self._make)
+        job = self._thread.submit(self._make)
+        try:
+            self._made = await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            self._thread.submit(_close_unused, job)  # otherwise its threads would run for ever
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close. Repeatable."""
         await self._close(lambda: self._client.close())
 
     def __reduce__(self) -> NoReturn:
@@ -66,20 +76,40 @@ class _OnOneThread(Generic[C]):
         return await asyncio.wrap_future(self._start(call))
 
     def _start(self, call: Callable[[], T]) -> Future[T]:
-        """Start a call on the client's thread. A closed client has none, and refuses the call at once."""
-        if not self._is_closed:
+        """Start a call on the client's thread. From a close on it waits for its end, and the client refuses it."""
+        if self._closing is None:
             return self._thread.submit(call)
         refused: Future[T] = Future()
-        refused.set_result(call())
+
+        def refuse(_: Future[None]) -> None:
+            if not refused.set_running_or_notify_cancel():
+                return
+            try:
+                refused.set_result(call())
+            except Exception as error:  # the caller's
+                refused.set_exception(error)
+
+        self._closing.add_done_callback(refuse)
         return refused
 
     async def _close(self, close: Callable[[], None]) -> None:
-        if self._made is not None and not self._is_closed:
-            self._is_closed = True
-            try:
-                await asyncio.wrap_future(self._thread.submit(close))
-            finally:
-                self._thread.shutdown(wait=False)
+        """Close after the calls before; a cancelled wait does not take the close back, and another one waits too."""
+        if self._closing is not None:
+            await asyncio.gather(asyncio.shield(asyncio.wrap_future(self._closing)), return_exceptions=True)
+        elif self._made is not None:
+            self._closing = self._thread.submit(close)
+            self._thread.shutdown(wait=False)
+            await asyncio.shield(asyncio.wrap_future(self._closing))
+
+
+def _close_unused(made: Future[Any]) -> None:
+    """Close a client whose opener was cancelled. The client's thread."""
+    if _has_succeeded(made):
+        made.result().close()
+
+
+def _has_succeeded(call: Future[Any]) -> bool:
+    return call.done() and not call.cancelled() and call.exception() is None
 
 
 class AsyncProducer(_OnOneThread[Producer]):
@@ -153,17 +183,32 @@ class AsyncProducer(_OnOneThread[Producer]):
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
-        """Commit the records that the block sends, or abort if it raises; see ``Producer.transaction``."""
-        await self._call(self._client.begin_transaction)
+        """Commit the records that the block sends, or abort if it raises; see ``Producer.transaction``.
+
+        Raises:
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: call ``commit_transaction`` or ``abort_transaction``.
+        """
+        begun = self._start(self._client.begin_transaction)
+        committed: Future[None] | None = None
         try:
+            await asyncio.wrap_future(begun)
             yield self
-            await self._call(self._client.commit_transaction)
+            committed = self._start(self._client.commit_transaction)
+            await asyncio.wrap_future(committed)
         except FencedError:
             raise
         except BaseException:
-            if self._client.is_in_transaction:
-                await self._call(self._client.abort_transaction)
+            # If the wait was cancelled, the call goes on. The abort follows it, and finds how it ended.
+            await asyncio.shield(self._call(lambda: self._abort_open(begun, committed)))
             raise
+
+    async def commit_transaction(self) -> None:
+        """Repeat a commit that had no answer; see ``Producer.commit_transaction``."""
+        await self._call(self._client.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """Abort a transaction whose commit had no answer; see ``Producer.abort_transaction``."""
+        await self._call(self._client.abort_transaction)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send waiting records and close. Repeatable; see ``Producer.close``."""
@@ -171,11 +216,17 @@ class AsyncProducer(_OnOneThread[Producer]):
 
     # ------------------------------------------------------------------------------------------ inside
 
+    def _abort_open(self, begun: Future[None], committed: Future[None] | None) -> None:
+        """Abort a transaction that was begun and is not committed. This producer's thread."""
+        is_open = _has_succeeded(begun) and not (committed is not None and _has_succeeded(committed))
+        if is_open and self._client.is_in_transaction:
+            self._client.abort_transaction()
+
     async def _append(self, topic: str, *record: Any) -> tuple[asyncio.Future[RecordMetadata], RecordHandle]:
         loop = asyncio.get_running_loop()
         producer = self._client
         async with self._turn:  # a record that waits for memory is not overtaken
-            if not self._is_closed and producer.would_block(topic, *record[:3]):
+            if self._closing is not None or producer.would_block(topic, *record[:3]):
                 handle = await self._call(lambda: producer.send(topic, *record))
             else:
                 handle = producer.send(topic, *record)
@@ -222,6 +273,8 @@ class AsyncConsumer(_OnOneThread[Consumer]):
 
     def __init__(self, store: StorePath | Cluster, *topics: str, **settings: Any) -> None:
         super().__init__(lambda: Consumer(store, *topics, **settings), "replog-async-consumer")
+        self._awaited: dict[Future[ConsumerRecords], None] = {}
+        """Polls that somebody awaits, in their order."""
 
     async def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records; see ``Consumer.poll``.
@@ -231,14 +284,17 @@ class AsyncConsumer(_OnOneThread[Consumer]):
         """
         consumer = self._client
         job = self._start(lambda: consumer.poll(timeout_ms, max_records))
+        self._awaited[job] = None
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
-            if job.cancel():  # not begun: another call runs
-                raise
-            consumer.wakeup()
-            self._thread.submit(self._take_back, job)  # before any later call of this consumer
+            if not job.cancel():  # it has begun: no other call runs
+                consumer.wakeup()
+                if self._closing is None:
+                    self._thread.submit(self._take_back, job)  # before any later call of this consumer
             raise
+        finally:
+            del self._awaited[job]
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records for ever, waiting for new ones. As with ``Consumer``, all records of a poll count as read."""
@@ -280,12 +336,19 @@ class AsyncConsumer(_OnOneThread[Consumer]):
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group; see ``Consumer.close``."""
-        await self._close(lambda: self._client.close())
+        awaited = list(self._awaited)  # who awaits one may be cancelled before it gets the records
+        await self._close(lambda: self._close_after(awaited))
+
+    def _close_after(self, polls: Sequence[Future[ConsumerRecords]]) -> None:
+        """Close; the last auto commit does not count the records of these polls. This consumer's thread."""
+        for job in reversed(polls):
+            self._take_back(job)
+        self._client.close()
 
     def _take_back(self, job: Future[ConsumerRecords]) -> None:
         """Seek back to the first records that a cancelled poll did not deliver. This consumer's thread."""
         self._client.forget_wakeup()
-        if job.cancelled() or job.exception() is not None:
+        if not _has_succeeded(job):
             return
         first: dict[TopicPartition, int] = {}
         for record in job.result():

@@ -302,13 +302,13 @@ class Consumer:
             ReplogError: as ``poll``.
         """
         with self._guard:
-            self._ready(self._cluster.clock.monotonic_ms() + timeout_ms)
-            handles, ends = self._ends()
-            errors = self._fetcher.check(self._positions())
-            if errors:
-                self._keeper.recover(errors, self._fetcher.diverged)
-                self._fetcher.recovered(errors)
-                handles, ends = self._ends()
+            deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
+            try:
+                handles, ends = self._checked_ends(deadline_ms)
+            except NotFoundError:
+                if not self._membership.look_again():
+                    raise
+                handles, ends = self._checked_ends(deadline_ms)
             spans = {}
             for key, end in ends.items():
                 offset = self._subscription.position(key).offset
@@ -337,11 +337,11 @@ class Consumer:
         Raises:
             ReplogError: INVALID_REQUEST: not assigned; REPLOG_NO_OFFSET_FOR_PARTITION.
         """
-        self._subscription.position(key)
-        self._keeper.update(AclOperation.DESCRIBE)
-        offset = self._subscription.position(key).offset
-        assert offset is not None
-        return offset
+        at = self._subscription.position(key)
+        if at.offset is None:  # else other partitions without a position do not matter, as in Kafka
+            self._keeper.update(AclOperation.DESCRIBE)
+        assert at.offset is not None
+        return at.offset
 
     @guarded
     def seek(self, key: TopicPartition, offset: int | OffsetAndMetadata) -> None:
@@ -416,8 +416,9 @@ class Consumer:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
+        self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
-        _, found = self._cluster.topic_state(self._cluster.lookup(topic))
+        _, found = self._cluster.folded_topic(self._cluster.newest_topics([topic])[topic])
         return [TopicPartition(topic, number) for number in range(len(found.partitions))]
 
     @guarded
@@ -550,7 +551,7 @@ class Consumer:
                     return
                 positions = self._positions()  # they may have moved past offsets without rows
                 rest_ms = deadline_ms - clock.monotonic_ms()
-                errors = self._fetcher.fetch(positions, max(0, rest_ms), is_folded=is_folded) if positions else {}
+                errors = self._look(positions, max(0, rest_ms), limit, is_folded=is_folded) if positions else {}
                 is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
@@ -572,6 +573,25 @@ class Consumer:
                 clock.sleep_ms(min(rest_ms, self._config.retry_backoff_ms))
             if deadline_ms - clock.monotonic_ms() <= 0:
                 return
+
+    def _look(
+        self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int, *, is_folded: bool
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Fetch rows, or only check the positions: rows that nobody takes would be read again by each such poll."""
+        if limit:
+            return self._fetcher.fetch(positions, rest_ms, is_folded=is_folded)
+        return self._fetcher.check_newest(positions)
+
+    def _checked_ends(self, deadline_ms: int) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
+        """Return what ``_ends`` returns, with positions that can be read."""
+        self._ready(deadline_ms)
+        found = self._ends()
+        errors = self._fetcher.check(self._positions())
+        if not errors:
+            return found
+        self._keeper.recover(errors, self._fetcher.diverged)
+        self._fetcher.recovered(errors)
+        return self._ends()
 
     def _ends(self) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
         """Return the topics to read, and the high watermarks of their partitions."""

@@ -207,8 +207,8 @@ class GroupMembership:
         self._looked_ms = None
 
     def look_again(self) -> bool:
-        """Search for the topics again at the next poll; return False if the subscription is by name."""
-        if self._subscription.pattern is None:
+        """Search for the topics and their partitions again at the next poll; return False without a subscription."""
+        if not self._subscription.is_subscribed:
             return False
         self._discovery.forget()
         self._looked_ms = None

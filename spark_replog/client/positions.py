@@ -204,9 +204,7 @@ class PositionKeeper:
         self._authorizer.require(operation, ResourceType.TOPIC, *sorted(topics))
 
     def _fold(self, keys: Iterable[TopicPartition]) -> dict[str, TopicHandle]:
-        handles = {name: self._cluster.lookup(name) for name in sorted({key.topic for key in keys})}
-        self._cluster.refresh_topics(handles.values())
-        return handles
+        return self._cluster.newest_topics({key.topic for key in keys})
 
     def _bounds(self, key: TopicPartition) -> tuple[int, int]:
         """Return log start offset and high watermark as folded.

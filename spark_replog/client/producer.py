@@ -30,7 +30,14 @@ from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.producer import INLINE_BYTES_REMOTE
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, stays_in_process
+from spark_replog.errors import (
+    ErrorCode,
+    FencedError,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    stays_in_process,
+)
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.call_counter import totals
@@ -253,9 +260,13 @@ class Producer:
         return handle
 
     def would_block(self, topic: str, value: Any = None, key: Any = None, partition: int | None = None) -> bool:
-        """Return whether a ``send`` may wait for the topic's metadata or for memory. Reads no storage."""
+        """Return whether a ``send`` may wait for the topic's metadata, for memory, or for the claim of a transaction's
+        ledger. Reads no storage.
+        """
         entry = self._topics.get(topic)
         if entry is None or (isinstance(partition, int) and partition >= len(entry.queues)):
+            return True
+        if self._transactions is not None and not self._transactions.has_claimed(entry.plan.ledger_id):
             return True
         size_bytes = sum(len(each) for each in (key, value) if isinstance(each, (bytes, bytearray, str)))
         batch_size_bytes = self._settings.producer.batch_size_bytes
@@ -364,6 +375,9 @@ class Producer:
         results = list(coordinator.batch_results)
         try:
             coordinator.commit().result()
+        except NotFoundError:
+            self._sender.wants_metadata = True  # only this thread is told that the topic was deleted
+            raise
         finally:
             if coordinator.state in (TransactionState.READY, TransactionState.FATAL):  # else its records still wait
                 for result in results:

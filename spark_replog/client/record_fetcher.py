@@ -154,6 +154,13 @@ class RecordFetcher:
                 buffer.append((buffer[-1][2] if buffer else positions[key], batch, end))
         return errors
 
+    def check_newest(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
+        """Return the errors that ``fetch`` would return, without reading rows. Raises the same."""
+        topics = {key.topic for key in positions}
+        self._require_read(topics)
+        self.refresh([self._cluster.lookup(name) for name in topics])
+        return self.check(positions)
+
     def check(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
         """Return the errors that ``fetch`` would return, without folding newer entries of the topics."""
         errors = self.renewed(positions)

@@ -173,8 +173,8 @@ class TopicScan:
         self._columns = [name for name in names if columns is None or name in columns]
         self._cluster = cluster
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
-        self._handle = handle = cluster.lookup(topic)
-        ledger, _ = cluster.topic_state(handle)
+        self._handle = handle = cluster.newest_topics([topic])[topic]
+        ledger, _ = cluster.folded_topic(handle)
         with ledger.lock:
             found = ledger.state.topics[handle.topic_id].partitions
             bounds = [(each.log_start_offset, each.high_watermark) for each in found]

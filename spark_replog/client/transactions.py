@@ -150,6 +150,10 @@ class TransactionCoordinator:
                 topic=topic,
             )
 
+    def has_claimed(self, ledger_id: LedgerId) -> bool:
+        """Return whether ``add_ledger`` need not claim the ledger."""
+        return ledger_id in self._fresh
+
     def begin_send(self) -> None:
         """Note a running send: the end of the transaction waits for it."""
         with self._sends_ended:

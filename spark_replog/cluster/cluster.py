@@ -345,6 +345,24 @@ class Cluster:
         for future in pending:
             future.result()
 
+    def newest_topics(self, names: Iterable[str]) -> dict[str, TopicHandle]:
+        """Fold the topics that have these names now, and return their ids.
+
+        A known topic may turn out to be deleted. Then its name is looked up again: another topic may have it.
+
+        Raises:
+            ReplogError: as ``lookup`` and ``topic_state``.
+        """
+        handles = {name: self.lookup(name) for name in sorted(set(names))}
+        self.refresh_topics(handles.values())
+        for name, handle in handles.items():
+            try:
+                self.folded_topic(handle)
+            except NotFoundError:
+                handles[name] = newer = self.lookup(name)
+                self.topic_state(newer)
+        return handles
+
     def fold_topics(
         self, names: Iterable[str], check_access: Callable[[], object]
     ) -> tuple[dict[str, TopicHandle], dict[str, NotFoundError]]:
@@ -473,6 +491,15 @@ class Cluster:
 _SharedKey = tuple[str, tuple[tuple[str, str], ...]]
 _SHARED: dict[_SharedKey, Cluster] = {}
 _SHARED_LOCK = threading.Lock()
+
+
+def forget_shared(brokers: BrokerSet) -> None:
+    """Drop this process's clusters with any of these roots: from a new init on, the roots are another store."""
+    urls = {broker.url for broker in brokers.brokers}
+    with _SHARED_LOCK:
+        for key, cluster in list(_SHARED.items()):
+            if not urls.isdisjoint(broker.url for broker in cluster.brokers.brokers):
+                del _SHARED[key]
 
 
 def _forget_shared() -> None:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from spark_replog.cluster.cluster import Cluster, StorePath
+from spark_replog.cluster.cluster import Cluster, StorePath, forget_shared
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
@@ -63,6 +63,7 @@ def init_cluster(
     for broker_id in brokers.metadata_broker_ids:
         for folder in ledger_folders(brokers.cluster_id):
             brokers.store(broker_id).make_folder(folder)
+    forget_shared(brokers)  # a store that was removed from there: this process would go on with its topics
     cluster = Cluster.open(path, options)
     _register(cluster, reports, timeout_ms)
     return cluster

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, unknown_partition
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
@@ -449,17 +449,9 @@ class GroupCoordinator:
         if not self._authorizer.is_allowed(AclOperation.READ, ResourceType.TOPIC, key.topic):
             return "", self._authorizer.refusal(AclOperation.READ, ResourceType.TOPIC, key.topic)
         try:
-            handle = self._cluster.lookup(key.topic)
-            ledger = self._cluster.topic_ledger(handle.ledger_id)
-            with ledger.lock:
-                is_folded = handle.topic_id in ledger.state.topics
-            if not is_folded:
-                ledger.refresh()
-            ledger, _ = self._cluster.folded_topic(handle)
+            handle, count = self._topic_of(key)
         except NotFoundError as error:
             return "", error
-        with ledger.lock:
-            count = len(ledger.state.topics[handle.topic_id].partitions)
         if not 0 <= key.partition < count:
             return "", unknown_partition(key.topic, key.partition, count)
         if value.topic_id not in ("", handle.topic_id):
@@ -472,6 +464,25 @@ class GroupCoordinator:
                 partition=key.partition,
             )
         return handle.topic_id, None
+
+    def _topic_of(self, key: TopicPartition) -> tuple[TopicHandle, int]:
+        """Return the topic and its partition count as folded; fold the newest entries only if they lack the partition.
+
+        Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
+        """
+        handle = self._cluster.lookup(key.topic)
+        count = self._folded_count(handle)
+        if key.partition >= count:  # another process may have added it, or created the topic again
+            handle = self._cluster.newest_topics([key.topic])[key.topic]
+            count = self._folded_count(handle)
+        return handle, count
+
+    def _folded_count(self, handle: TopicHandle) -> int:
+        ledger = self._cluster.topic_ledger(handle.ledger_id)
+        with ledger.lock:
+            topic = ledger.state.topics.get(handle.topic_id)
+            return 0 if topic is None or topic.closed else len(topic.partitions)
 
     def _maybe_expire(self) -> None:
         now_ms = self._cluster.clock.monotonic_ms()

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 
 from spark_replog.clock import ExponentialBackoff
 from spark_replog.config import ProducerConfig
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError, is_refusal
+from spark_replog.errors import ErrorCode, NotFoundError, OutcomeUnknownError, ReplogError, RetriableError, is_refusal
 from spark_replog.ids import BrokerId
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.batch_completion import (
@@ -60,6 +60,8 @@ from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""
+_OF_OLD_METADATA = (RetriableError, NotFoundError)
+"""Errors that old metadata may cause: a new leader, ISR or generation; a topic that was deleted, or created again."""
 LATE_SHARE = 15
 """A put is late after ``request.timeout.ms`` divided by this: by default 2 s, as long as commits wait for a replica."""
 
@@ -269,14 +271,14 @@ class Sender:
         is_in_time = request.delivery_count <= self._config.retries and now_ms < request.expires_ms
         if is_doubtful and is_in_time and not is_parked:
             settled = self._completion.settle(request, result, self._now_ms)
-            if any(isinstance(result.responses[name].error, RetriableError) for name in settled):
+            if any(isinstance(result.responses[name].error, _OF_OLD_METADATA) for name in settled):
                 self.wants_metadata = True
             if self._keeps_order:
                 self._accumulator.unmute(settled)
             request.redeliver_ms = now_ms + int(self._backoff.pause_ms(request.delivery_count - 1))
             request.move_to(RequestState.IN_DOUBT)
             return
-        if any(isinstance(response.error, RetriableError) for response in result.responses.values()):
+        if any(isinstance(response.error, _OF_OLD_METADATA) for response in result.responses.values()):
             self.wants_metadata = True
         self._completion.complete(request, result, self._now_ms, is_doubtful=is_doubtful)
         self._end(request, RequestState.ANSWERED)

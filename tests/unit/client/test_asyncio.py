@@ -9,11 +9,13 @@ from collections import deque
 import pytest
 
 from spark_replog import AsyncConsumer, AsyncProducer, TopicPartition
-from spark_replog.client import async_clients
+from spark_replog.client import async_clients, transactions
+from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError
+from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import new_id
 from tests.unit.client.consumer_setup import Store
 
@@ -23,6 +25,32 @@ def orders():
     made = Store.init(f"memory://{new_id()}", clock=SYSTEM_CLOCK)
     made.create("orders", 1)
     return made.cluster
+
+
+def hold(monkeypatch, owner, name, *, is_done=False):
+    """Let the calls of a function wait, before their work or once it is done; return two events: begun, go on."""
+    begun, goes_on = threading.Event(), threading.Event()
+    original = getattr(owner, name)
+
+    def wait():
+        begun.set()
+        assert goes_on.wait(60)
+
+    def held(*args, **named):
+        if not is_done:
+            wait()
+        found = original(*args, **named)
+        if is_done:
+            wait()
+        return found
+
+    monkeypatch.setattr(owner, name, held)
+    return begun, goes_on
+
+
+async def until(event):
+    while not event.is_set():
+        await asyncio.sleep(0.01)
 
 
 async def values(cluster, count, **settings):
@@ -141,6 +169,155 @@ def test_transactions(orders):
         return await values(orders, 2)
 
     assert asyncio.run(main()) == [b"in", b"in again"]
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+@pytest.mark.parametrize("call", ["begin_transaction", "commit_transaction"])
+def test_a_transaction_whose_task_is_cancelled_in_a_call_leaves_none_open(orders, monkeypatch, call, is_done):
+    begun, goes_on = hold(monkeypatch, Producer, call, is_done=is_done)
+
+    async def send(producer, value):
+        async with producer.transaction():
+            await producer.send("orders", value)
+
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            task = asyncio.create_task(send(producer, b"cancelled"))
+            await until(begun)
+            task.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await send(producer, b"next")
+        committed = [b"cancelled"] if call == "commit_transaction" else []
+        assert await values(orders, len(committed) + 1) == [*committed, b"next"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_commit_without_answer_is_repeated_or_aborted(orders, monkeypatch, end):
+    async def send(producer, value):
+        async with producer.transaction():
+            await producer.send("orders", value)
+
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            with monkeypatch.context() as patch:
+                lost = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "The answer was lost.")
+                patch.setattr(Appender, "append", lambda *_given, **_named: Answer({}, lost))
+                with pytest.raises(OutcomeUnknownError):
+                    await send(producer, b"doubt")
+            with pytest.raises(InvalidConfigError):
+                await send(producer, b"refused")
+            await getattr(producer, end)()
+            await send(producer, b"next")
+        expected = [b"doubt", b"next"] if end == "commit_transaction" else [b"next"]
+        assert await values(orders, len(expected)) == expected
+
+    asyncio.run(main())
+
+
+def test_a_failed_begin_leaves_the_transaction_of_another_task_alone(orders):
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer, producer.transaction():
+            await producer.send("orders", b"v")
+            with pytest.raises(InvalidConfigError):
+                async with producer.transaction():
+                    pass
+        return await values(orders, 1)
+
+    assert asyncio.run(main()) == [b"v"]
+
+
+def test_the_loop_runs_on_while_a_transaction_claims_its_ledger(orders, monkeypatch):
+    """An abort gives the claim up, so the next transaction makes a new one, though its topic is known."""
+    threads, original = [], transactions.claim_producer
+
+    def claim(*args, **named):
+        threads.append(threading.current_thread())
+        return original(*args, **named)
+
+    monkeypatch.setattr(transactions, "claim_producer", claim)
+
+    async def main():
+        async with AsyncProducer(orders, transactional_id="t") as producer:
+            with pytest.raises(ZeroDivisionError):
+                async with producer.transaction():
+                    await producer.send("orders", b"out")
+                    raise ZeroDivisionError
+            async with producer.transaction():
+                await producer.send("orders", b"in")
+        return await values(orders, 1)
+
+    assert asyncio.run(main()) == [b"in"]
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
+
+
+def test_a_producer_whose_opening_is_cancelled_is_closed(orders, monkeypatch):
+    closed, close = threading.Event(), Producer.close
+    monkeypatch.setattr(Producer, "close", lambda self, *args: (close(self, *args), closed.set()))
+    begun, goes_on = hold(monkeypatch, async_clients, "Producer")
+
+    async def main():
+        task = asyncio.create_task(AsyncProducer(orders).__aenter__())
+        await until(begun)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        goes_on.set()
+        await asyncio.wait_for(until(closed), 60)
+
+    asyncio.run(main())
+
+
+def test_a_close_whose_task_is_cancelled_is_made_all_the_same(orders, monkeypatch):
+    begun, goes_on = hold(monkeypatch, Consumer, "commit")
+
+    async def main():
+        async with AsyncConsumer(orders, "orders", group="g", auto_offset_reset="earliest") as consumer:
+            while not consumer.assignment():
+                await consumer.poll(1_000)
+            committing = asyncio.create_task(consumer.commit())
+            await until(begun)
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            late = asyncio.create_task(consumer.poll(1_000))
+            await asyncio.sleep(0)
+            goes_on.set()
+            await committing
+            with pytest.raises(ReplogError) as refused:
+                await late
+            assert refused.value.code is ErrorCode.INVALID_REQUEST
+        state = GroupCoordinator(orders).group("g")
+        assert state is None or not state.metadata.members
+
+    asyncio.run(main())
+
+
+def test_records_of_a_poll_that_is_cancelled_as_its_consumer_closes_come_again(orders, monkeypatch):
+    begun, goes_on = hold(monkeypatch, Consumer, "poll", is_done=True)
+    settings = {"group": "g", "auto_offset_reset": "earliest"}
+
+    async def main():
+        with Producer(orders) as producer:
+            producer.send("orders", b"1").result(60)
+        async with AsyncConsumer(orders, "orders", **settings) as consumer:
+            polling = asyncio.create_task(consumer.poll(60_000))
+            await until(begun)
+            polling.cancel()
+            asyncio.get_running_loop().call_later(0.05, goes_on.set)
+            await consumer.close()  # begins before the poll's task learns that it was cancelled
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+        return await values(orders, 1, group="g")
+
+    assert asyncio.run(main()) == [b"1"]
 
 
 @pytest.mark.parametrize("is_found", [False, True])

@@ -66,6 +66,18 @@ def test_interceptors_see_arrow_batches_and_hear_of_failures(shop):
     assert doubling.heard == [(0, None), (-1, ErrorCode.REQUEST_TIMED_OUT)]
 
 
+def test_interceptors_hear_of_the_rows_of_a_table_that_was_refused_in_its_middle(shop):
+    shop.topic()
+    doubling = Doubling()
+    producer = shop.producer(interceptor__classes=[doubling])
+    batches = [pa.record_batch({"value": [b"v"], "partition": pa.array([number], pa.int32())}) for number in (0, 9)]
+    with pytest.raises(InvalidConfigError):
+        producer.send_arrow("orders", pa.Table.from_batches(batches))
+    producer.close()
+    assert len(shop.values()) == 1
+    assert doubling.heard == [(0, None)]
+
+
 def test_classes_without_their_arrow_form_are_refused_there_by_the_methods_name(shop):
     shop.topic()
     table = pa.table({"value": pa.array([b"a"], pa.binary())})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog import OffsetAndMetadata
+from spark_replog import OffsetAndMetadata, TopicPartition
+from spark_replog.admin.controller import Controller
+from spark_replog.client.store import Topic
 from spark_replog.errors import ErrorCode, ReplogError
 from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
 
@@ -41,6 +43,26 @@ def test_a_time_before_1970_is_refused(filled):
         with pytest.raises(ReplogError) as refused:
             ask()
         assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("ask", "answer"),
+    [
+        (lambda reader, _: reader.partitions_for("orders"), [P0, P1, TopicPartition("orders", 2)]),
+        (lambda reader, _: reader.end_offsets([P0]), {P0: 3}),
+        (lambda reader, _: reader.beginning_offsets([P1]), {P1: 0}),
+        (lambda reader, _: reader.offsets_for_times({P0: 0}), {P0: 0}),
+        (lambda _, store: Topic(store.cluster, "orders").scan().to_arrow()["value"].to_pylist(), rows(3)),
+    ],
+    ids=["partitions_for", "end_offsets", "beginning_offsets", "offsets_for_times", "scan"],
+)
+def test_a_topic_that_another_process_made_again_is_found_by_its_name(filled, ask, answer):
+    reader, other = assigned(filled), filled.another_process()
+    reader.partitions_for("orders")
+    Controller(other.cluster).delete_topic("orders")
+    other.create("orders", 3)
+    other.write("orders", rows(3))
+    assert ask(reader, filled) == answer
 
 
 def test_a_committed_offset_can_be_sought(filled):
@@ -106,6 +128,15 @@ def test_by_duration_begins_at_the_first_record_of_that_time_and_at_the_end_wher
     reader.seek(P0, 99)
     reader.poll(max_records=0)
     assert reader.position(P0) == offset
+
+
+def test_a_known_position_is_told_though_another_partition_has_none(filled):
+    reader = assigned(filled, auto_offset_reset="none")
+    reader.seek(P0, 3)
+    assert reader.position(P0) == 3
+    with pytest.raises(ReplogError) as refused:
+        reader.position(P1)
+    assert refused.value.code is ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION
 
 
 @pytest.mark.case("consumer-auto-offset-reset-latest-earliest")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
 
+from spark_replog.admin.controller import Controller
 from spark_replog.client import producer_metadata
 from spark_replog.client.committer import Appender
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.client.producer_setup import held_puts, metadata_of, sender_of, thread_of
 
@@ -199,6 +202,33 @@ def test_a_failure_that_old_metadata_may_cause_fetches_it_anew(shop, monkeypatch
     for _ in range(5):
         producer.send("orders", b"more").result(10)
     assert len(calls) == count  # once it is new it is new
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("settings", [{}, {"enable__idempotence": False}, {"transactional__id": "t"}])
+def test_a_topic_that_another_process_made_again_is_found_after_the_first_refusal(shop, partitions, settings):
+    shop.topic("orders", 2)
+    producer = shop.producer(**settings)
+
+    def send():
+        with producer.transaction() if settings.keys() & {"transactional__id"} else nullcontext():
+            handle = producer.send("orders", b"v")
+        return handle.result(60)
+
+    assert send().offset == 0
+    other = Controller(shop.open())
+    other.delete_topic("orders")
+    other.create_topic("orders", partitions)
+    refusals = []
+    for _ in range(1_000):  # the sender's thread looks for the topic a moment after it told the refusal
+        try:
+            assert send().offset == 0
+            break
+        except NotFoundError as error:
+            refusals.append(error.code)
+            SYSTEM_CLOCK.sleep_ms(5)
+    assert len(refusals) < 1_000
+    assert sum(len(shop.rows("orders", number)) for number in range(partitions)) == 1
 
 
 def test_an_unexpected_error_of_an_append_is_told_and_the_next_record_goes_on(shop, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -90,6 +91,20 @@ def test_a_store_is_made_from_python_and_made_once(tmp_path):
     with pytest.raises(ReplogError) as refused:
         spark_replog.init(str(tmp_path / "store"), brokers=3, fsync=False)
     assert refused.value.code is ErrorCode.REPLOG_STORE_EXISTS
+
+
+@pytest.mark.parametrize("how", ["by the parent", "by the roots"])
+def test_a_store_that_replaces_a_removed_one_has_none_of_its_topics(tmp_path, how):
+    path = str(tmp_path / "store")
+    for topic in ("orders", "clicks"):
+        shutil.rmtree(path, ignore_errors=True)
+        made = spark_replog.init(path, 2, fsync=False)
+        found = spark_replog.open(path if how == "by the parent" else f"{path}/broker-0,{path}/broker-1")
+        for each in (made, found):
+            assert each.cluster.topic_names() == []
+        made.admin().create_topic(topic, partitions=1, replicas=1)
+        with found.producer() as producer:
+            assert producer.send(topic, b"v").result(timeout=60).offset == 0
 
 
 def test_completion_lists_every_public_name_before_its_first_use():

@@ -189,6 +189,30 @@ def test_a_position_among_rows_that_wait_is_not_taken_for_one_of_the_topic_made_
     assert values(reader.poll()) == [], "rows of the old topic"
 
 
+def column(table):
+    return table.column("value").to_pylist()
+
+
+@pytest.mark.parametrize(
+    "read", [lambda reader: values(reader.poll(1_000)), lambda reader: column(reader.to_arrow(1_000))]
+)
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_topic_made_again_with_fewer_partitions_is_read_on(store, group, read):
+    store.create("orders", 3)
+    for number in range(3):
+        store.write("orders", rows(1), partition=number)
+    reader, found = consumer(store, "orders", group=group), []
+    while len(found) < 3:
+        found += read(reader)
+    make_again(store)
+    found = []
+    for _ in range(100):
+        found += read(reader)
+        if found:
+            break
+    assert (found, reader.assignment()) == (rows(4, 100), {P0})
+
+
 def test_a_position_in_a_deleted_topic_is_not_committed_for_the_topic_made_again(store, caplog):
     store.create("orders")
     store.write("orders", rows(2))

@@ -127,6 +127,19 @@ def test_unknown_topics_partitions_and_negative_offsets_are_refused_each_alone(g
     assert committed(groups) == {P1: 3}
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_an_offset_of_a_partition_that_another_process_has_added_is_committed(store, groups, is_made_again):
+    commit(groups, 1)
+    admin, added = Controller(store.another_process().cluster), TopicPartition("orders", 2)
+    if is_made_again:
+        admin.delete_topic("orders")
+        admin.create_topic("orders", 3)
+    else:
+        admin.add_partitions("orders", 3)
+    assert commit(groups, 5, added) == {added: None}
+    assert committed(groups)[added] == 5
+
+
 @pytest.mark.case("consumer-empty-group-id")
 @pytest.mark.parametrize("call", ["commit_offsets", "fetch_offsets", "delete_offsets", "delete_group", "join_group"])
 def test_an_empty_group_id_is_invalid(groups, call):

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from spark_replog.admin.access_admin import AclAdmin
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import ConfigSet, IdentityKind, ProducerIdentity
 from spark_replog.logs import Once
@@ -313,6 +315,22 @@ def test_a_batch_over_two_ledgers_names_what_is_decided_and_its_repetition_compl
     writes.run(0, rows)
     assert writes.values("orders") == [b"a"]
     assert writes.values("payments") == [b"p", b"q"]
+
+
+def test_a_right_that_was_given_a_moment_ago_holds_for_the_commit_as_for_the_plan(writes):
+    """They are made by two processes, which look at the ACLs at different times: here, by two spellings of the path."""
+    admin, literal = AclAdmin(writes.source.cluster, "User:admin"), PatternType.LITERAL
+
+    def grant(principal, operation=AclOperation.WRITE):
+        admin.add([AclBinding(ResourceType.TOPIC, "orders", literal, principal, operation, Permission.ALLOW)])
+
+    grant("User:*", AclOperation.READ)
+    options = {"path": f"{writes.source.path}/", "principal": "User:writer"}
+    committer = ReplogDataSource(options).streamWriter(SCHEMA, False)
+    grant("User:writer")
+    _, messages = writes.tasks(0, [b"a"], principal="User:writer")
+    committer.commit(messages, 0)
+    assert writes.values() == [b"a"]
 
 
 def test_rows_of_a_task_without_a_plan_are_refused_and_not_dropped(writes, monkeypatch):
