@@ -220,13 +220,16 @@ class Consumer:
 
     @guarded
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without group membership.
+        """Read exactly these partitions, without group membership. None of them is the same as ``unsubscribe``.
 
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a subscription exists.
         """
-        before = set(self._subscription.positions)
-        self._subscription.assign(partitions)
+        wanted, before = list(partitions), set(self._subscription.positions)
+        if not wanted:
+            self.unsubscribe()
+            return
+        self._subscription.assign(wanted)
         self._forget(before - set(self._subscription.positions))
 
     @guarded

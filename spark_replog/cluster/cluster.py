@@ -47,7 +47,7 @@ from spark_replog.log.quotas import (
 )
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.logs import Once, event
-from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.brokers import SHARED_SETS_MAX, BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
 
@@ -128,15 +128,19 @@ class Cluster:
 
     @classmethod
     def shared(cls, path: StorePath, storage_options: Mapping[str, str] | None = None) -> Cluster:
-        """Return this process's cluster for the path and options, opened on first use."""
+        """Return this process's cluster for the path and options, opened on first use.
+
+        Of a path with other options again and again, as with tokens that change, those used last are kept.
+        """
         options = storage_texts(storage_options) if storage_options else {}
         key = (os.fspath(path), tuple(sorted(options.items())))
         with _SHARED_LOCK:
             cluster = _SHARED.get(key)
-        if cluster is None:
-            opened = cls.open(path, options)
-            with _SHARED_LOCK:
-                cluster = _SHARED.setdefault(key, opened)
+        opened = cls.open(path, options) if cluster is None else cluster
+        with _SHARED_LOCK:
+            cluster = _SHARED[key] = _SHARED.pop(key, opened)
+            for oldest in [each for each in _SHARED if each[0] == key[0]][:-SHARED_SETS_MAX]:
+                del _SHARED[oldest]
         return cluster
 
     @classmethod

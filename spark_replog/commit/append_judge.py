@@ -526,13 +526,15 @@ def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
     if topic is None:
         return NotFoundError(
             ErrorCode.UNKNOWN_TOPIC_ID,
-            f"the ledger does not know the topic's id (topic id {topic_id} is not in this ledger). Restart the query.",
+            f"the ledger does not know the topic's id (topic id {topic_id} is not in this ledger). Restart the query or"
+            " the producer.",
             topic_id=topic_id,
         )
     if topic.closed:
         return NotFoundError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"the topic was deleted while rows were written to it (topic '{topic.name}'). Restart the query.",
+            f"the topic was deleted while rows were written to it (topic '{topic.name}'). Restart the query or the"
+            " producer.",
             topic=topic.name,
         )
     if topic.name in INTERNAL_TOPICS:

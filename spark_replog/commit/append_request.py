@@ -131,12 +131,12 @@ _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
     Outcome.TOPIC_CLOSED: (
         NotFoundError,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        "the topic was deleted while rows were written to it ({}). Restart the query.",
+        "the topic was deleted while rows were written to it ({}). Restart the query or the producer.",
     ),
     Outcome.UNKNOWN_TOPIC: (
         NotFoundError,
         ErrorCode.UNKNOWN_TOPIC_ID,
-        "the ledger does not know the topic's id ({}). Restart the query.",
+        "the ledger does not know the topic's id ({}). Restart the query or the producer.",
     ),
     Outcome.FENCED: (
         FencedError,
@@ -173,7 +173,11 @@ _GAP = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     "{}. Nothing was appended; close this producer, check which of its rows are in the log, and open a new one.",
 )
-_CONTRADICTION = (ReplogError, ErrorCode.INVALID_REQUEST, "the append contradicts the log: {}. Restart the query.")
+_CONTRADICTION = (
+    ReplogError,
+    ErrorCode.INVALID_REQUEST,
+    "the append contradicts the log: {}. Restart the query or the producer.",
+)
 
 
 def _refusal(ledger_id: LedgerId, append: Append, result: CommandResult) -> ReplogError:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.daemon_thread import DaemonThread
+from spark_replog.errors import ReplogError
 from spark_replog.groups.group_coordinator import (
     OFFSETS_RETENTION_MINUTES,
     RENEWALS_PER_RETENTION,
@@ -53,6 +54,7 @@ class ProgressPublisher:
         """The positions that ``flush`` commits."""
         self._topic_ids: Mapping[str, TopicId] = {}
         self._done: dict[TopicPartition, tuple[int, int]] = {}
+        self._failure: str | None = None  # of the last try, as it was logged
         self._lock = threading.Lock()
         self._has_news = threading.Event()
         self._ended = threading.Event()
@@ -72,7 +74,7 @@ class ProgressPublisher:
         self._has_news.set()
 
     def flush(self) -> bool:
-        """Commit new positions; return whether none is left. A failure is logged."""
+        """Commit new positions; return whether none is left. A failure is logged, a lasting one once."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             ids = self._topic_ids
@@ -87,8 +89,12 @@ class ProgressPublisher:
         try:
             answers = self._coordinator.commit_offsets(self._group, values)
         except Exception as error:  # no error may reach the query
-            _LOG.warning("progress of group %s is not published, the query goes on: %s", self._group, error)
+            kind = error.code.name if isinstance(error, ReplogError) else type(error).__name__
+            level = logging.DEBUG if kind == self._failure else logging.WARNING  # it is tried again every few seconds
+            _LOG.log(level, "progress of group %s is not published, the query goes on: %s", self._group, error)
+            self._failure = kind
             return False
+        self._failure = None
         for key, refusal in answers.items():
             if refusal is not None:
                 _LOG.warning("progress of %s-%s is not published: %s", key.topic, key.partition, refusal)

@@ -57,7 +57,7 @@ class LogOffset:
 
         Raises:
             UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
-            InvalidConfigError: REPLOG_INPUT: not an offset of this source.
+            InvalidConfigError: REPLOG_INPUT: not an offset of this source, or damaged.
         """
         meta = value.get(META_KEY)
         if not isinstance(meta, Mapping) or not isinstance(meta.get("v"), int):
@@ -73,11 +73,18 @@ class LogOffset:
                 f"{FORMAT_VERSION}. Upgrade spark-replog.",
             )
         origin = meta.get("from")
-        return cls(
-            ends=_ends_of({name: parts for name, parts in value.items() if name != META_KEY}),
-            topic_ids={str(name): str(topic_id) for name, topic_id in meta.get("ids", {}).items()},
-            origin=None if origin is None else _ends_of(origin),
-        )
+        try:
+            return cls(
+                ends=_ends_of({name: parts for name, parts in value.items() if name != META_KEY}),
+                topic_ids={str(name): str(topic_id) for name, topic_id in meta.get("ids", {}).items()},
+                origin=None if origin is None else _ends_of(origin),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INPUT,
+                f"the checkpoint's offsets are damaged: {error}. Restore the checkpoint, or use a new "
+                "checkpointLocation and give the last known positions as startingOffsets.",
+            ) from error
 
 
 def batch_start(start: LogOffset, end: LogOffset) -> Ends:

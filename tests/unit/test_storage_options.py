@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
@@ -16,6 +18,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import storage_options
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.spark.options import parse_sink_options, parse_source_options
+from spark_replog.storage.brokers import SHARED_SETS_MAX
 from spark_replog.storage.open_store import normalise_url
 
 SECRET = "Xy7SecretXy7"
@@ -53,6 +56,17 @@ def test_both_clients_take_them_in_each_spelling(path, monkeypatch, client):
 def test_a_store_may_be_opened_with_nested_options(path):
     opened = spark_replog.open(path, {"client_kwargs": {"region_name": "r"}})
     assert opened.cluster is spark_replog.open(path, {"client_kwargs": '{"region_name": "r"}'}).cluster
+
+
+def test_of_the_stores_of_old_tokens_only_the_newest_are_kept(path):
+    lasting = Cluster.shared(path, {"token": "lasting"})
+    first = weakref.ref(Cluster.shared(path, {"token": "0"}))
+    for number in range(1, 2 * SHARED_SETS_MAX):
+        newest = Cluster.shared(path, {"token": str(number)})
+        assert Cluster.shared(path, {"token": "lasting"}) is lasting
+        assert Cluster.shared(path, {"token": str(number)}) is newest
+    gc.collect()
+    assert first() is None
 
 
 @pytest.mark.parametrize("client", ["producer", "consumer"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 
+MANAGERS_MAX = 64
+"""Queries with settings of their own that one process commits for at a time, before one has to begin anew."""
 _warned_queries = Once()
 
 
@@ -324,9 +326,12 @@ def _topics_of(cluster: Cluster, answers: Mapping[LedgerId, ProduceResponse], le
     return ",".join(sorted(names)) or "none"
 
 
-@cache
+@lru_cache(maxsize=MANAGERS_MAX)
 def shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManager:
-    """Return this process's manager of the cluster. Its timers and fetchers serve more than one micro-batch."""
+    """Return this process's manager of the cluster. Its timers and fetchers serve more than one micro-batch.
+
+    Those used last are kept: with tokens that change, each query that begins again has another cluster.
+    """
     return ReplicaManager(cluster, config, Upkeep(cluster, config).start)
 
 

@@ -138,6 +138,20 @@ def test_without_a_policy_a_topic_made_again_is_an_error_until_its_position_is_s
     assert values(reader.poll()) == rows(2, 102)
 
 
+@pytest.mark.parametrize("first", ["assign", "subscribe"])
+def test_to_assign_no_partition_is_to_unsubscribe(store, first):
+    store.create("orders")
+    store.write("orders", rows(2))
+    reader = assigned(store, P0) if first == "assign" else consumer(store, "orders")
+    reader.poll()
+    reader.assign([])
+    assert reader.assignment() == set() and reader.subscription() == set()
+    reader.subscribe(["orders"])
+    reader.unsubscribe()
+    reader.assign([P0])
+    assert reader.assignment() == {P0}
+
+
 def test_a_position_that_another_committed_in_the_new_topic_is_not_taken_for_one_of_the_old(store):
     store.create("orders")
     store.write("orders", rows(2))

@@ -8,6 +8,7 @@ import pytest
 
 from spark_replog import TopicPartition
 from spark_replog.admin.controller import Controller
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.progress_publisher import NOTE, ProgressPublisher
 
@@ -79,6 +80,23 @@ def test_a_failure_is_logged_and_tried_again_and_nothing_is_raised(filled, monke
     assert publisher.flush()
     assert committed(filled) == {P0: (5, NOTE)}
     assert "nothing-0" in caplog.text
+
+
+def test_a_failure_that_lasts_is_logged_once_and_again_after_a_success(filled, monkeypatch, caplog):
+    publisher = ProgressPublisher(filled.cluster, "g")
+    away, real = [True, True, True, False, True], GroupCoordinator.commit_offsets
+
+    def commit(*arguments):
+        if away.pop(0):
+            raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "away")
+        return real(*arguments)
+
+    monkeypatch.setattr(GroupCoordinator, "commit_offsets", commit)
+    publisher.wanted = {P0: 5}
+    assert [publisher.flush() for _ in range(4)] == [False, False, False, True]
+    publisher.wanted = {P0: 6}
+    assert not publisher.flush()
+    assert [record.levelname for record in caplog.records if "query goes on" in record.message] == ["WARNING"] * 2
 
 
 def test_the_position_of_an_idle_query_does_not_expire(filled):

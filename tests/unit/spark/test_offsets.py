@@ -90,6 +90,16 @@ def test_foreign_checkpoint_is_refused(more):
         LogOffset.from_json({"orders": {"0": 1}, **more})
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"orders": 5}, {"orders": {"x": 1}}, {"orders": {"0": None}}, {"@": {"v": 1, "ids": []}},
+     {"@": {"v": 1, "ids": {}, "from": {"orders": [1]}}}],
+)  # fmt: skip
+def test_a_damaged_checkpoint_is_refused(damage):
+    with pytest.raises(InvalidConfigError, match=r"^\[REPLOG_INPUT\].*damaged"):
+        LogOffset.from_json({"orders": {"0": 1}, "@": {"v": 1, "ids": {}}, **damage})
+
+
 def test_checkpoint_of_a_newer_release_is_refused():
     with pytest.raises(UnsupportedFormatError, match=r"^\[UNSUPPORTED_VERSION\].*Upgrade"):
         LogOffset.from_json({"orders": {"0": 1}, "@": {"v": 2, "ids": {}}})
