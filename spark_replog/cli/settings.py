@@ -78,13 +78,14 @@ def current_settings(context: click.Context | None = None) -> Settings:
     return settings
 
 
+_NOT_GIVEN = (None, (), False, 0)
+"""What Click passes for a global flag that was left out. Where the value came from, Click 8.4.0 says only later."""
+
+
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     settings = current_settings(context)
     settings.command = context.command_path.partition(" ")[2] or settings.command
-    if parameter.name is None or context.get_parameter_source(parameter.name) in {
-        None,
-        click.core.ParameterSource.DEFAULT,
-    }:
+    if parameter.name is None or value in _NOT_GIVEN:
         return
     if parameter.name == "settings_override":
         settings.storage_options.update(_overrides(value))
