@@ -309,8 +309,9 @@ def escaped(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Print a message for a person on stderr, with control characters escaped."""
-    print(escaped(text), file=sys.stderr, flush=True)
+    """Print a message for a person on stderr, with control characters escaped; nothing if stderr is closed."""
+    if sys.stderr is not None:  # `print` would write to stdout
+        print(escaped(text), file=sys.stderr, flush=True)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -109,3 +109,9 @@ def test_a_table_is_not_wider_than_the_terminal_and_loses_nothing(monkeypatch, w
     assert order == sorted(order), "each row in one piece"
     monkeypatch.setenv("COLUMNS", "500")
     assert output.table(*WIDE) == piped
+
+
+def test_notes_of_a_command_whose_stderr_is_closed_are_not_data(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)  # what Python makes of `2>&-`
+    output.note("replog: t-0 ends at 0, before 9: starting at its end")
+    assert capsys.readouterr().out == ""
