@@ -273,9 +273,10 @@ def read_batches(
             for batch in _tables(stream, kind, key, value):
                 yield _columns(batch, name, key, value)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. Give its format with --input."
-        ) from error
+        remedy = "Give its format with --input."
+        if "CSV conversion error" in str(error):
+            remedy = "The first MiB of a CSV file gives the types of its columns. Convert the file to JSON lines."
+        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. {remedy}") from error
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -455,7 +456,8 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
         if value is not None or key is None:
             texts.append(key or "key")
         options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
-        yield from csv.open_csv(stream, convert_options=options)
+        parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
+        yield from csv.open_csv(stream, convert_options=options, parse_options=parsing)
         return
     if kind == "parquet":
         from pyarrow import parquet

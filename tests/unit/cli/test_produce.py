@@ -227,6 +227,23 @@ def test_keys_and_values_of_a_csv_file_stay_as_they_are_written(store, replog, t
     assert (answer.exit_code, "REPLOG_INPUT" in answer.err) == (2, True)
 
 
+def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path):
+    value = "first, line\nsecond\n"
+    row_count = 2 * produce_module.READ_BYTES // len(value)  # the reader cuts the file into blocks of 1 MiB
+    (tmp_path / "in.csv").write_text("key,value\n" + f'k,"{value}"\n' * row_count)
+    answer = replog("produce", "t", tmp_path / "in.csv", "-f", "json")
+    assert answer.exit_code == 0 and answer.items[0]["records"] == row_count
+    assert {(each.key, each.value) for each in records(store)} == {(b"k", value.encode())}
+
+
+def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path):
+    row = f"{'x' * 1000},2\n"
+    (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * produce_module.READ_BYTES // len(row)) + "1,many\n")
+    answer = replog("produce", "t", tmp_path / "in.csv")
+    assert answer.exit_code == 2
+    assert "'many'" in answer.err and "Convert the file to JSON lines." in answer.err
+
+
 def test_csv_columns_by_name_stay_as_they_are_written(store, replog, tmp_path):
     (tmp_path / "in.csv").write_text("id,amount\n007,1.50\n")
     assert replog("produce", "t", tmp_path / "in.csv", "-k", "id", "--value", "amount").exit_code == 0
