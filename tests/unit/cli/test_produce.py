@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -242,6 +243,42 @@ def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, 
     answer = replog("produce", "t", tmp_path / "in.csv")
     assert answer.exit_code == 2
     assert "'many'" in answer.err and "Convert the file to JSON lines." in answer.err
+
+
+WITHOUT_PANDAS = """
+import sys
+
+class NoPandas:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, NoPandas())
+from spark_replog.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--value", "at"]])
+def test_nanoseconds_of_a_table_stay_without_pandas(store, tmp_path, flags):
+    times = pa.array([None, -1, 1_000_000_001, 2_000_000_000], pa.timestamp("ns", "Europe/Berlin"))
+    parquet.write_table(pa.table({"at": times}), tmp_path / "in.parquet")
+    words = [sys.executable, "-c", WITHOUT_PANDAS, "produce", "t", str(tmp_path / "in.parquet"), "-p", "0", *flags]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [None if each.value is None else json.loads(each.value) for each in records(store)]
+    assert [each if flags else each["at"] for each in found] == [
+        None,
+        "1970-01-01 00:59:59.999999999+01:00",
+        "1970-01-01 01:00:01.000000001+01:00",
+        "1970-01-01 01:00:02+01:00",
+    ]
+
+
+def test_a_time_that_python_cannot_hold_is_refused_with_what_to_do(store, replog, tmp_path):
+    parquet.write_table(pa.table({"at": pa.array([2**60], pa.timestamp("ms"))}), tmp_path / "in.parquet")
+    answer = replog("produce", "t", tmp_path / "in.parquet")
+    assert answer.exit_code == 2 and "REPLOG_INPUT" in answer.err and "Convert its column" in answer.err
 
 
 def test_csv_columns_by_name_stay_as_they_are_written(store, replog, tmp_path):
