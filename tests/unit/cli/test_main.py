@@ -92,11 +92,19 @@ def test_later_flag_wins_and_environment_loses(replog, monkeypatch):
     assert "first" not in answer.err
 
 
-def test_usage_error_as_json(replog):
-    answer = replog("topic", "create", "-f", "json")
+@pytest.mark.parametrize("flag", [("-f", "json"), ("-fjson",), ("--format", "json"), ("--format=json",)])
+def test_usage_error_as_json(replog, flag):
+    assert replog("topic", "create", "--frobnicate", *flag).json["_command"] == "topic create"
+    answer = replog("topic", "create", *flag)
     assert answer.exit_code == 2
     assert answer.json["_command"] == "topic create"
     assert "NAME" in answer.items[0]["message"]
+
+
+def test_the_last_format_that_is_typed_is_that_of_a_usage_error(replog):
+    answer = replog("topic", "create", "--frobnicate", "-fjson", "-f", "text")
+    assert (answer.exit_code, answer.out) == (2, "") and "--frobnicate" in answer.err
+    assert replog("topic", "create", "--frobnicate", "--ledger", "x -f json").out == ""
 
 
 def test_only_storage_settings_can_be_set(replog):
