@@ -216,7 +216,8 @@ class StoreWatch:
         """
         now_ms = self.cluster.clock.monotonic_ms()
         if self._next_roots is not None and self._next_roots[1].done():
-            self._roots, self._next_roots = (self._next_roots[0], self._next_roots[1].result()), None
+            (begun_ms, check), self._next_roots = self._next_roots, None  # first: a check that failed is made again
+            self._roots = begun_ms, check.result()
         health = self._store.look(with_groups=True, looks=None if self._roots is None else self._roots[1])
         if self._roots is None:
             self._roots = (now_ms, self._store.root_looks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import re
@@ -9,6 +10,7 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS, Sample
 from spark_replog.ledger.types import LedgerSettings
+from spark_replog.monitor import store_monitor
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, server_of
 from spark_replog.monitor.store_monitor import ROOT_LOOK_INTERVAL_MS, StoreWatch
 from tests.unit.client.consumer_setup import Store, rows, with_a_group
@@ -89,6 +92,37 @@ def test_a_store_in_trouble_says_so(store):
     found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
     assert found["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
     assert found["replog_broker_fenced", ("broker", "0")] == 1
+
+
+def test_a_root_that_goes_away_while_its_free_space_is_read_has_none(store, monkeypatch):
+    def gone(path):
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    monkeypatch.setattr(shutil, "disk_usage", gone)
+    found = scrape(StoreCollector(StoreWatch(store.cluster)))
+    assert found["replog_up",] == found["replog_broker_up", ("broker", "0")] == 1
+    assert ("replog_broker_free_bytes", ("broker", "0")) not in found
+
+
+def test_a_failed_check_of_the_roots_is_made_again(store, monkeypatch):
+    class AtOnce:
+        def submit_to(self, _lane, function):
+            done = Future()
+            try:
+                done.set_result(function())
+            except MemoryError as error:
+                done.set_exception(error)
+            return done
+
+    watch = StoreWatch(store.cluster, root_look_ms=0)
+    watch.look()
+    monkeypatch.setattr(store_monitor, "IO_POOL", AtOnce())
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(store_monitor, "look_at_roots", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        watch.look()
+        with pytest.raises(MemoryError):
+            watch.look()
+    assert [each.error for each in watch.look().health.brokers] == [None, None, None]
 
 
 def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
