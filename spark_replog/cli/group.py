@@ -249,11 +249,11 @@ def _partitions(
 def _read_plan(path: str) -> Mapping[TopicPartition, int]:
     from spark_replog.ids import TopicPartition
 
-    with Path(path).open(encoding="utf-8", newline="") as lines:
-        rows = [row for row in csv.reader(lines) if row]
     try:
+        with Path(path).open(encoding="utf-8", newline="") as lines:
+            rows = [row for row in csv.reader(lines) if row]
         return {TopicPartition(topic.strip(), int(partition)): int(offset) for topic, partition, offset in rows}
-    except ValueError:
+    except (ValueError, csv.Error):
         raise click.UsageError(f"'{path}' needs lines of topic,partition,offset") from None
 
 

@@ -135,6 +135,13 @@ def test_a_reset_reads_a_file_and_takes_single_partitions(call, billing, tmp_pat
     assert [item["partition"] for item in mine.items] == [0]
 
 
+@pytest.mark.parametrize("damaged", [b"orders,0,\xff\n", b"orders,0,1\r0\n", b"orders,0\n"])
+def test_a_reset_refuses_a_file_that_is_no_plan(call, billing, tmp_path, damaged):
+    (tmp_path / "plan.csv").write_bytes(damaged)
+    answer = call("group", "reset-offsets", "billing", "--from-file", tmp_path / "plan.csv")
+    assert answer.exit_code == 2 and "needs lines of topic,partition,offset" in answer.err
+
+
 @pytest.mark.parametrize(
     "words",
     [
