@@ -169,6 +169,9 @@ def test_a_group_in_use_is_neither_reset_nor_deleted(call, store):
 
 def test_delete_asks_and_deletes(call, billing):
     assert call("group", "delete", "billing").exit_code == 2
+    typo = call("group", "delete-offsets", "billing", "--topic", "orders:0,7", "-y", "-f", "json")
+    assert (typo.exit_code, typo.items[0]["error"]) == (1, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert call("group", "describe", "billing", "-f", "json").items[0]["partitions"] != []
     assert call("group", "delete-offsets", "billing", "--topic", "orders", "-y").exit_code == 0
     assert call("group", "describe", "billing", "-f", "json").items[0]["partitions"] == []
     assert call("group", "delete", "billing", "-y").out == "deleted billing\n"
