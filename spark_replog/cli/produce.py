@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -125,19 +125,24 @@ class _Written:
         """
         while len(self._open) > left_count or (self._open and self._open[0].done()):
             handle = self._open.popleft()
-            for found, row_count in zip(handle.result(), handle.row_counts, strict=True):
+            error = handle.exception()
+            self._count(handle)
+            if error is not None:
+                raise error
+
+    def settle_acknowledged(self) -> None:
+        """Count what is acknowledged of all batches, without waiting."""
+        while self._open:
+            self._count(self._open.popleft())
+
+    def _count(self, handle: TableHandle) -> None:
+        """Count the slices of a batch that are acknowledged: one may fail alone, as where a disk becomes full."""
+        for part, row_count in zip(handle.parts, handle.row_counts, strict=True):
+            if part.done() and part.exception() is None:
+                found = part.result()
                 self.row_count += row_count
                 self._counts[found.partition] = self._counts.get(found.partition, 0) + row_count
                 self._firsts.setdefault(found.partition, found.offset)
-
-    def settle_acknowledged(self) -> None:
-        """Count acknowledged batches without waiting."""
-        while self._open:
-            if not self._open[0].done():
-                self._open.popleft()
-                continue
-            with suppress(ReplogError):
-                self.settle(len(self._open) - 1)
 
     def item(self) -> dict[str, Any]:
         """Return the result for scripts."""

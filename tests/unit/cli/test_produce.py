@@ -14,8 +14,11 @@ from pyarrow import csv, parquet
 
 from spark_replog import Producer
 from spark_replog.cli import produce as produce_module
+from spark_replog.client.arrow_sender import TableHandle
 from spark_replog.client.consumer import Consumer
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
+from spark_replog.write.record_handle import RecordMetadata
 
 
 @pytest.fixture
@@ -342,6 +345,41 @@ def test_a_line_with_a_number_that_json_cannot_write_is_no_json(store, replog, t
     (tmp_path / "t.jsonl").write_text('{"k": 1}\n{"k": NaN}\n')
     answer = replog("produce", "t", tmp_path / "t.jsonl", "-k", "k")
     assert answer.exit_code == 2 and "Line 2 of" in answer.err and "NaN" in answer.err
+
+
+class Outcome:
+    """The handle of a slice's first row, which has its outcome."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def done(self):
+        return True
+
+    def exception(self, timeout=None):
+        return self.outcome if isinstance(self.outcome, ReplogError) else None
+
+    def result(self, timeout=None):
+        return self.outcome
+
+
+def test_slices_of_a_batch_that_failed_in_part_count_as_what_they_are(store, replog, monkeypatch, tmp_path):
+    full = RetriableError(ErrorCode.REQUEST_TIMED_OUT, "the disk is full. Free space on it.")
+    batches = [
+        TableHandle([Outcome(RecordMetadata("t", 0, 0, 0)), Outcome(full)], [2, 1]),
+        TableHandle([Outcome(full), Outcome(RecordMetadata("t", 1, 7, 0))], [1, 3]),
+    ]
+    monkeypatch.setattr(Producer, "send_arrow", lambda *_: batches.pop(0))
+    monkeypatch.setattr(produce_module, "READ_BYTES", 4)
+    monkeypatch.setattr(produce_module, "HANDLES_OPEN_MAX", 2)
+    monkeypatch.setattr(TableHandle, "done", lambda handle: not batches)
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    (item,) = replog("produce", "t", tmp_path / "in.txt", "-f", "json").items
+    assert (item["ok"], item["error"], item["records"]) == (False, "REQUEST_TIMED_OUT", 5)
+    assert item["partitions"] == [
+        {"partition": 0, "firstOffset": 0, "records": 2},
+        {"partition": 1, "firstOffset": 7, "records": 3},
+    ]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
