@@ -279,6 +279,8 @@ def test_what_is_no_duration_is_refused_with_an_example(text):
 def test_times():
     assert parse_time_ms("1970-01-01T01:00:00+01:00") == 0
     assert parse_time_ms("77") == 77
+    assert parse_time_ms("2106-12-18T19:56:38.999") == 4_322_145_398_999, "to the millisecond"
+    assert parse_time_ms("1969-12-31T23:59:59.9995") == -1
 
 
 def test_describe_fails_above_a_lag(call, billing):
