@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as text_string_to_open_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_replog import Consumer, Producer
@@ -240,6 +241,19 @@ def test_producers_and_consumers_serve_their_own(store):
     latency = found["replog_producer_request_latency_max_seconds", ("client_id", "p")]
     assert latency == pytest.approx(kafka["request-latency-max"] / 1000) and latency > 0
     assert found["replog_consumer_records_consumed_total", ("client_id", "c")] == read > 0
+
+
+def test_clients_of_one_kind_are_one_page_that_parsers_take():
+    collector = ClientCollector(lambda: {"record-send-total": 1, "request-latency-avg": 500.0}, "producer", "p")
+    collector.add(lambda: {"record-send-total": 2}, "q")
+    collector.add(lambda: {"record-send-total": 3}, "r")
+    collector.remove("q")
+    registry = CollectorRegistry()
+    registry.register(collector)
+    families = {each.name: each for each in text_string_to_open_families(open_metrics(registry).decode())}
+    sent = families["replog_producer_record_send"]
+    assert {each.labels["client_id"]: each.value for each in sent.samples} == {"p": 1, "r": 3}
+    assert [each.value for each in families["replog_producer_request_latency_avg_seconds"].samples] == [0.5]
 
 
 def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
