@@ -24,6 +24,7 @@ from spark_replog import Consumer, Producer
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS, Sample
+from spark_replog.ids import TopicPartition
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.monitor import store_monitor
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, server_of
@@ -267,6 +268,17 @@ def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
     assert [each.name for each in tmp_path.iterdir() if each.suffix == ".tmp"] == []
     assert replog(*words, "--output", tmp_path / "none" / "x").exit_code == 1
     assert replog("-s", store.path, "metrics", "serve", "--listen", "9410").exit_code == 2
+
+
+def test_a_group_with_an_odd_name_cannot_change_a_terminal(store, replog, monkeypatch):
+    with Consumer(store.cluster, group="\x1b[31mred", enable_auto_commit=False) as reader:
+        reader.assign([TopicPartition("orders", 0)])
+        reader.commit({TopicPartition("orders", 0): 1})
+    words = ("-s", store.path, "metrics", "serve", "--once")
+    assert '"\x1b[31mred"' in replog(*words).out, "Prometheus gets the name itself"
+    monkeypatch.setattr(command, "is_terminal", lambda _: True)
+    answer = replog(*words)
+    assert "\x1b" not in answer.out and '"\\x1b[31mred"' in answer.out
 
 
 def test_serving_says_where_and_an_address_in_use_is_an_error(store, replog, monkeypatch):
