@@ -109,7 +109,7 @@ ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/demo/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
     "starlette": ("spark_replog/ui/server.py",),
-    "uvicorn": ("spark_replog/ui/command.py",),
+    "uvicorn": ("spark_replog/ui/",),
     "prometheus_client": (
         "spark_replog/monitor/exporter.py",
         "spark_replog/monitor/open_telemetry.py",

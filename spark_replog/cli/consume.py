@@ -475,7 +475,7 @@ def _csv_row(record: ConsumerRecord) -> tuple[object, ...]:
 def _csv_line(cells: tuple[object, ...]) -> None:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(cells)
-    show(line.getvalue())
+    show(line.getvalue().encode())  # UTF-8 as in the log, whatever stdout has
 
 
 def _write(data: bytes) -> None:

@@ -59,6 +59,10 @@ def copy(source: str, target: str, **given: Any) -> int:
         starts, stops = (offsets_at(job.reader, ends, *each)
                          for each in (("--from", given["begin"]), ("--to", given["until"])))  # fmt: skip
         parts = job.plan(starts, stops)
+        for part in parts:
+            if given["begin"] == "beginning" and 0 <= part.last < part.start:
+                where, lost = f"{part.key.topic}-{part.key.partition}", f"{part.last} to {part.start - 1}"
+                note(f"replog: rows {lost} of {where} were deleted before they were copied")
         total = sum(max(0, part.end - part.position) for part in parts)
 
         def show_progress() -> None:

@@ -13,6 +13,7 @@ from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_table, table
 from spark_replog.cli.query import limit_flags, read_limits, reader_item, reader_text, show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
+from spark_replog.errors import unknown_partition
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
@@ -242,6 +243,9 @@ def _partitions(
             wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))
         except ValueError:
             raise click.UsageError(f"--topic needs TOPIC or TOPIC:0,1, not '{word}'") from None
+        for number in wanted:
+            if not 0 <= number < len(found.partitions):
+                raise unknown_partition(topic, number, len(found.partitions))
         keys += [TopicPartition(topic, number) for number in wanted]
     return keys
 
@@ -249,11 +253,11 @@ def _partitions(
 def _read_plan(path: str) -> Mapping[TopicPartition, int]:
     from spark_replog.ids import TopicPartition
 
-    with Path(path).open(encoding="utf-8", newline="") as lines:
-        rows = [row for row in csv.reader(lines) if row]
     try:
+        with Path(path).open(encoding="utf-8", newline="") as lines:
+            rows = [row for row in csv.reader(lines) if row]
         return {TopicPartition(topic.strip(), int(partition)): int(offset) for topic, partition, offset in rows}
-    except ValueError:
+    except (ValueError, csv.Error):
         raise click.UsageError(f"'{path}' needs lines of topic,partition,offset") from None
 
 

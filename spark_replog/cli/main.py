@@ -6,6 +6,7 @@ import atexit
 import gc
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -131,7 +132,7 @@ def _run(arguments: list[str]) -> int:
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
         return int(done.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # Click 8.1 has none, and shows the help itself
         error.show()
         return EXIT_USAGE
     except click.UsageError as error:
@@ -171,10 +172,12 @@ def _failure(error: ReplogError, settings: Settings) -> int:
     return exit_code_of(error)
 
 
+_FORMAT_TYPED = re.compile(r"(?:^|\0)(?:-f\0?|--format[\0=])(text|jsonl?)(?=\0|$)")
+
+
 def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) -> int:
-    words = [*arguments, "text"]
-    wanted = [words[i + 1] for i, word in enumerate(words) if word in {"-f", "--format"} and i + 1 < len(words)]
-    if settings.format == "text" and wanted and wanted[-1] in {"json", "jsonl"}:
+    wanted = _FORMAT_TYPED.findall("\0".join(arguments))
+    if settings.format == "text" and wanted:
         settings.format = wanted[-1]  # the failure came before the flag was parsed
     if settings.format == "text":
         error.show()

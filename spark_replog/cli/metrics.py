@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
 
-from spark_replog.cli.output import EXIT_OK, note, show
+from spark_replog.cli.output import EXIT_OK, escaped, is_terminal, note, show
 from spark_replog.cli.query import limit_flags, read_limits
 from spark_replog.cli.settings import ReplogGroup, current_settings
 from spark_replog.errors import ErrorCode, ReplogError
@@ -54,7 +55,10 @@ def serve(
     collector = StoreCollector(StoreWatch(cluster, checkpoints, settings.storage_options, limits))
     if once:
         data = collector.text()
-        replace_file(Path(output), data) if output else show(data, newline=False)
+        if output:
+            replace_file(Path(output), data)
+        else:  # a group may have any name, and a terminal would act on it
+            show(escaped(data.decode()) if is_terminal(sys.stdout) else data, newline=False)
         return EXIT_OK
     try:
         server = server_of(collector, host.strip("[]"), int(port))

@@ -94,7 +94,10 @@ def show(text: str | bytes, *, newline: bool = True) -> None:
     try:
         if sys.stdout is None:  # closed before the command began; Click would silently print nothing
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        click.echo(text, nl=newline)
+        try:
+            click.echo(text, nl=newline)
+        except UnicodeEncodeError as error:  # of text only; nothing was written
+            click.echo(str(text).encode(error.encoding, "backslashreplace"), nl=newline)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -282,8 +285,11 @@ def human_time(time_ms: int | None) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return one line of JSON; text stays readable, except that characters a terminal acts on are escaped."""
-    text = json.dumps(value, ensure_ascii=False)
+    """Return one line of JSON; text stays readable, except that characters a terminal acts on are escaped.
+
+    If stdout is not UTF, all that is not ASCII is escaped.
+    """
+    text = json.dumps(value, ensure_ascii="utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower())
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
@@ -309,8 +315,9 @@ def escaped(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Print a message for a person on stderr, with control characters escaped."""
-    print(escaped(text), file=sys.stderr, flush=True)
+    """Print a message for a person on stderr, with control characters escaped; nothing if stderr is closed."""
+    if sys.stderr is not None:  # `print` would write to stdout
+        print(escaped(text), file=sys.stderr, flush=True)
 
 
 def is_terminal(stream: TextIO | None) -> bool:

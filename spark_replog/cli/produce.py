@@ -10,7 +10,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -125,19 +125,24 @@ class _Written:
         """
         while len(self._open) > left_count or (self._open and self._open[0].done()):
             handle = self._open.popleft()
-            for found, row_count in zip(handle.result(), handle.row_counts, strict=True):
+            error = handle.exception()
+            self._count(handle)
+            if error is not None:
+                raise error
+
+    def settle_acknowledged(self) -> None:
+        """Count what is acknowledged of all batches, without waiting."""
+        while self._open:
+            self._count(self._open.popleft())
+
+    def _count(self, handle: TableHandle) -> None:
+        """Count the slices of a batch that are acknowledged: one may fail alone, as where a disk becomes full."""
+        for part, row_count in zip(handle.parts, handle.row_counts, strict=True):
+            if part.done() and part.exception() is None:
+                found = part.result()
                 self.row_count += row_count
                 self._counts[found.partition] = self._counts.get(found.partition, 0) + row_count
                 self._firsts.setdefault(found.partition, found.offset)
-
-    def settle_acknowledged(self) -> None:
-        """Count acknowledged batches without waiting."""
-        while self._open:
-            if not self._open[0].done():
-                self._open.popleft()
-                continue
-            with suppress(ReplogError):
-                self.settle(len(self._open) - 1)
 
     def item(self) -> dict[str, Any]:
         """Return the result for scripts."""
@@ -273,9 +278,10 @@ def read_batches(
             for batch in _tables(stream, kind, key, value):
                 yield _columns(batch, name, key, value)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. Give its format with --input."
-        ) from error
+        remedy = "Give its format with --input."
+        if "CSV conversion error" in str(error):
+            remedy = "The first MiB of a CSV file gives the types of its columns. Convert the file to JSON lines."
+        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. {remedy}") from error
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -455,7 +461,8 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
         if value is not None or key is None:
             texts.append(key or "key")
         options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
-        yield from csv.open_csv(stream, convert_options=options)
+        parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
+        yield from csv.open_csv(stream, convert_options=options, parse_options=parsing)
         return
     if kind == "parquet":
         from pyarrow import parquet
@@ -498,11 +505,12 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
         if "partition" in columns and pa.types.is_integer(columns["partition"].type):
             columns["partition"] = columns["partition"].cast(pa.int32())  # CSV integers are int64
     if key is not None or (is_log and "key" in names):
-        columns["key"] = _as_bytes(batch.column(key or "key"))
+        columns["key"] = _as_bytes(batch.column(key or "key"), name)
     if value is not None or is_log:
-        columns["value"] = _as_bytes(batch.column(value or "value"))
+        columns["value"] = _as_bytes(batch.column(value or "value"), name)
     else:
-        columns["value"] = pa.array([_bytes(row) for row in batch.to_pylist()], pa.binary())
+        rows = pa.record_batch([_nanoseconds_as_text(each) for each in batch.columns], names)
+        columns["value"] = pa.array([_bytes(row) for row in _python_values(rows, name)], pa.binary())
     return pa.record_batch(columns)
 
 
@@ -514,15 +522,51 @@ def _as_moments(column: pa.Array) -> pa.Array:
     return column.cast(pa.timestamp(kind.unit, "UTC")) if pa.types.is_timestamp(kind) and kind.tz is None else column
 
 
-def _as_bytes(column: pa.Array) -> pa.Array:
+def _as_bytes(column: pa.Array, name: str) -> pa.Array:
     import pyarrow as pa
 
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return _as_bytes(column.dictionary_decode())
+        return _as_bytes(column.dictionary_decode(), name)
     if any(check(kind) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
         return column
-    return pa.array([_bytes(value) for value in column.to_pylist()], pa.binary())
+    exact = _nanoseconds_as_text(column)
+    values = _python_values(exact, name)
+    if exact is not column:  # in quotes, as any other time
+        values = [None if each is None else _json(each) for each in values]
+    return pa.array([_bytes(value) for value in values], pa.binary())
+
+
+def _python_values(found: pa.Array | pa.RecordBatch, name: str) -> list[Any]:
+    try:
+        values: list[Any] = found.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT,
+            f"{name} has a time that Python's types cannot hold: {error}. Convert its column to text or to a number.",
+        ) from error
+    return values
+
+
+def _nanoseconds_as_text(column: pa.Array) -> pa.Array:
+    """Return times with nanoseconds as text: Python's own types end at microseconds, and pandas may be missing."""
+    import pyarrow as pa
+
+    kind = column.type
+    if not pa.types.is_timestamp(kind) or kind.unit != "ns":
+        return column
+    stamps: list[int | None] = column.cast(pa.int64()).to_pylist()
+    cut = pa.array([None if each is None else each // 1000 for each in stamps], pa.timestamp("us", kind.tz))
+    pairs = zip(cut.to_pylist(), stamps, strict=True)
+    return pa.array([None if each is None else _time_text(moment, each % 1000) for moment, each in pairs], pa.string())
+
+
+def _time_text(moment: datetime, nanoseconds: int) -> str:
+    if not nanoseconds:
+        return str(moment)
+    text = moment.isoformat(" ", "microseconds")
+    digits_end = text.index(".") + 7
+    return f"{text[:digits_end]}{nanoseconds:03d}{text[digits_end:]}"
 
 
 def _bytes(value: Any) -> bytes | None:

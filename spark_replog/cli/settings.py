@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,13 +78,14 @@ def current_settings(context: click.Context | None = None) -> Settings:
     return settings
 
 
+_NOT_GIVEN = (None, (), False, 0)
+"""What Click passes for a global flag that was left out. Where the value came from, Click 8.4.0 says only later."""
+
+
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     settings = current_settings(context)
     settings.command = context.command_path.partition(" ")[2] or settings.command
-    if parameter.name is None or context.get_parameter_source(parameter.name) in {
-        None,
-        click.core.ParameterSource.DEFAULT,
-    }:
+    if parameter.name is None or value in _NOT_GIVEN:
         return
     if parameter.name == "settings_override":
         settings.storage_options.update(_overrides(value))
@@ -187,6 +188,7 @@ class ReplogGroup(click.Group):
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SPAN = re.compile(r"(?=.)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
 
 
@@ -218,7 +220,7 @@ def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
         ) from None
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
-    return int(found.timestamp() * 1000)
+    return (found - _EPOCH) // timedelta(milliseconds=1)  # exact, where a float may be a millisecond too early
 
 
 def parse_duration_ms(text: str) -> int:

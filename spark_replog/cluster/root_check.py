@@ -161,7 +161,10 @@ def _space(brokers: BrokerSet, broker_id: BrokerId) -> tuple[int | None, int | N
     if broker_id not in brokers.local_ids:
         return None, None
     path = brokers.url(broker_id).removeprefix("file://")
-    return shutil.disk_usage(path).free, os.stat(path).st_dev
+    try:
+        return shutil.disk_usage(path).free, os.stat(path).st_dev
+    except OSError:  # it went away since it answered: the next check reports it
+        return None, None
 
 
 def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Iterable[BrokerId]) -> set[BrokerId]:

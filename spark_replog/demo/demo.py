@@ -392,12 +392,13 @@ def _csv_batches(source: Path) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
+    parsing = pa_csv.ParseOptions(newlines_in_values=True)
     with _opened(source) as file:
-        header = pa_csv.open_csv(file).schema.names
+        header = pa_csv.open_csv(file, parse_options=parsing).schema.names
     seen = 0
     try:
         with _opened(source) as file:
-            for batch in pa_csv.open_csv(file):
+            for batch in pa_csv.open_csv(file, parse_options=parsing):
                 seen += 1
                 yield batch
     except pa.ArrowInvalid:
@@ -406,7 +407,7 @@ def _csv_batches(source: Path) -> Iterator[pa.RecordBatch]:
         # The first block's guess of a type did not hold: text always does.
         options = pa_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string()))
         with _opened(source) as file:
-            yield from pa_csv.open_csv(file, convert_options=options)
+            yield from pa_csv.open_csv(file, convert_options=options, parse_options=parsing)
 
 
 def _opened(source: Path) -> Any:

@@ -373,8 +373,24 @@ def remedy_of(reader: Reader, judged: Judged) -> str:
             topics = dict.fromkeys(part.topic for part in at if part.lag is not None)
             if not topics:
                 return f"give it a new checkpoint: its topic was deleted. {command}"
-            return "; ".join(f"keep its rows: replog topic config {each} set retention.ms=-1" for each in topics)
+            kept = [f"keep its rows: replog topic config {each} set retention.ms=-1" for each in topics]
+            return "; ".join([*kept, *_remedy_of_lost(reader)])
     return ""
+
+
+def _remedy_of_lost(reader: Reader) -> list[str]:
+    """Return what ends the verdict where rows are deleted already: to keep the others does not bring these back."""
+    lost: dict[str, list[str]] = {}
+    for part in reader.partitions:
+        if part.lag is not None and part.position is not None and part.position < part.lag.log_start_offset:
+            lost.setdefault(part.topic, []).append(str(part.partition))
+    if not lost:
+        return []
+    if reader.kind == "query":
+        return ["go on after the deleted rows: start it with failOnDataLoss=false"]
+    where = " ".join(f"--topic {topic}:{','.join(numbers)}" for topic, numbers in lost.items())
+    command = f"replog group reset-offsets {shlex.quote(reader.name)} {where} --to-earliest --execute"
+    return [f"go on after the deleted rows: start it, or: {command}"]
 
 
 def worst_of(judged: Sequence[Judged]) -> Verdict:

@@ -212,21 +212,27 @@ class BrokerHealth:
     device: int | None = None
 
 
-def topic_findings(topics: Iterable[TopicDescription]) -> list[Finding]:
-    """Return the findings on partitions, by topic name, then partition."""
+def topic_findings(topics: Iterable[TopicDescription], away: Collection[BrokerId] = frozenset()) -> list[Finding]:
+    """Return the findings on partitions, by topic name, then partition.
+
+    Args:
+        away: brokers whose root does not serve; the log learns of them only when something is written.
+    """
     found = [
         finding
         for topic in topics
         for each in topic.partitions
-        if (finding := _partition_finding(topic.name, each)) is not None
+        if (finding := _partition_finding(topic.name, each, frozenset(away))) is not None
     ]
     return sorted(found, key=lambda each: (each.topic or "", each.partition or 0))
 
 
-def _partition_finding(topic: str, found: PartitionDescription) -> Finding | None:
-    if not found.is_offline and not found.fenced and len(found.isr) >= max(found.min_insync, len(found.replicas)):
+def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[BrokerId]) -> Finding | None:
+    is_whole = len(found.isr) >= max(found.min_insync, len(found.replicas)) and away.isdisjoint(found.isr)
+    if is_whole and not found.is_offline and not found.fenced:
         return None  # of a thousand nearly all
     where, out = f"{topic}-{found.partition}", found.out_of_sync
+    serving = [each for each in found.in_sync if each not in away]
     resting = " ".join(str(each) for each in out if each in found.fenced)
     remedy = "bring the roots back; replica.rejoin.wait.ms (30 s) after they left: replog coordinator run --once"
     if resting:
@@ -235,11 +241,15 @@ def _partition_finding(topic: str, found: PartitionDescription) -> Finding | Non
     if found.is_offline:
         detail = f"has no leader: no in-sync replica of {sorted(found.isr)} is in service, so writes are refused"
         remedy += f"; or accept the loss of rows: replog topic elect {topic} --unclean"
-    elif found.is_under_min_isr:
+    elif not serving:
+        remedy = "bring the roots back"
+        detail = f"cannot be written: the root of no in-sync replica of {found.in_sync} serves"
+    elif len(serving) < found.min_insync:
         fault = Fault.UNDER_MIN_ISR
+        remedy = remedy if found.is_under_min_isr else "bring the roots back"
         detail = (
-            f"has {len(found.in_sync)} in-sync replicas {found.in_sync} and min.insync.replicas is "
-            f"{found.min_insync}, so writes with acks=all are refused"
+            f"has {len(serving)} in-sync replicas {serving}{'' if away.isdisjoint(found.isr) else ' that answer'} and "
+            f"min.insync.replicas is {found.min_insync}, so writes with acks=all are refused"
         )
     elif out:
         level, fault = Level.WARN, Fault.UNDER_REPLICATED
@@ -436,7 +446,11 @@ class StoreHealth:
     @property
     def findings(self) -> list[Finding]:
         """Return all findings, worst first."""
-        return sorted([*broker_findings(self.brokers), *topic_findings(self.topics)], key=lambda each: -each.level)
+        # A root that lacks a copy (CORRUPT_MESSAGE) serves the others.
+        errors = {each.broker_id: each.error for each in self.brokers if each.error is not None}
+        away = [each for each, error in errors.items() if error.code is not ErrorCode.CORRUPT_MESSAGE]
+        found = [*broker_findings(self.brokers), *topic_findings(self.topics, away)]
+        return sorted(found, key=lambda each: -each.level)
 
     @property
     def partition_count(self) -> int:

@@ -143,6 +143,9 @@ class ClientCollector(Collector):
     Times become seconds. ``record-send-total`` of a Producer is ``replog_producer_record_send_total``, and
     ``request-latency-avg`` is ``replog_producer_request_latency_avg_seconds``.
 
+    A registry needs one collector for all producers and one for all consumers, since a metric may be in a page once:
+    see `add`. Thread-safe.
+
     Args:
         read: its ``metrics`` method.
         kind: ``producer`` or ``consumer``.
@@ -150,7 +153,16 @@ class ClientCollector(Collector):
     """
 
     def __init__(self, read: Callable[[], Any], kind: str, client_id: str) -> None:
-        self._read, self._kind, self._client_id = read, kind, client_id
+        self._kind = kind
+        self._clients = {client_id: read}
+
+    def add(self, read: Callable[[], Any], client_id: str) -> None:
+        """Collect another client of the same kind too; one that has this id already is replaced."""
+        self._clients = {**self._clients, client_id: read}
+
+    def remove(self, client_id: str) -> None:
+        """Collect a client no more; nothing happens if there is none with this id."""
+        self._clients = {each: read for each, read in self._clients.items() if each != client_id}
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Return nothing, because the names are known only at a scrape."""
@@ -158,13 +170,16 @@ class ClientCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the current value of each metric."""
-        found = self._read()
-        values = found if isinstance(found, Mapping) else {f"{each}-total": n for each, n in asdict(found).items()}
-        for kafka_name, value in values.items():
-            words = kafka_name.replace("-", "_")
-            is_time = any(each in words for each in _TIMES)
-            name = f"replog_{self._kind}_{words}{'_seconds' if is_time else ''}"
-            kind = CounterMetricFamily if words.endswith("_total") else GaugeMetricFamily
-            family = kind(name, f"Kafka's {kafka_name}.", labels=("client_id",))
-            family.add_metric([self._client_id], value / 1000 if is_time else value)
-            yield family
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for client_id, read in self._clients.items():
+            found = read()
+            values = found if isinstance(found, Mapping) else {f"{each}-total": n for each, n in asdict(found).items()}
+            for kafka_name, value in values.items():
+                words = kafka_name.replace("-", "_")
+                is_time = any(each in words for each in _TIMES)
+                name = f"replog_{self._kind}_{words}{'_seconds' if is_time else ''}"
+                if name not in families:
+                    kind = CounterMetricFamily if words.endswith("_total") else GaugeMetricFamily
+                    families[name] = kind(name, f"Kafka's {kafka_name}.", labels=("client_id",))
+                families[name].add_metric([client_id], value / 1000 if is_time else value)
+        yield from families.values()

@@ -55,11 +55,10 @@ class _Reading:
             with self._lock:
                 now_ms = self._clock.monotonic_ms()
                 if self._read_ms is None or now_ms - self._read_ms >= SCRAPE_AGE_MS:
-                    self._values = {
-                        family.name: [Observation(each.value, each.labels) for each in family.samples]
-                        for family in self._registry.collect()
-                    }
-                    self._read_ms = now_ms
+                    found: dict[str, list[Observation]] = {}
+                    for family in self._registry.collect():  # each client of the process has one of each name
+                        found.setdefault(family.name, []).extend(Observation(s.value, s.labels) for s in family.samples)
+                    self._values, self._read_ms = found, now_ms
                 return iter(self._values.get(name, ()))
 
         return values

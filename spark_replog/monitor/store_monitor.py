@@ -216,7 +216,8 @@ class StoreWatch:
         """
         now_ms = self.cluster.clock.monotonic_ms()
         if self._next_roots is not None and self._next_roots[1].done():
-            self._roots, self._next_roots = (self._next_roots[0], self._next_roots[1].result()), None
+            (begun_ms, check), self._next_roots = self._next_roots, None  # first: a check that failed is made again
+            self._roots = begun_ms, check.result()
         health = self._store.look(with_groups=True, looks=None if self._roots is None else self._roots[1])
         if self._roots is None:
             self._roots = (now_ms, self._store.root_looks)
@@ -227,6 +228,7 @@ class StoreWatch:
         return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))
 
     def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
+        known: set[str] = set()  # a folder may be given twice, or with its parent
         for folder in self._checkpoints:
             try:
                 urls = list_checkpoints(folder, self._options)
@@ -234,7 +236,9 @@ class StoreWatch:
                     what = f"'{folder}' is not a checkpoint and has none. Give a checkpointLocation or its parent."
                     raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
                 for url in urls:
-                    yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)
+                    if url.rstrip("/") not in known:
+                        known.add(url.rstrip("/"))
+                        yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)
             except ReplogError as error:
                 if self._told.is_first((folder, error.code)):
                     _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)

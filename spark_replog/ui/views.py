@@ -245,8 +245,9 @@ def readers(seen: Seen, first: int, count: int) -> Item:
 
 
 def reader(seen: Seen, kind: str, name: str, first: int, count: int) -> Item | None:
-    """Return one reader with a page of its partitions; None if it does not exist."""
-    found = next((each for each in seen.readers if (each[0].kind, each[0].name) == (kind, name)), None)
+    """Return one reader with a page of its partitions; None if it does not exist. Its name may be as pages show it."""
+    alike = [each for each in seen.readers if each[0].kind == kind and name in (each[0].name, escaped(each[0].name))]
+    found = min(alike, key=lambda each: each[0].name != name, default=None)
     if found is None:
         return None
     items = reader_item(*found, "reader")["partitions"]

@@ -168,3 +168,14 @@ def test_rows_that_retention_took_are_told_not_skipped(source, other, replog):
     assert records(other, "orders") == []
     answer = replog("-s", source.path, "copy", "orders", "orders", "--to-store", other.path)
     assert answer.exit_code == 0 and len(records(other, "orders")) == 33
+
+
+def test_rows_that_were_deleted_between_two_copies_are_told(source, replog):
+    words = ("-s", source.path, "copy", "orders", "copied")
+    assert "deleted" not in replog(*words, "--to", 5).err
+    assert replog("-s", source.path, "topic", "trim", "orders", "--partition", 0, "--to", 12, "-y").exit_code == 0
+    answer = replog(*words, "-f", "json")
+    assert [item["rows"] for item in answer.items] == [8, 15]
+    assert "rows 5 to 11 of orders-0 were deleted before they were copied" in answer.err
+    assert "orders-1" not in answer.err
+    assert "deleted" not in replog(*words).err

@@ -135,6 +135,13 @@ def test_a_reset_reads_a_file_and_takes_single_partitions(call, billing, tmp_pat
     assert [item["partition"] for item in mine.items] == [0]
 
 
+@pytest.mark.parametrize("damaged", [b"orders,0,\xff\n", b"orders,0,1\r0\n", b"orders,0\n"])
+def test_a_reset_refuses_a_file_that_is_no_plan(call, billing, tmp_path, damaged):
+    (tmp_path / "plan.csv").write_bytes(damaged)
+    answer = call("group", "reset-offsets", "billing", "--from-file", tmp_path / "plan.csv")
+    assert answer.exit_code == 2 and "needs lines of topic,partition,offset" in answer.err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -162,6 +169,9 @@ def test_a_group_in_use_is_neither_reset_nor_deleted(call, store):
 
 def test_delete_asks_and_deletes(call, billing):
     assert call("group", "delete", "billing").exit_code == 2
+    typo = call("group", "delete-offsets", "billing", "--topic", "orders:0,7", "-y", "-f", "json")
+    assert (typo.exit_code, typo.items[0]["error"]) == (1, "UNKNOWN_TOPIC_OR_PARTITION")
+    assert call("group", "describe", "billing", "-f", "json").items[0]["partitions"] != []
     assert call("group", "delete-offsets", "billing", "--topic", "orders", "-y").exit_code == 0
     assert call("group", "describe", "billing", "-f", "json").items[0]["partitions"] == []
     assert call("group", "delete", "billing", "-y").out == "deleted billing\n"
@@ -269,6 +279,8 @@ def test_what_is_no_duration_is_refused_with_an_example(text):
 def test_times():
     assert parse_time_ms("1970-01-01T01:00:00+01:00") == 0
     assert parse_time_ms("77") == 77
+    assert parse_time_ms("2106-12-18T19:56:38.999") == 4_322_145_398_999, "to the millisecond"
+    assert parse_time_ms("1969-12-31T23:59:59.9995") == -1
 
 
 def test_describe_fails_above_a_lag(call, billing):

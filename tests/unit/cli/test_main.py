@@ -70,6 +70,20 @@ def test_flags_before_and_after(replog, arguments):
     assert answer.err == ""
 
 
+def test_global_flags_hold_where_click_does_not_say_where_a_value_came_from(replog, monkeypatch):
+    """As Click 8.4.0, which records it after a flag's callback."""
+    monkeypatch.setattr(click.Context, "get_parameter_source", lambda *_: None)
+    answer = replog("-s", "s4://given", "topic", "list", "-f", "json")
+    assert answer.exit_code == 2 and answer.items[0]["error"] == "REPLOG_UNSUPPORTED_STORE"
+
+
+def test_errors_are_shown_by_a_click_without_an_error_for_no_arguments(replog, monkeypatch):
+    """As Click 8.1."""
+    monkeypatch.delattr(click.exceptions, "NoArgsIsHelpError", raising=False)
+    assert replog("topic", "list").err.startswith("replog: [REPLOG_MISSING_OPTION]")
+    assert "frobnicate" in replog("frobnicate").err
+
+
 def test_later_flag_wins_and_environment_loses(replog, monkeypatch):
     monkeypatch.setenv("REPLOG_STORE", "s4://from-environment")
     assert "from-environment" in replog("store", "info").err
@@ -78,11 +92,19 @@ def test_later_flag_wins_and_environment_loses(replog, monkeypatch):
     assert "first" not in answer.err
 
 
-def test_usage_error_as_json(replog):
-    answer = replog("topic", "create", "-f", "json")
+@pytest.mark.parametrize("flag", [("-f", "json"), ("-fjson",), ("--format", "json"), ("--format=json",)])
+def test_usage_error_as_json(replog, flag):
+    assert replog("topic", "create", "--frobnicate", *flag).json["_command"] == "topic create"
+    answer = replog("topic", "create", *flag)
     assert answer.exit_code == 2
     assert answer.json["_command"] == "topic create"
     assert "NAME" in answer.items[0]["message"]
+
+
+def test_the_last_format_that_is_typed_is_that_of_a_usage_error(replog):
+    answer = replog("topic", "create", "--frobnicate", "-fjson", "-f", "text")
+    assert (answer.exit_code, answer.out) == (2, "") and "--frobnicate" in answer.err
+    assert replog("topic", "create", "--frobnicate", "--ledger", "x -f json").out == ""
 
 
 def test_only_storage_settings_can_be_set(replog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 
@@ -109,3 +110,19 @@ def test_a_table_is_not_wider_than_the_terminal_and_loses_nothing(monkeypatch, w
     assert order == sorted(order), "each row in one piece"
     monkeypatch.setenv("COLUMNS", "500")
     assert output.table(*WIDE) == piped
+
+
+def test_notes_of_a_command_whose_stderr_is_closed_are_not_data(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)  # what Python makes of `2>&-`
+    output.note("replog: t-0 ends at 0, before 9: starting at its end")
+    assert capsys.readouterr().out == ""
+
+
+def test_text_for_a_stdout_that_is_not_utf_8_is_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    output.show("caf\u00e9 \u20ac")
+    output.show(output.json_text({"caf\u00e9": "\u20ac\x1b"}))
+    text, line = written.getvalue().splitlines()
+    assert text == b"caf\xe9 \\u20ac"
+    assert line == rb'{"caf\u00e9": "\u20ac\u001b"}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -13,8 +14,11 @@ from pyarrow import csv, parquet
 
 from spark_replog import Producer
 from spark_replog.cli import produce as produce_module
+from spark_replog.client.arrow_sender import TableHandle
 from spark_replog.client.consumer import Consumer
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
+from spark_replog.write.record_handle import RecordMetadata
 
 
 @pytest.fixture
@@ -227,6 +231,59 @@ def test_keys_and_values_of_a_csv_file_stay_as_they_are_written(store, replog, t
     assert (answer.exit_code, "REPLOG_INPUT" in answer.err) == (2, True)
 
 
+def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path):
+    value = "first, line\nsecond\n"
+    row_count = 2 * produce_module.READ_BYTES // len(value)  # the reader cuts the file into blocks of 1 MiB
+    (tmp_path / "in.csv").write_text("key,value\n" + f'k,"{value}"\n' * row_count)
+    answer = replog("produce", "t", tmp_path / "in.csv", "-f", "json")
+    assert answer.exit_code == 0 and answer.items[0]["records"] == row_count
+    assert {(each.key, each.value) for each in records(store)} == {(b"k", value.encode())}
+
+
+def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path):
+    row = f"{'x' * 1000},2\n"
+    (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * produce_module.READ_BYTES // len(row)) + "1,many\n")
+    answer = replog("produce", "t", tmp_path / "in.csv")
+    assert answer.exit_code == 2
+    assert "'many'" in answer.err and "Convert the file to JSON lines." in answer.err
+
+
+WITHOUT_PANDAS = """
+import sys
+
+class NoPandas:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "pandas":
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, NoPandas())
+from spark_replog.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("flags", [[], ["--value", "at"]])
+def test_nanoseconds_of_a_table_stay_without_pandas(store, tmp_path, flags):
+    times = pa.array([None, -1, 1_000_000_001, 2_000_000_000], pa.timestamp("ns", "Europe/Berlin"))
+    parquet.write_table(pa.table({"at": times}), tmp_path / "in.parquet")
+    words = [sys.executable, "-c", WITHOUT_PANDAS, "produce", "t", str(tmp_path / "in.parquet"), "-p", "0", *flags]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [None if each.value is None else json.loads(each.value) for each in records(store)]
+    assert [each if flags else each["at"] for each in found] == [
+        None,
+        "1970-01-01 00:59:59.999999999+01:00",
+        "1970-01-01 01:00:01.000000001+01:00",
+        "1970-01-01 01:00:02+01:00",
+    ]
+
+
+def test_a_time_that_python_cannot_hold_is_refused_with_what_to_do(store, replog, tmp_path):
+    parquet.write_table(pa.table({"at": pa.array([2**60], pa.timestamp("ms"))}), tmp_path / "in.parquet")
+    answer = replog("produce", "t", tmp_path / "in.parquet")
+    assert answer.exit_code == 2 and "REPLOG_INPUT" in answer.err and "Convert its column" in answer.err
+
+
 def test_csv_columns_by_name_stay_as_they_are_written(store, replog, tmp_path):
     (tmp_path / "in.csv").write_text("id,amount\n007,1.50\n")
     assert replog("produce", "t", tmp_path / "in.csv", "-k", "id", "--value", "amount").exit_code == 0
@@ -288,6 +345,41 @@ def test_a_line_with_a_number_that_json_cannot_write_is_no_json(store, replog, t
     (tmp_path / "t.jsonl").write_text('{"k": 1}\n{"k": NaN}\n')
     answer = replog("produce", "t", tmp_path / "t.jsonl", "-k", "k")
     assert answer.exit_code == 2 and "Line 2 of" in answer.err and "NaN" in answer.err
+
+
+class Outcome:
+    """The handle of a slice's first row, which has its outcome."""
+
+    def __init__(self, outcome):
+        self.outcome = outcome
+
+    def done(self):
+        return True
+
+    def exception(self, timeout=None):
+        return self.outcome if isinstance(self.outcome, ReplogError) else None
+
+    def result(self, timeout=None):
+        return self.outcome
+
+
+def test_slices_of_a_batch_that_failed_in_part_count_as_what_they_are(store, replog, monkeypatch, tmp_path):
+    full = RetriableError(ErrorCode.REQUEST_TIMED_OUT, "the disk is full. Free space on it.")
+    batches = [
+        TableHandle([Outcome(RecordMetadata("t", 0, 0, 0)), Outcome(full)], [2, 1]),
+        TableHandle([Outcome(full), Outcome(RecordMetadata("t", 1, 7, 0))], [1, 3]),
+    ]
+    monkeypatch.setattr(Producer, "send_arrow", lambda *_: batches.pop(0))
+    monkeypatch.setattr(produce_module, "READ_BYTES", 4)
+    monkeypatch.setattr(produce_module, "HANDLES_OPEN_MAX", 2)
+    monkeypatch.setattr(TableHandle, "done", lambda handle: not batches)
+    (tmp_path / "in.txt").write_text("one\ntwo\n")
+    (item,) = replog("produce", "t", tmp_path / "in.txt", "-f", "json").items
+    assert (item["ok"], item["error"], item["records"]) == (False, "REQUEST_TIMED_OUT", 5)
+    assert item["partitions"] == [
+        {"partition": 0, "firstOffset": 0, "records": 2},
+        {"partition": 1, "firstOffset": 7, "records": 3},
+    ]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

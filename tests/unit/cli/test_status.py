@@ -112,7 +112,12 @@ def test_a_group_that_has_stopped_or_loses_rows_is_in_the_status_and_its_exit_co
     assert f"-> start it; or, if it is no longer needed: replog -s {store} group delete dead" in text
     assert replog("-s", store, "topic", "trim", "orders", "--partition", 0, "--to", 2, "-y").exit_code == 0
     assert status() == (4, "CRITICAL", {"dead": "LOSING"})
-    assert "topic config orders set retention.ms=-1" in replog("-s", store, "status").out
+    text = replog("-s", store, "status").out
+    assert "topic config orders set retention.ms=-1" in text
+    remedy = f"replog -s {store} group reset-offsets dead --topic orders:0 --to-earliest --execute"
+    assert remedy in text
+    assert replog(*remedy.split()[1:]).exit_code == 0
+    assert status() == (0, "OK", {}), "a remedy helps when it is typed"
     assert replog("-s", store, "group", "delete", "dead", "-y").exit_code == 0
     assert status() == (0, "OK", {})
 

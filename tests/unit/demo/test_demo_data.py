@@ -50,6 +50,14 @@ def test_kinds(tmp_path, kind):
     assert table.to_pydict() == {"carrier": ["UA", "AA", "DL"], "delay": [1, None, -3]}
 
 
+def test_a_quoted_csv_value_may_hold_line_ends(tmp_path):
+    value = "first, line\nsecond\n"
+    row_count = (2 << 20) // len(value)  # the reader cuts the file into blocks of 1 MiB
+    (tmp_path / "data.csv").write_text("carrier,text\n" + f'UA,"{value}"\n' * row_count)
+    table = rows_of(write_pieces(tmp_path / "data.csv", tmp_path / "in"))
+    assert table.column("text").to_pylist() == [value] * row_count
+
+
 def test_pieces_are_cut_at_the_row(tmp_path):
     count = 2 * PIECE_ROWS + 1
     pq.write_table(pa.table({"n": range(count)}), tmp_path / "n.parquet", row_group_size=7_777)

@@ -70,6 +70,27 @@ def test_fencing_below_min_isr_and_without_a_leader_is_critical(state) -> None:
     assert [each.topic for each in topic_findings(describe_ledger(state)[:1])] == ["clicks"]
 
 
+@pytest.mark.parametrize(
+    ("code", "away", "expected"),
+    [
+        (ErrorCode.REPLOG_STORE_UNAVAILABLE, [0], []),
+        (ErrorCode.REPLOG_STORE_UNAVAILABLE, [2], [(Fault.NO_LEADER, "clicks", 0)]),
+        (ErrorCode.CORRUPT_MESSAGE, [2], []),
+        (
+            ErrorCode.REPLOG_ROOT_STALE,
+            [0, 1],
+            [(Fault.UNDER_MIN_ISR, "orders", 0), (Fault.UNDER_MIN_ISR, "orders", 1)],
+        ),
+    ],
+)
+def test_roots_away_are_critical_for_partitions_that_nothing_else_serves(state, code, away, expected) -> None:
+    error = RetriableError(code, "no answer")
+    brokers = tuple(BrokerHealth(each, "", None, each > 4, False, error if each in away else None) for each in range(6))
+    health = StoreHealth("c", "p", True, 0, brokers, tuple(describe_ledger(state)), (), ())
+    critical = [each for each in health.findings if each.level is Level.CRITICAL]
+    assert [(each.fault, each.topic, each.partition) for each in critical] == expected
+
+
 def test_fencing_is_warned_of_before_it_stops_a_partition(state) -> None:
     assert fence_findings(state, [0]) == []
     assert [(each.fault, each.topic) for each in fence_findings(state, [2])] == [(Fault.NO_LEADER, "clicks")]

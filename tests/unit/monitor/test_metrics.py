@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import re
@@ -9,19 +10,23 @@ import shutil
 import threading
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as text_string_to_open_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from spark_replog import Consumer, Producer
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.cli import metrics as command
 from spark_replog.health.metrics import METRICS, Sample
+from spark_replog.ids import TopicPartition
 from spark_replog.ledger.types import LedgerSettings
+from spark_replog.monitor import store_monitor
 from spark_replog.monitor.exporter import SCRAPE_AGE_MS, ClientCollector, StoreCollector, server_of
 from spark_replog.monitor.store_monitor import ROOT_LOOK_INTERVAL_MS, StoreWatch
 from tests.unit.client.consumer_setup import Store, rows, with_a_group
@@ -89,6 +94,37 @@ def test_a_store_in_trouble_says_so(store):
     found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
     assert found["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
     assert found["replog_broker_fenced", ("broker", "0")] == 1
+
+
+def test_a_root_that_goes_away_while_its_free_space_is_read_has_none(store, monkeypatch):
+    def gone(path):
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    monkeypatch.setattr(shutil, "disk_usage", gone)
+    found = scrape(StoreCollector(StoreWatch(store.cluster)))
+    assert found["replog_up",] == found["replog_broker_up", ("broker", "0")] == 1
+    assert ("replog_broker_free_bytes", ("broker", "0")) not in found
+
+
+def test_a_failed_check_of_the_roots_is_made_again(store, monkeypatch):
+    class AtOnce:
+        def submit_to(self, _lane, function):
+            done = Future()
+            try:
+                done.set_result(function())
+            except MemoryError as error:
+                done.set_exception(error)
+            return done
+
+    watch = StoreWatch(store.cluster, root_look_ms=0)
+    watch.look()
+    monkeypatch.setattr(store_monitor, "IO_POOL", AtOnce())
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(store_monitor, "look_at_roots", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        watch.look()
+        with pytest.raises(MemoryError):
+            watch.look()
+    assert [each.error for each in watch.look().health.brokers] == [None, None, None]
 
 
 def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
@@ -208,6 +244,19 @@ def test_producers_and_consumers_serve_their_own(store):
     assert found["replog_consumer_records_consumed_total", ("client_id", "c")] == read > 0
 
 
+def test_clients_of_one_kind_are_one_page_that_parsers_take():
+    collector = ClientCollector(lambda: {"record-send-total": 1, "request-latency-avg": 500.0}, "producer", "p")
+    collector.add(lambda: {"record-send-total": 2}, "q")
+    collector.add(lambda: {"record-send-total": 3}, "r")
+    collector.remove("q")
+    registry = CollectorRegistry()
+    registry.register(collector)
+    families = {each.name: each for each in text_string_to_open_families(open_metrics(registry).decode())}
+    sent = families["replog_producer_record_send"]
+    assert {each.labels["client_id"]: each.value for each in sent.samples} == {"p": 1, "r": 3}
+    assert [each.value for each in families["replog_producer_request_latency_avg_seconds"].samples] == [0.5]
+
+
 def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
     words = ("-s", store.path, "metrics", "serve", "--once")
     printed = replog(*words)
@@ -219,6 +268,17 @@ def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
     assert [each.name for each in tmp_path.iterdir() if each.suffix == ".tmp"] == []
     assert replog(*words, "--output", tmp_path / "none" / "x").exit_code == 1
     assert replog("-s", store.path, "metrics", "serve", "--listen", "9410").exit_code == 2
+
+
+def test_a_group_with_an_odd_name_cannot_change_a_terminal(store, replog, monkeypatch):
+    with Consumer(store.cluster, group="\x1b[31mred", enable_auto_commit=False) as reader:
+        reader.assign([TopicPartition("orders", 0)])
+        reader.commit({TopicPartition("orders", 0): 1})
+    words = ("-s", store.path, "metrics", "serve", "--once")
+    assert '"\x1b[31mred"' in replog(*words).out, "Prometheus gets the name itself"
+    monkeypatch.setattr(command, "is_terminal", lambda _: True)
+    answer = replog(*words)
+    assert "\x1b" not in answer.out and '"\\x1b[31mred"' in answer.out
 
 
 def test_serving_says_where_and_an_address_in_use_is_an_error(store, replog, monkeypatch):

@@ -71,6 +71,19 @@ def test_each_value_that_prometheus_gets_is_there_with_its_labels_unit_and_kind(
     assert points(found["replog_producer_record_send"]) == {(("client_id", "p1"),): 1}
 
 
+def test_clients_of_one_process_have_their_own_values(store, reader, meter):
+    registry = CollectorRegistry()
+    with Producer(store.cluster, linger_ms=0) as first, Producer(store.cluster, linger_ms=0) as second:
+        first.send("orders", b"value").result()
+        for client_id, producer in (("p1", first), ("p2", second)):
+            registry.register(ClientCollector(producer.metrics, "producer", client_id))
+        observe(registry, meter, store.clock)
+        assert points(collected(reader)["replog_producer_record_send"]) == {
+            (("client_id", "p1"),): 1,
+            (("client_id", "p2"),): 0,
+        }
+
+
 def test_a_collection_reads_the_store_once_and_the_next_one_sees_what_came(store, reader, meter):
     registry = CollectorRegistry()
     registry.register(StoreCollector(StoreWatch(store.cluster)))

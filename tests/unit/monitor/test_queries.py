@@ -10,6 +10,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, UnsupportedFormatError
 from spark_replog.health.readers import Verdict, judge
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, parse_batch, read_checkpoint
+from spark_replog.monitor.store_monitor import StoreWatch
 from tests.unit.client.consumer_setup import Store, rows
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{"spark.sql.shuffle.partitions":"1"}}'
@@ -153,3 +154,11 @@ def test_a_folder_that_does_not_exist_is_no_root_of_a_store(tmp_path, read):
     with pytest.raises(InvalidConfigError, match="none' does not exist") as refused:
         read(str(tmp_path / "none"), {})
     assert refused.value.code is ErrorCode.REPLOG_INPUT
+
+
+def test_a_checkpoint_that_is_given_twice_is_one_reader(store, query):
+    """Prometheus refuses two samples of one series."""
+    query.done(0, store.clock.now_ms(), {0: 3, 1: 0})
+    folder = str(query.folder)
+    seen = StoreWatch(store.cluster, (str(query.folder.parent), folder, f"{folder}/", folder)).look()
+    assert [reader.name for reader, _ in seen.readers] == [folder]

@@ -126,6 +126,16 @@ def test_lags_are_sampled_over_time_and_a_reader_that_has_caught_up_is_at_zero(c
     assert [rows for _, rows, _ in line["points"]] == [6, 0]
 
 
+def test_the_link_of_a_group_with_an_odd_name_leads_to_it(console, store):
+    with Consumer(store.cluster, group="odd\x1bname", enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 1})
+    store.clock.advance(SAMPLE_MS)
+    (name,) = [each["reader"] for each in console.get("readers")["readers"] if "odd" in each["reader"]]
+    assert name == "odd\\x1bname"
+    assert console.get("reader", kind="group", name=name)["reader"] == name
+
+
 def test_of_readers_that_have_caught_up_those_once_furthest_behind_are_drawn_first(store):
     def sample(time_ms, **lags_ms):
         return LagSample(time_ms, {("group", name): (1, lag_ms) for name, lag_ms in lags_ms.items()})
