@@ -362,7 +362,7 @@ class FsspecStore:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
             ) from error
-        return status == 404 or (status is None and isinstance(error, FileNotFoundError))
+        return status == 404 or (status is None and _is_told_absent(error))
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         return status == 412 or (status is None and isinstance(error, FileExistsError))
@@ -460,6 +460,14 @@ def _number(text: str) -> Any:
     return text
 
 
+def _is_told_absent(error: Exception) -> bool:
+    """Return whether a client says so that the service has no such object.
+
+    With an errno it comes from this machine's file system: the client misses a file of its own, as that of a token.
+    """
+    return isinstance(error, FileNotFoundError) and error.errno is None
+
+
 def _describe(error: Exception, status: int | None) -> str:
     answer = "no answer" if status is None else f"HTTP {status}"
     text = " ".join(str(error).split())
@@ -481,7 +489,7 @@ def _remedy(error: Exception, status: int | None) -> str:
         return "Set this machine's clock."
     if error_code_of(error) in _SPENT_CODES:
         return "The token ran out: let the client renew its own (a profile, a credential process, a role)."
-    if status == 404 or isinstance(error, FileNotFoundError):
+    if status == 404 or _is_told_absent(error):
         return "Check the bucket's name, and that it exists."
     return "Check credentials and permissions: get and list are needed, to write create, to clean up delete."
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import ContentLengthError
@@ -331,3 +333,35 @@ def test_a_write_without_credentials_is_refused_at_once():
     store, file_system = store_over(S3Store, "s3://b/r")
     file_system.answers = [caused(OSError("x"), NoCredentialsError("Unable to locate credentials"))]
     assert outcome_of(store) == REFUSED
+
+
+READS = (
+    lambda store: store.get("a"),
+    lambda store: store.get("a", size_bytes=0),
+    lambda store: list(store.list_keys("a")),
+    lambda store: store.delete("a"),
+)
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize(("cls", "url"), [(GcsStore, "gs://b/r"), (AzureStore, "abfs://c/r"), (S3Store, "s3://b/r")])
+def test_a_file_that_the_client_misses_is_no_absent_object(cls, url, read):
+    store, file_system = store_over(cls, url)
+    file_system.answers = [FileNotFoundError(errno.ENOENT, "No such file or directory", "/run/secrets/token")]
+    with pytest.raises(RetriableError, match=r"/run/secrets/token.*Check credentials") as raised:
+        read(store)
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
+@pytest.mark.parametrize("read", READS)
+def test_without_the_file_of_its_token_an_s3_client_finds_nothing_absent(tmp_path, monkeypatch, read):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/reader")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    store = S3Store("s3://bucket/root", {"client": "fsspec", "endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*token"):
+        read(store)
