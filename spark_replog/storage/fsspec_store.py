@@ -531,9 +531,16 @@ class S3Store(FsspecStore):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        # A proxy before the bucket and a service that gives credentials answer 404 too, in other words.
+        return super()._is_absent(error, status) and (status is None or error_code_of(error) == "NoSuchKey")
+
     def _is_refused(self, error: Exception, status: int | None) -> bool:
+        code = error_code_of(error)
+        if status == 404 and code in ("", "404"):  # botocore makes a code of a status: the bucket did not answer
+            return False
         # 400 RequestTimeout: the connection stalled; the request itself is valid.
-        return super()._is_refused(error, status) and error_code_of(error) != "RequestTimeout"
+        return super()._is_refused(error, status) and code != "RequestTimeout"
 
 
 class GcsStore(FsspecStore):

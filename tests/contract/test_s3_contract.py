@@ -156,6 +156,23 @@ class TestErrorMapping:
         assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
         assert "secret" not in str(raised.value)
 
+    @pytest.mark.parametrize("body", [b"default backend - 404", b"<html><body>Not Found</body></html>", b""])
+    def test_a_404_of_a_proxy_is_no_absent_object(self, store, retrying, s3_proxy, body):
+        assert store.create("a", b"x") is CREATED
+        for method, call in (
+            ("GET", lambda: store.get("a")),
+            ("GET", lambda: list(store.list_keys(""))),
+            ("DELETE", lambda: store.delete("a")),
+        ):
+            s3_proxy.plan(method, PlannedAnswer(HttpFault.BEFORE, 404, body))
+            with pytest.raises(RetriableError) as raised:
+                call()
+            assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        s3_proxy.plan("GET", PlannedAnswer(HttpFault.BEFORE, 404, body))
+        assert retrying.get("a") == b"x"
+        s3_proxy.plan("PUT", PlannedAnswer(HttpFault.BEFORE, 404, body))
+        assert retrying.create("b", b"y") is CREATED
+
     def test_missing_bucket_is_a_missing_root(self, s3_options):
         lost = open_store("s3://no-such-bucket/root", s3_options)
         for call in (lambda: lost.get("a"), lambda: list(lost.list_keys(""))):

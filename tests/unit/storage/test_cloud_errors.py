@@ -365,3 +365,16 @@ def test_without_the_file_of_its_token_an_s3_client_finds_nothing_absent(tmp_pat
     store = S3Store("s3://bucket/root", {"client": "fsspec", "endpoint_url": "http://127.0.0.1:9"})
     with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*token"):
         read(store)
+
+
+def test_a_404_of_the_service_that_gives_credentials_is_no_absent_object():
+    store, file_system = store_over(S3Store, "s3://b/r")
+    for code, answer in (("ResourceNotFoundException", RetriableError), ("NoSuchKey", None)):
+        boto = Exception()
+        boto.response = {"ResponseMetadata": {"HTTPStatusCode": 404}, "Error": {"Code": code}}
+        file_system.answers = [caused(OSError("said so"), boto)]
+        if answer is None:
+            assert store.get("a") is None
+        else:
+            with pytest.raises(answer, match="REPLOG_STORE_REFUSED"):
+                store.get("a")
