@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -40,6 +41,8 @@ _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that mean "not decided" rather than "never"."""
 _OPTION_TEXTS = ("'str' object has no attribute", "Invalid endpoint: ")
 """Errors of a text option that should be a mapping, and botocore's ValueError for an endpoint that is not a URL."""
+_QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
+"""Of a URL. WebHDFS takes tokens there, and Google's service that tells how long one is valid."""
 _REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
 _REFUSED_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
@@ -88,6 +91,11 @@ def error_code_of(error: BaseException) -> str:
         if code:
             return str(getattr(code, "value", code))
     return ""
+
+
+def shown(error: BaseException) -> BaseException | None:
+    """Return an error as the cause of another; None if a traceback would show a URL's query, which may hold a token."""
+    return None if any(_QUERY.search(str(each)) for each in causes_of(error)) else error
 
 
 class Apart:
@@ -159,7 +167,7 @@ class FsspecStore:
                 return b""
             if self._is_absent(error, status):
                 return None
-            raise self._read_failed(error, key) from error
+            raise self._read_failed(error, key) from shown(error)
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``: one conditional request.
@@ -198,7 +206,7 @@ class FsspecStore:
         except Exception as error:
             if self._is_absent(error, status_of(error)):
                 return iter(())
-            raise self._read_failed(error, prefix) from error
+            raise self._read_failed(error, prefix) from shown(error)
         wanted = (info for info in found if info.key.startswith(prefix) and info.key > after)
         return iter(sorted(wanted, key=lambda info: info.key))
 
@@ -213,7 +221,7 @@ class FsspecStore:
             raise
         except Exception as error:
             if not self._is_absent(error, status_of(error)):
-                raise self._read_failed(error, key) from error
+                raise self._read_failed(error, key) from shown(error)
 
     def file_system(self) -> Any:
         """Return this process's file system.
@@ -296,14 +304,14 @@ class FsspecStore:
             try:
                 return client_of(self._root, settings)
             except ValueError as error:
-                raise self._wrong_options(error) from error
+                raise self._wrong_options(error) from shown(error)
         cls = self.file_system_class()
         try:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
             self._root = cls._strip_protocol(self.url).rstrip("/")
             return self._prepared(cls(**options))
         except (TypeError, ValueError) as error:
-            raise self._wrong_options(error) from error
+            raise self._wrong_options(error) from shown(error)
 
     def _file_system_options(self) -> dict[str, Any]:
         """Return the options, typed, with the listing cache off, since it misses other writers' objects."""
@@ -361,7 +369,7 @@ class FsspecStore:
         if error_code_of(error) in ("NoSuchBucket", "ContainerNotFound"):
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
-            ) from error
+            ) from shown(error)
         return status == 404 or (status is None and _is_told_absent(error))
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
@@ -376,7 +384,7 @@ class FsspecStore:
     def _check_options(self, error: Exception) -> None:
         # Clients check their options on the first request; no server's answer causes these errors.
         if isinstance(error, TypeError) or str(error).startswith(_OPTION_TEXTS):
-            raise self._wrong_options(error) from error
+            raise self._wrong_options(error) from shown(error)
 
     def _wrong_options(self, error: Exception) -> InvalidConfigError:
         return InvalidConfigError(
@@ -399,13 +407,13 @@ class FsspecStore:
                 f"the store refused the write ({_describe(error, status)}). {_remedy(error, status)}",
                 url=self.url,
                 key=key,
-            ) from error
+            ) from shown(error)
         raise OutcomeUnknownError(
             ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
             f"the store did not confirm the write ({_describe(error, status)}). Repeat the call.",
             url=self.url,
             key=key,
-        ) from error
+        ) from shown(error)
 
     def _is_forbidden(self, error: Exception, status: int | None) -> bool:
         return status == 403
@@ -470,7 +478,7 @@ def _is_told_absent(error: Exception) -> bool:
 
 def _describe(error: Exception, status: int | None) -> str:
     answer = "no answer" if status is None else f"HTTP {status}"
-    text = " ".join(str(error).split())
+    text = _QUERY.sub("", " ".join(str(error).split()))
     return f"{answer}, {type(error).__name__}: {text.rstrip('.')[:300]}"
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import traceback
 
 import pytest
+import requests
 from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import ContentLengthError
 
@@ -378,3 +380,17 @@ def test_a_404_of_the_service_that_gives_credentials_is_no_absent_object():
         else:
             with pytest.raises(answer, match="REPLOG_STORE_REFUSED"):
                 store.get("a")
+
+
+def test_a_token_of_gcs_is_in_no_error_and_no_traceback(monkeypatch):
+    def get(url, params, timeout):
+        raise requests.ConnectionError(
+            f"Max retries exceeded with url: /tokeninfo?access_token={params['access_token']} x"
+        )
+
+    monkeypatch.setattr("gcsfs.credentials.requests.get", get)
+    store = GcsStore("gs://b/r", {"token": "ya29.token"})
+    for call in (lambda: store.get("a"), lambda: store.create("a", b"x")):
+        with pytest.raises(ReplogError, match="tokeninfo x") as raised:
+            call()
+        assert "ya29" not in "".join(traceback.format_exception(raised.value))
