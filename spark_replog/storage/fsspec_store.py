@@ -27,7 +27,14 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import KEY
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
-from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, client_of, is_inherited, settings_of
+from spark_replog.storage.obstore_client import (
+    ObstoreClient,
+    ObstoreError,
+    ObstoreSettings,
+    client_of,
+    is_inherited,
+    settings_of,
+)
 
 CLIENTS = ("auto", "fsspec", "obstore")
 
@@ -476,6 +483,11 @@ def _is_told_absent(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) and error.errno is None
 
 
+def _is_of_proxy(error: Exception, status: int | None) -> bool:
+    """Return whether a 404 comes from a proxy before S3 or Azure: without a code, of which botocore makes "404"."""
+    return status == 404 and not isinstance(error, ObstoreError) and error_code_of(error) in ("", "404")
+
+
 def _describe(error: Exception, status: int | None) -> str:
     answer = "no answer" if status is None else f"HTTP {status}"
     text = _QUERY.sub("", " ".join(str(error).split()))
@@ -544,11 +556,10 @@ class S3Store(FsspecStore):
         return super()._is_absent(error, status) and (status is None or error_code_of(error) == "NoSuchKey")
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
-        code = error_code_of(error)
-        if status == 404 and code in ("", "404"):  # botocore makes a code of a status: the bucket did not answer
-            return False
         # 400 RequestTimeout: the connection stalled; the request itself is valid.
-        return super()._is_refused(error, status) and code != "RequestTimeout"
+        if error_code_of(error) == "RequestTimeout" or _is_of_proxy(error, status):
+            return False
+        return super()._is_refused(error, status)
 
 
 class GcsStore(FsspecStore):
@@ -642,6 +653,12 @@ class AzureStore(FsspecStore):
 
         listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, found)
         return listed
+
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        return super()._is_absent(error, status) and not _is_of_proxy(error, status)
+
+    def _is_refused(self, error: Exception, status: int | None) -> bool:
+        return super()._is_refused(error, status) and not _is_of_proxy(error, status)
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         # Azure answers 409 for a taken name, and for other conflicts with other error codes.

@@ -294,6 +294,8 @@ def _translated() -> Iterator[None]:
         elif status in _CLASS_OF_STATUS and kinds.isdisjoint(_CLASS_OF_STATUS[status]):
             status = None
         code = _CODE.search(text)
+        if status == 404 and code is None and found is not None and found[0].startswith("Server"):
+            status = None  # a proxy before the bucket: the services name each of their errors
         raise ObstoreError(text, status, code[1] if code else "") from None
 
 

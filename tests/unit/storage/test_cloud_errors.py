@@ -382,6 +382,25 @@ def test_a_404_of_the_service_that_gives_credentials_is_no_absent_object():
                 store.get("a")
 
 
+@pytest.mark.parametrize("read", READS)
+def test_a_404_of_a_proxy_before_azure_is_no_absent_object(read):
+    store, file_system = store_over(AzureStore, "abfs://c/r")
+    for error in (
+        HttpResponseError(404),
+        caused(FileNotFoundError(errno.ENOENT, "gone", "c/r/a"), HttpResponseError(404)),
+    ):
+        file_system.answers = [error]
+        with pytest.raises(RetriableError) as raised:
+            read(store)
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        file_system.answers = [error]
+        assert outcome_of(store) == UNKNOWN
+    file_system.answers = [
+        caused(FileNotFoundError(errno.ENOENT, "gone", "c/r/a"), HttpResponseError(404, "BlobNotFound"))
+    ]
+    assert not read(store)
+
+
 def test_a_token_of_gcs_is_in_no_error_and_no_traceback(monkeypatch):
     def get(url, params, timeout):
         raise requests.ConnectionError(
