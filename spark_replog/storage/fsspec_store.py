@@ -317,6 +317,12 @@ class FsspecStore:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
             self._root = cls._strip_protocol(self.url).rstrip("/")
             return self._prepared(cls(**options))
+        except ImportError as error:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNSUPPORTED_STORE,
+                f"the storage options of {self.protocol}:// need a package that is not installed: {error}. Install it.",
+                url=self.url,
+            ) from error
         except (TypeError, ValueError) as error:
             raise self._wrong_options(error) from shown(error)
 

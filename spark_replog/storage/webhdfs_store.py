@@ -38,9 +38,9 @@ class WebHdfsStore(FsspecStore):
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``; HDFS refuses a range that starts after the end."""
-        path = self._path(key)
         try:
             with Apart():
+                path = self._path(key)
                 length = self._status(path)
                 if length is None or start >= length:
                     return None if length is None else b""

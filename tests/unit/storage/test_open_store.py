@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -82,6 +84,23 @@ def test_a_missing_package_is_named(monkeypatch, scheme, cls, extra):
     with pytest.raises(InvalidConfigError, match=rf"REPLOG_UNSUPPORTED_STORE.*spark-replog\[{extra}\]"):
         open_store(f"{scheme}://bucket/a")
     assert cls.protocol == scheme
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("a"),
+        lambda store: store.create("a", b"x"),
+        lambda store: list(store.list_keys("")),
+        lambda store: store.delete("a"),
+        lambda store: store.make_folder(""),
+    ],
+)
+def test_a_package_that_only_an_option_needs_is_named(monkeypatch, call):
+    monkeypatch.setitem(sys.modules, "requests_kerberos", None)
+    store = open_store("webhdfs://h:1/a", {"kerberos": "true"})
+    with pytest.raises(InvalidConfigError, match=r"REPLOG_UNSUPPORTED_STORE.*requests_kerberos.*Install it"):
+        call(store)
 
 
 class Patched(S3FileSystem):
