@@ -47,6 +47,8 @@ class WebHdfsStore(FsspecStore):
                 size_bytes = length - start if size_bytes is None else min(size_bytes, length - start)
                 answer = self.file_system()._call("OPEN", path=path, offset=start, length=size_bytes)
                 body: bytes = answer.content
+                if len(body) != size_bytes:  # a part would make an own write look like another's
+                    raise OSError(f"got {len(body)} of {size_bytes} bytes")
                 return body
         except ReplogError:
             raise

@@ -200,6 +200,25 @@ class TestRecipe:
         assert sorted(name_node.tree) == ["", "/store", "/store/root"]
 
 
+class TestCutAnswers:
+    """A gateway before HDFS may end an answer early and call it whole."""
+
+    def test_a_part_is_no_object(self, store, name_node):
+        store.create("a", b"0123456789")
+
+        def cut(perform):
+            status, headers, body = perform()
+            return status, headers, body[:-1]
+
+        for start, size_bytes in ((0, None), (2, 5), (2, 100)):
+            name_node.plan("OPEN", cut)
+            with pytest.raises(RetriableError, match=r"got \d of \d+ bytes") as raised:
+                store.get("a", start=start, size_bytes=size_bytes)
+            assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        name_node.plan("OPEN", cut)
+        assert RetryingStore(store, deadline_ms=10_000).create("a", b"0123456789") is CREATED
+
+
 class TestTokens:
     """A delegation token is part of each URL, also of those that a NameNode redirects to."""
 
