@@ -7,10 +7,12 @@ sequential test, so an unknown class is refused by name instead of probed.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -37,12 +39,25 @@ from spark_replog.storage.obstore_client import (
 )
 
 CLIENTS = ("auto", "fsspec", "obstore")
+CLIENTS_MAX = 16
+"""The newest file systems that a process keeps open, used or not: each takes megabytes, and each new token needs one.
+All roots with the same options share one."""
+_newest: dict[str, Any] = {}
+"""By a digest of class and options, which may hold secrets; the one used last comes last."""
+_alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_inherited: list[Any] = []
+"""The parent's, kept for ever in a forked child. If it released one, its clean-up would close connections in the event
+poll that the child SHARES with its parent, and the parent would wait for answers for ever."""
 
-_KEPT: dict[int, Any] = {}
-"""Every file system made here, kept for ever, also in forked children. If a child released an
-inherited one, its clean-up would close connections in the event poll that the child SHARES
-with its parent, and the parent would wait for answers for ever.
-"""
+
+def _keep_inherited() -> None:
+    _inherited.extend(_alive.values())
+    _alive.clear()
+    _newest.clear()
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
+
 _CAUSES_MAX = 8
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that mean "not decided" rather than "never"."""
@@ -241,7 +256,7 @@ class FsspecStore:
         if made is not None and made[0] == os.getpid():
             return made[1]
         found = self._make_file_system()
-        _KEPT[id(found)] = found
+        _alive[id(found)] = found
         self._file_system = (os.getpid(), found)
         return found
 
@@ -316,7 +331,13 @@ class FsspecStore:
         try:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
             self._root = cls._strip_protocol(self.url).rstrip("/")
-            return self._prepared(cls(**options))
+            name = hashlib.sha256(json.dumps([str(cls), options], sort_keys=True, default=repr).encode()).hexdigest()
+            # No lock: a forked child could inherit it held. If two threads make one, both work.
+            found = _newest.pop(name, None) or self._prepared(cls(**{**options, "skip_instance_cache": True}))
+            _newest[name] = found
+            for oldest in list(_newest)[:-CLIENTS_MAX]:
+                _newest.pop(oldest, None)
+            return found
         except ImportError as error:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNSUPPORTED_STORE,

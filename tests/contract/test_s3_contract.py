@@ -15,6 +15,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
+from spark_replog.storage import obstore_client
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
@@ -49,10 +50,13 @@ class TestS3Store(ObjectStoreContract):
 
 
 class TestFork:
-    def test_a_child_never_cleans_up_what_it_inherited(self, store):
+    @pytest.mark.parametrize("newer_count", [0, obstore_client.CLIENTS_MAX])
+    def test_a_child_never_cleans_up_what_it_inherited(self, store, s3_options, newer_count):
         # Its clean-up works on the event poll that it shares with its parent, which then hangs.
         store.create("a", b"x")
         inherited = weakref.ref(store.file_system())
+        for number in range(newer_count):  # the process itself keeps only the newest ones
+            open_store(store.url, {**s3_options, "token": str(number)}).file_system()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
