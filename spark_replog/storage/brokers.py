@@ -35,6 +35,7 @@ from spark_replog.storage.root_file import (
     ReadRoot,
     RootFile,
     agree,
+    can_list,
     encode_root_file,
     metadata_broker_ids,
     parent_url,
@@ -451,7 +452,8 @@ def write_root_files(
             The context has ``complete`` = True if every root file is in place and names these
             brokers: then only the next step (the cluster ledger) can be unfinished.
         RetriableError: REPLOG_STORE_UNAVAILABLE: init needs every root.
-        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: no roots, or one root named twice.
+        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: no roots, or one root named twice; REPLOG_INVALID_OPTION: a URL
+            that a root file may not list.
     """
     options = dict(storage_options or {})
     roots = [normalise_url(url) for url in urls]
@@ -463,8 +465,8 @@ def write_root_files(
         )
     rack_of = list(racks) if racks is not None else [None] * len(roots)
     brokers = tuple(Broker(number, url, rack_of[number]) for number, url in enumerate(roots))
-    cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
     refs = _recorded_refs(brokers)
+    cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
     for broker in brokers:  # before any root file: if one root cannot be made, no half-made store remains
         _make_root(broker.url, options, fsync=fsync)
     for broker in brokers:
@@ -484,13 +486,25 @@ def write_root_files(
 
 
 def _recorded_refs(brokers: Sequence[Broker]) -> tuple[BrokerRef, ...]:
-    """Return relative URLs if all roots share a parent folder, so that the folder can be moved."""
+    """Return relative URLs if all roots share a parent folder, so that the folder can be moved.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION: a URL that a root file may not list.
+    """
     parents = {parent_url(broker.url) for broker in brokers}
     shared = parents.pop() if len(parents) == 1 else ""
-    return tuple(
+    refs = tuple(
         BrokerRef(broker.broker_id, broker.url.rpartition("/")[2] if shared else broker.url, broker.rack)
         for broker in brokers
     )
+    for ref in refs:
+        if not can_list(ref.url):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"the root {ref.url!r} has a backslash or a character that cannot be shown, so no process could read "
+                "its replog.json. Rename the folder.",
+            )
+    return refs
 
 
 def _cluster_id_to_use(

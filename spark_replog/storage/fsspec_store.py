@@ -7,9 +7,12 @@ sequential test, so an unknown class is refused by name instead of probed.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
+import re
 import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -26,20 +29,42 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import KEY
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
-from spark_replog.storage.obstore_client import ObstoreClient, ObstoreSettings, client_of, is_inherited, settings_of
+from spark_replog.storage.obstore_client import (
+    ObstoreClient,
+    ObstoreError,
+    ObstoreSettings,
+    client_of,
+    is_inherited,
+    settings_of,
+)
 
 CLIENTS = ("auto", "fsspec", "obstore")
+CLIENTS_MAX = 16
+"""The newest file systems that a process keeps open, used or not: each takes megabytes, and each new token needs one.
+All roots with the same options share one."""
+_newest: dict[str, Any] = {}
+"""By a digest of class and options, which may hold secrets; the one used last comes last."""
+_alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_inherited: list[Any] = []
+"""The parent's, kept for ever in a forked child. If it released one, its clean-up would close connections in the event
+poll that the child SHARES with its parent, and the parent would wait for answers for ever."""
 
-_KEPT: dict[int, Any] = {}
-"""Every file system made here, kept for ever, also in forked children. If a child released an
-inherited one, its clean-up would close connections in the event poll that the child SHARES
-with its parent, and the parent would wait for answers for ever.
-"""
+
+def _keep_inherited() -> None:
+    _inherited.extend(_alive.values())
+    _alive.clear()
+    _newest.clear()
+
+
+os.register_at_fork(after_in_child=_keep_inherited)
+
 _CAUSES_MAX = 8
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that mean "not decided" rather than "never"."""
 _OPTION_TEXTS = ("'str' object has no attribute", "Invalid endpoint: ")
 """Errors of a text option that should be a mapping, and botocore's ValueError for an endpoint that is not a URL."""
+_QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
+"""Of a URL. WebHDFS takes tokens there, and Google's service that tells how long one is valid."""
 _REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
 _REFUSED_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
@@ -88,6 +113,11 @@ def error_code_of(error: BaseException) -> str:
         if code:
             return str(getattr(code, "value", code))
     return ""
+
+
+def shown(error: BaseException) -> BaseException | None:
+    """Return an error as the cause of another; None if a traceback would show a URL's query, which may hold a token."""
+    return None if any(_QUERY.search(str(each)) for each in causes_of(error)) else error
 
 
 class Apart:
@@ -159,7 +189,7 @@ class FsspecStore:
                 return b""
             if self._is_absent(error, status):
                 return None
-            raise self._read_failed(error, key) from error
+            raise self._read_failed(error, key) from shown(error)
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``: one conditional request.
@@ -198,7 +228,7 @@ class FsspecStore:
         except Exception as error:
             if self._is_absent(error, status_of(error)):
                 return iter(())
-            raise self._read_failed(error, prefix) from error
+            raise self._read_failed(error, prefix) from shown(error)
         wanted = (info for info in found if info.key.startswith(prefix) and info.key > after)
         return iter(sorted(wanted, key=lambda info: info.key))
 
@@ -213,7 +243,7 @@ class FsspecStore:
             raise
         except Exception as error:
             if not self._is_absent(error, status_of(error)):
-                raise self._read_failed(error, key) from error
+                raise self._read_failed(error, key) from shown(error)
 
     def file_system(self) -> Any:
         """Return this process's file system.
@@ -226,7 +256,7 @@ class FsspecStore:
         if made is not None and made[0] == os.getpid():
             return made[1]
         found = self._make_file_system()
-        _KEPT[id(found)] = found
+        _alive[id(found)] = found
         self._file_system = (os.getpid(), found)
         return found
 
@@ -296,14 +326,26 @@ class FsspecStore:
             try:
                 return client_of(self._root, settings)
             except ValueError as error:
-                raise self._wrong_options(error) from error
+                raise self._wrong_options(error) from shown(error)
         cls = self.file_system_class()
         try:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
             self._root = cls._strip_protocol(self.url).rstrip("/")
-            return self._prepared(cls(**options))
+            name = hashlib.sha256(json.dumps([str(cls), options], sort_keys=True, default=repr).encode()).hexdigest()
+            # No lock: a forked child could inherit it held. If two threads make one, both work.
+            found = _newest.pop(name, None) or self._prepared(cls(**{**options, "skip_instance_cache": True}))
+            _newest[name] = found
+            for oldest in list(_newest)[:-CLIENTS_MAX]:
+                _newest.pop(oldest, None)
+            return found
+        except ImportError as error:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNSUPPORTED_STORE,
+                f"the storage options of {self.protocol}:// need a package that is not installed: {error}. Install it.",
+                url=self.url,
+            ) from error
         except (TypeError, ValueError) as error:
-            raise self._wrong_options(error) from error
+            raise self._wrong_options(error) from shown(error)
 
     def _file_system_options(self) -> dict[str, Any]:
         """Return the options, typed, with the listing cache off, since it misses other writers' objects."""
@@ -361,8 +403,8 @@ class FsspecStore:
         if error_code_of(error) in ("NoSuchBucket", "ContainerNotFound"):
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
-            ) from error
-        return status == 404 or (status is None and isinstance(error, FileNotFoundError))
+            ) from shown(error)
+        return status == 404 or (status is None and _is_told_absent(error))
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         return status == 412 or (status is None and isinstance(error, FileExistsError))
@@ -376,7 +418,7 @@ class FsspecStore:
     def _check_options(self, error: Exception) -> None:
         # Clients check their options on the first request; no server's answer causes these errors.
         if isinstance(error, TypeError) or str(error).startswith(_OPTION_TEXTS):
-            raise self._wrong_options(error) from error
+            raise self._wrong_options(error) from shown(error)
 
     def _wrong_options(self, error: Exception) -> InvalidConfigError:
         return InvalidConfigError(
@@ -399,13 +441,13 @@ class FsspecStore:
                 f"the store refused the write ({_describe(error, status)}). {_remedy(error, status)}",
                 url=self.url,
                 key=key,
-            ) from error
+            ) from shown(error)
         raise OutcomeUnknownError(
             ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
             f"the store did not confirm the write ({_describe(error, status)}). Repeat the call.",
             url=self.url,
             key=key,
-        ) from error
+        ) from shown(error)
 
     def _is_forbidden(self, error: Exception, status: int | None) -> bool:
         return status == 403
@@ -460,9 +502,22 @@ def _number(text: str) -> Any:
     return text
 
 
+def _is_told_absent(error: Exception) -> bool:
+    """Return whether a client says so that the service has no such object.
+
+    With an errno it comes from this machine's file system: the client misses a file of its own, as that of a token.
+    """
+    return isinstance(error, FileNotFoundError) and error.errno is None
+
+
+def _is_of_proxy(error: Exception, status: int | None) -> bool:
+    """Return whether a 404 comes from a proxy before S3 or Azure: without a code, of which botocore makes "404"."""
+    return status == 404 and not isinstance(error, ObstoreError) and error_code_of(error) in ("", "404")
+
+
 def _describe(error: Exception, status: int | None) -> str:
     answer = "no answer" if status is None else f"HTTP {status}"
-    text = " ".join(str(error).split())
+    text = _QUERY.sub("", " ".join(str(error).split()))
     return f"{answer}, {type(error).__name__}: {text.rstrip('.')[:300]}"
 
 
@@ -481,7 +536,7 @@ def _remedy(error: Exception, status: int | None) -> str:
         return "Set this machine's clock."
     if error_code_of(error) in _SPENT_CODES:
         return "The token ran out: let the client renew its own (a profile, a credential process, a role)."
-    if status == 404 or isinstance(error, FileNotFoundError):
+    if status == 404 or _is_told_absent(error):
         return "Check the bucket's name, and that it exists."
     return "Check credentials and permissions: get and list are needed, to write create, to clean up delete."
 
@@ -523,9 +578,15 @@ class S3Store(FsspecStore):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        # A proxy before the bucket and a service that gives credentials answer 404 too, in other words.
+        return super()._is_absent(error, status) and (status is None or error_code_of(error) == "NoSuchKey")
+
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         # 400 RequestTimeout: the connection stalled; the request itself is valid.
-        return super()._is_refused(error, status) and error_code_of(error) != "RequestTimeout"
+        if error_code_of(error) == "RequestTimeout" or _is_of_proxy(error, status):
+            return False
+        return super()._is_refused(error, status)
 
 
 class GcsStore(FsspecStore):
@@ -619,6 +680,12 @@ class AzureStore(FsspecStore):
 
         listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, found)
         return listed
+
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        return super()._is_absent(error, status) and not _is_of_proxy(error, status)
+
+    def _is_refused(self, error: Exception, status: int | None) -> bool:
+        return super()._is_refused(error, status) and not _is_of_proxy(error, status)
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         # Azure answers 409 for a taken name, and for other conflicts with other error codes.

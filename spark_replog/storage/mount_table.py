@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
 MOUNT_TABLE = "/proc/self/mountinfo"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+"""How the table writes a space, a tab, a newline, a backslash and a hash. All other bytes are the name's own."""
 _REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
 
 
@@ -41,15 +44,15 @@ def file_system_of(url: str) -> MountedFileSystem:
     real = os.path.realpath(url.removeprefix("file://"))
     best, found = "", MountedFileSystem("", frozenset())
     try:
-        with open(MOUNT_TABLE, encoding="utf-8", errors="surrogateescape") as table:
-            lines = table.read().splitlines()
+        with open(MOUNT_TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as table:
+            lines = table.read().split("\n")  # a name may have one of the line ends that ``splitlines`` knows
     except OSError:
         return found
     for line in lines:
         fields = line.split(" ")
         if "-" not in fields:
             continue
-        point = fields[4].encode("utf-8", "surrogateescape").decode("unicode_escape")
+        point = _ESCAPE.sub(lambda each: chr(int(each[1], 8)), fields[4])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             kind, *more = fields[fields.index("-") + 1 :]

@@ -44,8 +44,10 @@ _is_inherited = False
 
 
 _making = threading.Lock()
+CLIENTS_MAX = 64
+"""The newest clients that a process keeps open, used or not: each root and each new token needs one."""
 _clients: dict[str, ObstoreClient] = {}
-"""By a digest of root, settings and environment, which may hold secrets. Never released: see ``fsspec_store._KEPT``."""
+"""By a digest of root, settings and environment, which may hold secrets; the one used last comes last."""
 
 
 def _note_fork() -> None:
@@ -219,12 +221,14 @@ def client_of(root: str, settings: ObstoreSettings) -> ObstoreClient:
     Raises:
         ValueError: as ``ObstoreClient``.
     """
-    found = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
-    name = hashlib.sha256(json.dumps([root, settings, found], sort_keys=True).encode()).hexdigest()
+    environment = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
+    name = hashlib.sha256(json.dumps([root, settings, environment], sort_keys=True).encode()).hexdigest()
     with _making:
-        if name not in _clients:
-            _clients[name] = ObstoreClient(root, settings)
-        return _clients[name]
+        found = _clients.pop(name) if name in _clients else ObstoreClient(root, settings)
+        _clients[name] = found
+        for oldest in list(_clients)[:-CLIENTS_MAX]:
+            del _clients[oldest]
+        return found
 
 
 class ObstoreClient:
@@ -294,6 +298,8 @@ def _translated() -> Iterator[None]:
         elif status in _CLASS_OF_STATUS and kinds.isdisjoint(_CLASS_OF_STATUS[status]):
             status = None
         code = _CODE.search(text)
+        if status == 404 and code is None and found is not None and found[0].startswith("Server"):
+            status = None  # a proxy before the bucket: the services name each of their errors
         raise ObstoreError(text, status, code[1] if code else "") from None
 
 

@@ -62,6 +62,8 @@ def _is_meant(url: str, scheme: str, place: str) -> bool:
 
 
 _SINGLE_SLASH_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_PLACE = re.compile(r"arn:.*|(?:[^:]*@)?(?:\[[^]]*\]|[^:]*)(?::[0-9]+)?")
+"""A bucket, a container or a host, maybe with a user before it: no login that a slash in its password has cut off."""
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _REMOTE_STORES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -104,7 +106,8 @@ def normalise_url(url: str) -> str:
     if scheme == "file":
         return f"file://{os.path.abspath(rest)}"
     place = rest.partition("/")[0]
-    if ":" in place.rpartition("@")[0]:
+    is_cut = scheme in _REMOTE_STORES and "@" in rest and _PLACE.fullmatch(place) is None
+    if ":" in place.rpartition("@")[0] or is_cut:  # a password that has a slash itself
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
             f"the URL of a {scheme}:// root holds a password, which every root would record and errors would show. "

@@ -93,6 +93,11 @@ def _sealed(body: bytes) -> bytes:
     return body + _CHECKSUM % crc32c.crc32c(body)
 
 
+def can_list(url: str) -> bool:
+    """Return whether a root file may list a URL: one that can be shown, absolute or a name below the parent folder."""
+    return url.isprintable() and ("://" in url or ("/" not in url and KEY.fullmatch(url) is not None))
+
+
 def decode_root_file(data: Buffer, *, url: str) -> RootFile:
     """Read a root file.
 
@@ -172,7 +177,7 @@ def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
 def _broker_ref(fields: object) -> BrokerRef:
     ref = _typed(fields, dict)
     url, rack = _typed(ref["url"], str), ref["rack"]
-    if not url.isprintable() or not ("://" in url or ("/" not in url and KEY.fullmatch(url))):
+    if not can_list(url):
         raise ValueError(f"it lists the URL {url!r}")
     return BrokerRef(_broker_id(ref["id"]), url, None if rack is None else _typed(rack, str))
 

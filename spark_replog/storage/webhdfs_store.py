@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
-from spark_replog.storage.fsspec_store import Apart, FsspecStore, status_of
+from spark_replog.storage.fsspec_store import Apart, FsspecStore, shown, status_of
 from spark_replog.storage.object_store import Buffer, ObjectInfo
 
 TEMP_PREFIX = ".tmp-"
@@ -38,22 +38,24 @@ class WebHdfsStore(FsspecStore):
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``; HDFS refuses a range that starts after the end."""
-        path = self._path(key)
         try:
             with Apart():
+                path = self._path(key)
                 length = self._status(path)
                 if length is None or start >= length:
                     return None if length is None else b""
                 size_bytes = length - start if size_bytes is None else min(size_bytes, length - start)
                 answer = self.file_system()._call("OPEN", path=path, offset=start, length=size_bytes)
                 body: bytes = answer.content
+                if len(body) != size_bytes:  # a part would make an own write look like another's
+                    raise OSError(f"got {len(body)} of {size_bytes} bytes")
                 return body
         except ReplogError:
             raise
         except FileNotFoundError:
             return None
         except Exception as error:
-            raise self._read_failed(error, key) from error
+            raise self._read_failed(error, key) from shown(error)
 
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``: HDFS has folders; only an empty prefix makes the root.
@@ -80,7 +82,7 @@ class WebHdfsStore(FsspecStore):
         except ReplogError:
             raise
         except Exception as error:
-            raise self._read_failed(error, key_prefix) from error
+            raise self._read_failed(error, key_prefix) from shown(error)
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``, without temp files. HDFS lists only whole folders."""
@@ -101,7 +103,7 @@ class WebHdfsStore(FsspecStore):
             raise
         except Exception as error:
             if not key.endswith("/") and not isinstance(error, FileNotFoundError):
-                raise self._read_failed(error, key) from error
+                raise self._read_failed(error, key) from shown(error)
 
     def sweep_temp_files(self, min_age_ms: int, *, is_dry_run: bool = False) -> int:
         """Remove, or only count, temp files of interrupted writers under the root; return their number.
@@ -130,7 +132,7 @@ class WebHdfsStore(FsspecStore):
         except ReplogError:
             raise
         except Exception as error:
-            raise self._read_failed(error, "") from error
+            raise self._read_failed(error, "") from shown(error)
         return swept_count
 
     def _name_node_now_ms(self) -> int:

@@ -15,6 +15,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
+from spark_replog.storage import obstore_client
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
@@ -49,10 +50,13 @@ class TestS3Store(ObjectStoreContract):
 
 
 class TestFork:
-    def test_a_child_never_cleans_up_what_it_inherited(self, store):
+    @pytest.mark.parametrize("newer_count", [0, obstore_client.CLIENTS_MAX])
+    def test_a_child_never_cleans_up_what_it_inherited(self, store, s3_options, newer_count):
         # Its clean-up works on the event poll that it shares with its parent, which then hangs.
         store.create("a", b"x")
         inherited = weakref.ref(store.file_system())
+        for number in range(newer_count):  # the process itself keeps only the newest ones
+            open_store(store.url, {**s3_options, "token": str(number)}).file_system()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
@@ -155,6 +159,23 @@ class TestErrorMapping:
             retrying.get("a")
         assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
         assert "secret" not in str(raised.value)
+
+    @pytest.mark.parametrize("body", [b"default backend - 404", b"<html><body>Not Found</body></html>", b""])
+    def test_a_404_of_a_proxy_is_no_absent_object(self, store, retrying, s3_proxy, body):
+        assert store.create("a", b"x") is CREATED
+        for method, call in (
+            ("GET", lambda: store.get("a")),
+            ("GET", lambda: list(store.list_keys(""))),
+            ("DELETE", lambda: store.delete("a")),
+        ):
+            s3_proxy.plan(method, PlannedAnswer(HttpFault.BEFORE, 404, body))
+            with pytest.raises(RetriableError) as raised:
+                call()
+            assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        s3_proxy.plan("GET", PlannedAnswer(HttpFault.BEFORE, 404, body))
+        assert retrying.get("a") == b"x"
+        s3_proxy.plan("PUT", PlannedAnswer(HttpFault.BEFORE, 404, body))
+        assert retrying.create("b", b"y") is CREATED
 
     def test_missing_bucket_is_a_missing_root(self, s3_options):
         lost = open_store("s3://no-such-bucket/root", s3_options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -196,3 +198,56 @@ class TestRecipe:
     def test_probe(self, store, name_node):
         assert probe_root(RetryingStore(store, deadline_ms=2000)).file_system == "webhdfs"
         assert sorted(name_node.tree) == ["", "/store", "/store/root"]
+
+
+class TestCutAnswers:
+    """A gateway before HDFS may end an answer early and call it whole."""
+
+    def test_a_part_is_no_object(self, store, name_node):
+        store.create("a", b"0123456789")
+
+        def cut(perform):
+            status, headers, body = perform()
+            return status, headers, body[:-1]
+
+        for start, size_bytes in ((0, None), (2, 5), (2, 100)):
+            name_node.plan("OPEN", cut)
+            with pytest.raises(RetriableError, match=r"got \d of \d+ bytes") as raised:
+                store.get("a", start=start, size_bytes=size_bytes)
+            assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        name_node.plan("OPEN", cut)
+        assert RetryingStore(store, deadline_ms=10_000).create("a", b"0123456789") is CREATED
+
+
+class TestTokens:
+    """A delegation token is part of each URL, also of those that a NameNode redirects to."""
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda store: store.get("a"),
+            lambda store: store.create("b", b"x"),
+            lambda store: list(store.list_keys("")),
+            lambda store: store.delete("a"),
+            lambda store: store.make_folder("f/"),
+            lambda store: store.sweep_temp_files(0),
+        ],
+    )
+    @pytest.mark.parametrize("answer", [(502, {}, b""), None])
+    def test_a_token_is_in_no_error_and_no_traceback(self, name_node, call, answer):
+        port = name_node.server_address[1] if answer else 9  # nobody listens there
+        store = open_store(f"webhdfs://127.0.0.1:{port}/store/root", {"token": "dG9rZW4"})
+        for op in ("GETFILESTATUS", "CREATE", "LISTSTATUS", "DELETE"):
+            name_node.plan(op, lambda perform: answer)
+        with pytest.raises(ReplogError, match="502" if answer else "refused") as raised:
+            call(store)
+        told = "".join(traceback.format_exception(raised.value))
+        assert "/webhdfs/v1/store/root" in told and "dG9rZW4" not in told
+
+    def test_a_data_node_s_token_is_in_no_error(self, name_node):
+        store = open_store(f"webhdfs://127.0.0.1:{name_node.server_address[1]}/store/root", {"token": "dG9rZW4"})
+        store.make_folder("")
+        name_node.sick_data_node = True
+        with pytest.raises(OutcomeUnknownError, match="500") as raised:
+            store.create("a", b"x")
+        assert "dG9rZW4" not in "".join(traceback.format_exception(raised.value))

@@ -102,6 +102,29 @@ def test_a_password_in_a_url_is_refused_before_any_root_records_it():
         assert normalise_url(url) == url
 
 
+@pytest.mark.parametrize(
+    "url",
+    [f"s3://AKIA:half/{SECRET}@bucket/log", f"s3a://AKIA:half/{SECRET}@bucket", f"webhdfs://me:/{SECRET}@host:1/x"],
+)
+def test_a_password_with_a_slash_in_a_url_is_one_too(url):
+    with pytest.raises(InvalidConfigError, match="holds a password") as raised:
+        normalise_url(url)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "webhdfs://namenode:9870/user/a@b",
+        "webhdfs://me@[::1]:9870/user/a@b",
+        "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/mine/a@b",
+        "gs://bucket/a:b/c@d",
+    ],
+)
+def test_a_port_an_arn_and_a_folder_are_no_password(url):
+    assert normalise_url(url) == url
+
+
 @pytest.mark.parametrize("url", ["s3://", "s3:///log", "S3A://"])
 def test_a_remote_url_names_a_place(url):
     with pytest.raises(InvalidConfigError, match="PLACE/FOLDER") as raised:

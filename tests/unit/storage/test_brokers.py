@@ -415,6 +415,18 @@ class TestInit:
     def test_wrong_lists(self, urls):
         assert code_of(lambda: write_root_files(urls)) is ErrorCode.REPLOG_CONFLICTING_OPTIONS
 
+    @pytest.mark.parametrize("name", ["no\u00a0break", "line\nend", "zero\u200dwidth", "back\\slash"])
+    def test_a_folder_that_no_root_file_can_name_is_refused_before_anything_is_made(self, tmp_path, name):
+        with pytest.raises(InvalidConfigError, match="Rename the folder") as raised:
+            write_root_files([f"{tmp_path}/{name}"])
+        assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION and str(raised.value).isprintable()
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["a b", "données", "データ", "a'b", "a%20b", "a:b"])
+    def test_a_folder_of_any_other_name_can_be_opened(self, tmp_path, name):
+        made = write_root_files([f"{tmp_path}/{name}"])
+        assert BrokerSet.open(f"{tmp_path}/{name}").cluster_id == made.cluster_id
+
     def test_a_root_with_foreign_ledgers_is_refused(self, tmp_path):
         store = open_store(str(tmp_path / "s" / "broker-0"))
         store.make_folder("")

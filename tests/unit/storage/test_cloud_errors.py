@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import traceback
+
 import pytest
+import requests
 from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import ContentLengthError
 
@@ -331,3 +335,81 @@ def test_a_write_without_credentials_is_refused_at_once():
     store, file_system = store_over(S3Store, "s3://b/r")
     file_system.answers = [caused(OSError("x"), NoCredentialsError("Unable to locate credentials"))]
     assert outcome_of(store) == REFUSED
+
+
+READS = (
+    lambda store: store.get("a"),
+    lambda store: store.get("a", size_bytes=0),
+    lambda store: list(store.list_keys("a")),
+    lambda store: store.delete("a"),
+)
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize(("cls", "url"), [(GcsStore, "gs://b/r"), (AzureStore, "abfs://c/r"), (S3Store, "s3://b/r")])
+def test_a_file_that_the_client_misses_is_no_absent_object(cls, url, read):
+    store, file_system = store_over(cls, url)
+    file_system.answers = [FileNotFoundError(errno.ENOENT, "No such file or directory", "/run/secrets/token")]
+    with pytest.raises(RetriableError, match=r"/run/secrets/token.*Check credentials") as raised:
+        read(store)
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
+
+
+@pytest.mark.parametrize("read", READS)
+def test_without_the_file_of_its_token_an_s3_client_finds_nothing_absent(tmp_path, monkeypatch, read):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/reader")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+    store = S3Store("s3://bucket/root", {"client": "fsspec", "endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*token"):
+        read(store)
+
+
+def test_a_404_of_the_service_that_gives_credentials_is_no_absent_object():
+    store, file_system = store_over(S3Store, "s3://b/r")
+    for code, answer in (("ResourceNotFoundException", RetriableError), ("NoSuchKey", None)):
+        boto = Exception()
+        boto.response = {"ResponseMetadata": {"HTTPStatusCode": 404}, "Error": {"Code": code}}
+        file_system.answers = [caused(OSError("said so"), boto)]
+        if answer is None:
+            assert store.get("a") is None
+        else:
+            with pytest.raises(answer, match="REPLOG_STORE_REFUSED"):
+                store.get("a")
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_404_of_a_proxy_before_azure_is_no_absent_object(read):
+    store, file_system = store_over(AzureStore, "abfs://c/r")
+    for error in (
+        HttpResponseError(404),
+        caused(FileNotFoundError(errno.ENOENT, "gone", "c/r/a"), HttpResponseError(404)),
+    ):
+        file_system.answers = [error]
+        with pytest.raises(RetriableError) as raised:
+            read(store)
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        file_system.answers = [error]
+        assert outcome_of(store) == UNKNOWN
+    file_system.answers = [
+        caused(FileNotFoundError(errno.ENOENT, "gone", "c/r/a"), HttpResponseError(404, "BlobNotFound"))
+    ]
+    assert not read(store)
+
+
+def test_a_token_of_gcs_is_in_no_error_and_no_traceback(monkeypatch):
+    def get(url, params, timeout):
+        raise requests.ConnectionError(
+            f"Max retries exceeded with url: /tokeninfo?access_token={params['access_token']} x"
+        )
+
+    monkeypatch.setattr("gcsfs.credentials.requests.get", get)
+    store = GcsStore("gs://b/r", {"token": "ya29.token"})
+    for call in (lambda: store.get("a"), lambda: store.create("a", b"x")):
+        with pytest.raises(ReplogError, match="tokeninfo x") as raised:
+            call()
+        assert "ya29" not in "".join(traceback.format_exception(raised.value))

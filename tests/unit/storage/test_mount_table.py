@@ -24,6 +24,22 @@ def test_mount_types(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "written, point",
+    [
+        ("/mnt/données", "/mnt/données"),
+        ("/mnt/データ\\040b", "/mnt/データ b"),
+        ("/mnt/a\\134040b", "/mnt/a\\040b"),
+        ("/mnt/a\u2028b", "/mnt/a\u2028b"),
+    ],
+)
+def test_a_mount_is_found_whatever_letters_its_folder_has(tmp_path, monkeypatch, written, point):
+    table = tmp_path / "mountinfo"
+    table.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw\n30 22 0:50 / {written} rw - nfs4 host:/x rw\n", "utf-8")
+    monkeypatch.setattr(mount_table, "MOUNT_TABLE", str(table))
+    assert file_system_of(f"{point}/root").is_remote
+
+
+@pytest.mark.parametrize(
     "options, faults",
     [
         ("rw,vers=4.2,hard,lookupcache=pos", []),

@@ -130,6 +130,7 @@ TOLD = [
     (AlreadyExistsError(f"{SAID}409 Conflict: <Code>BlobAlreadyExists</Code>"), 409, "BlobAlreadyExists"),
     (AlreadyExistsError("said in another way"), 412, ""),
     (FileNotFoundError(f"{SAID}404 Not Found: <Code>NoSuchKey</Code>"), 404, "NoSuchKey"),
+    (FileNotFoundError(f"{SAID}404 Not Found: <html>default backend</html>"), None, ""),
     (FileNotFoundError("Bulk delete request failed for key x: is not there. (code: 404)"), 404, ""),
     (FileNotFoundError("said in another way"), 404, ""),
     # A server of credentials answers so too: no word about the object.

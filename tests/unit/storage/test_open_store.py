@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import gc
+import sys
+import weakref
+
 import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -7,6 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.storage import fsspec_store, obstore_client
 from spark_replog.storage.fsspec_store import AzureStore, GcsStore, S3Store
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.open_store import normalise_url, open_store
@@ -84,6 +89,23 @@ def test_a_missing_package_is_named(monkeypatch, scheme, cls, extra):
     assert cls.protocol == scheme
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("a"),
+        lambda store: store.create("a", b"x"),
+        lambda store: list(store.list_keys("")),
+        lambda store: store.delete("a"),
+        lambda store: store.make_folder(""),
+    ],
+)
+def test_a_package_that_only_an_option_needs_is_named(monkeypatch, call):
+    monkeypatch.setitem(sys.modules, "requests_kerberos", None)
+    store = open_store("webhdfs://h:1/a", {"kerberos": "true"})
+    with pytest.raises(InvalidConfigError, match=r"REPLOG_UNSUPPORTED_STORE.*requests_kerberos.*Install it"):
+        call(store)
+
+
 class Patched(S3FileSystem):
     """As obstore and others do: another class under the same scheme."""
 
@@ -119,6 +141,21 @@ def test_file_systems_are_made_once_per_process():
     store._file_system = (-1, made)  # what a forked child inherits
     assert store._file_system[0] != -2 and store.file_system() is not None
     assert store._file_system[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("client", "count_max"), [("fsspec", fsspec_store.CLIENTS_MAX), ("obstore", obstore_client.CLIENTS_MAX)]
+)
+def test_of_the_clients_of_old_tokens_only_the_newest_stay_open(client, count_max):
+    options = {"client": client, "key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
+    used = open_store("s3://bucket/a", {**options, "token": "used"})
+    made = [weakref.ref(used.file_system())]
+    for number in range(count_max + 20):
+        made.append(weakref.ref(open_store("s3://bucket/a", {**options, "token": f"t{number}"}).file_system()))
+    gc.collect()
+    assert [each() is not None for each in made] == [True] + [False] * 20 + [True] * count_max
+    newest = open_store("s3://bucket/a", {**options, "token": f"t{count_max + 19}"})
+    assert newest.file_system() is made[-1]() and used.file_system() is made[0]()
 
 
 def test_a_path_that_is_no_text_is_refused_before_anything_is_made():
