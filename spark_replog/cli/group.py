@@ -207,7 +207,9 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
         }
         for key, (before, after) in sorted(plan.items())
     ]
-    text = item_table({key.upper(): key for key in ("topic", "partition", "before", "after")}, items)
+    text = item_table(
+        {key.upper(): key for key in ("topic", "partition", "before", "after")}, items, texts={"partition"}
+    )
     if not execute:
         text += "\nNothing was changed. Add --execute to apply the plan."
     return emit("group reset-offsets", items, settings, text=text)

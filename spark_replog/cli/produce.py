@@ -96,7 +96,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         if settings.format == "text" and written.row_count:
             note(f"replog: {written.row_count:,} records were acknowledged, the others were not")
     item = written.item() if failure is None else error_item(failure, **written.item())
-    rows = [(number, None if first < 0 else first, count) for number, first, count in written.rows()]  # acks=0: unknown
+    # With acks=0 the first offset is unknown.
+    rows = [(str(number), None if first < 0 else first, count) for number, first, count in written.rows()]
     text = table(["partition", "first offset", "records"], rows) if failure is None else ""
     code = None if failure is None else exit_code_of(failure)
     return emit("produce", [item], settings, text=text, exit_code=code)

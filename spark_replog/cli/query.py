@@ -92,7 +92,7 @@ def reader_text(items: Sequence[dict[str, Any]], noun: str) -> str:
         "NOTE": "metadata",
     }
     rows = [{**each, noun: item[noun]} for item in items for each in item["partitions"]]
-    lines = [item_table(columns, rows, shown={"lagMs": human_duration}), ""]
+    lines = [item_table(columns, rows, texts={"partition"}, shown={"lagMs": human_duration}), ""]
     for item in items:
         lacking = sum(each["committed"] is None for each in item["partitions"])
         without = f"{lacking} partitions without a position, " if lacking else ""

@@ -69,6 +69,22 @@ def test_list_and_describe_say_how_far_a_group_is(call, billing):
 
 
 @pytest.mark.case("kafka-124e")
+def test_numbers_of_partitions_are_names(call, store, tmp_path):
+    store.create("wide", 1_001)
+    lines = tmp_path / "lines"
+    lines.write_text("a\n")
+    with Consumer(store.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([TopicPartition("wide", 1_000)])
+        reader.commit({TopicPartition("wide", 1_000): 0})
+    for words in (
+        ("group", "describe", "billing"),
+        ("group", "reset-offsets", "billing", "--topic", "wide:1000", "--to-earliest"),
+        ("produce", "wide", "-p", 1_000, lines),
+    ):
+        found = call(*words).out.split()
+        assert "1000" in found and "1,000" not in found
+
+
 def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
     with Consumer(store.cluster, group="g", enable_auto_commit=False) as reader:
         reader.subscribe(["orders"])
