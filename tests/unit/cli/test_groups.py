@@ -311,6 +311,9 @@ def test_check_judges_groups_and_its_exit_code_is_the_worst(call, billing, after
     text = call("group", "check", "billing", "--after", after)
     assert text.exit_code == code and verdict in text.out
     assert call("group", "check").exit_code == 2
+    beside = call("group", "check", "none", "billing", "--after", after, "-f", "json")
+    assert [each.get("verdict") for each in beside.items] == [None, verdict]
+    assert beside.exit_code == (code if code == 4 else 1)
 
 
 def test_the_last_move_of_an_offset_is_kept_and_a_repeated_commit_is_none(store, billing):

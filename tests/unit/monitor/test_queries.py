@@ -149,6 +149,20 @@ def test_the_commands(store, query, replog):
     assert late.exit_code == 4 and late.out.splitlines()[1].startswith("STOPPED")
 
 
+@pytest.mark.parametrize("bad", ["none", "damaged"])
+def test_a_checkpoint_that_cannot_be_read_hides_no_verdict(store, query, replog, tmp_path, bad):
+    query.done(0, store.clock.now_ms(), {0: 10, 1: 0})
+    damaged = Query(tmp_path / "damaged", query.topic_id)
+    damaged.done(0, 1, {0: 3})
+    (damaged.folder / "offsets" / "0").write_text("v1")
+    for noun in ("check", "list", "describe"):
+        found = replog("-s", store.path, "query", noun, tmp_path / bad, query.folder, "-f", "json")
+        assert (found.exit_code, [each["ok"] for each in found.items]) == (1, [False, True])
+    query.done(0, store.clock.now_ms() - 9_000, {0: 4, 1: 0})
+    found = replog("-s", store.path, "query", "check", tmp_path / bad, query.folder, "--after", "0s")
+    assert found.exit_code == 4 and "STOPPED" in found.out and bad in found.err
+
+
 @pytest.mark.parametrize("read", [read_checkpoint, list_checkpoints])
 def test_a_folder_that_does_not_exist_is_no_root_of_a_store(tmp_path, read):
     with pytest.raises(InvalidConfigError, match="none' does not exist") as refused:
