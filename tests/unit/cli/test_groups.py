@@ -68,7 +68,6 @@ def test_list_and_describe_say_how_far_a_group_is(call, billing):
     assert answer.exit_code == 0
 
 
-@pytest.mark.case("kafka-124e")
 def test_numbers_of_partitions_are_names(call, store, tmp_path):
     store.create("wide", 1_001)
     lines = tmp_path / "lines"
@@ -85,6 +84,7 @@ def test_numbers_of_partitions_are_names(call, store, tmp_path):
         assert "1000" in found and "1,000" not in found
 
 
+@pytest.mark.case("kafka-124e")
 def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
     with Consumer(store.cluster, group="g", enable_auto_commit=False) as reader:
         reader.subscribe(["orders"])
