@@ -114,9 +114,8 @@ class _Written:
         self._firsts: dict[int, int] = {}
 
     def add(self, handle: TableHandle) -> None:
-        """Add a batch; wait for older ones if too many are open."""
+        """Add a batch, before it is sent: what is appended of it counts even if the rest fails."""
         self._open.append(handle)
-        self.settle(HANDLES_OPEN_MAX)
 
     def settle(self, left_count: int) -> None:
         """Wait until at most ``left_count`` batches are open.
@@ -170,8 +169,13 @@ def _is_text(name: str) -> bool:
 
 
 def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Written) -> None:
+    from spark_replog.client.arrow_sender import TableHandle
+
     if batch.num_rows:
-        written.add(producer.send_arrow(topic, batch))
+        handle = TableHandle()
+        written.add(handle)
+        producer.send_arrow(topic, batch, handle)
+        written.settle(HANDLES_OPEN_MAX)
 
 
 def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.RecordBatch]:
