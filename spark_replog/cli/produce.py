@@ -467,6 +467,11 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
             texts.append(key or "key")
         options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
         parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
+        if stream.seekable():  # read it twice, so that of a file with a value that does not fit nothing is appended
+            begin = stream.tell()
+            for _ in csv.open_csv(stream, convert_options=options, parse_options=parsing):
+                pass
+            stream.seek(begin)
         yield from csv.open_csv(stream, convert_options=options, parse_options=parsing)
         return
     if kind == "parquet":

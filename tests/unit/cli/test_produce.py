@@ -241,12 +241,17 @@ def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path)
     assert {(each.key, each.value) for each in records(store)} == {(b"k", value.encode())}
 
 
-def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path):
+def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path, monkeypatch):
     row = f"{'x' * 1000},2\n"
     (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * produce_module.READ_BYTES // len(row)) + "1,many\n")
     answer = replog("produce", "t", tmp_path / "in.csv")
     assert answer.exit_code == 2
     assert "'many'" in answer.err and "Convert the file to JSON lines." in answer.err
+    assert records(store) == []
+    (tmp_path / "in.csv").write_text(f"id,amount\n{row}{row}")
+    with open(tmp_path / "in.csv", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert replog("produce", "t", "-i", "csv", "-f", "json").items[0]["records"] == 2
 
 
 WITHOUT_PANDAS = """
