@@ -91,7 +91,7 @@ class Controller(Admin):
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REQUEST,
-                INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS.
+                INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, POLICY_VIOLATION.
             ReplogError: TOPIC_ALREADY_EXISTS.
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
             RetriableError: REPLOG_NO_QUORUM.
@@ -158,7 +158,7 @@ class Controller(Admin):
 
         Raises:
             InvalidConfigError: INVALID_PARTITIONS when it already has that many or more;
-                INVALID_REPLICA_ASSIGNMENT.
+                INVALID_REPLICA_ASSIGNMENT; POLICY_VIOLATION: more than 10,000 new ones.
             RetriableError: REASSIGNMENT_IN_PROGRESS.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -169,6 +169,7 @@ class Controller(Admin):
             count = len(topic.partitions)
             first_row = topic.partitions[0].replicas
         topic_rules.check_growth(name, count, total)
+        topic_rules.check_new_count(total - count)
         racks, fenced = self._racks(), self._fenced()
         if assignment is not None:
             added = tuple(tuple(row) for row in assignment)
@@ -351,9 +352,11 @@ class Controller(Admin):
                 raise InvalidConfigError(
                     ErrorCode.INVALID_REQUEST, "an assignment sets partitions and replicas. Give it alone."
                 )
+            topic_rules.check_new_count(len(assignment))
             given = tuple(tuple(row) for row in assignment)
             check_explicit(given, racks, fenced)
             return given
+        topic_rules.check_new_count(1 if partitions is None else partitions)
         factor = min(DEFAULT_REPLICATION_FACTOR_MAX, len(racks)) if replicas is None else replicas
         topic_rules.check_replication_factor(factor, len(racks))
         topic_rules.check_somebody_leads(set(racks), fenced)

@@ -12,6 +12,8 @@ from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
 
+NEW_PARTITIONS_MAX = 10_000
+"""In one request, as in Kafka (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
 Assignment = tuple[tuple[BrokerId, ...], ...]
 """Per partition the replicas, preferred leader first."""
 
@@ -239,6 +241,17 @@ def check_assignment_count(new_count: int, given_count: int) -> None:
         raise InvalidConfigError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{given_count} lists of replicas are given for {new_count} new partitions. Give one for each.",
+        )
+
+
+def check_new_count(count: int) -> None:
+    """Refuse more new partitions than one request may make. Raises POLICY_VIOLATION."""
+    if count > NEW_PARTITIONS_MAX:
+        raise InvalidConfigError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{count} new partitions are more than the {NEW_PARTITIONS_MAX} that one request may make. Give a smaller "
+            "number; a topic can grow by more requests.",
+            partitions=count,
         )
 
 

@@ -84,7 +84,8 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool, fail_above
 def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | None) -> int:
     """Judge how groups read: OK, SLOW, STALLED, STOPPED or LOSING, with the reason.
 
-    Exit code 0 where all are OK, 3 where one is SLOW, 4 where one does not move or loses rows.
+    Exit code 0 where all are OK, 3 where one is SLOW, 4 where one does not move or loses rows. One that cannot be read
+    hides no other; the exit code is then 1, or 4.
     """
     settings = current_settings()
     if bool(names) == all_groups:
@@ -92,8 +93,11 @@ def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | N
     from spark_replog.monitor.store_monitor import StoreMonitor
 
     cluster = settings.open_cluster()
-    readers = StoreMonitor(cluster).groups(None if all_groups else names)
-    return show_verdicts("group", readers, cluster.clock.now_ms(), read_limits(after, max_lag), settings)
+    monitor, limits = StoreMonitor(cluster), read_limits(after, max_lag)
+    if all_groups:
+        known = {each.name: each for each in monitor.groups()}
+        return show_verdicts("group", known, known.__getitem__, cluster.clock, limits, settings)
+    return show_verdicts("group", names, lambda name: monitor.groups([name])[0], cluster.clock, limits, settings)
 
 
 @group.command("delete", examples=["group delete billing"])
@@ -207,7 +211,9 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
         }
         for key, (before, after) in sorted(plan.items())
     ]
-    text = item_table({key.upper(): key for key in ("topic", "partition", "before", "after")}, items)
+    text = item_table(
+        {key.upper(): key for key in ("topic", "partition", "before", "after")}, items, texts={"partition"}
+    )
     if not execute:
         text += "\nNothing was changed. Add --execute to apply the plan."
     return emit("group reset-offsets", items, settings, text=text)

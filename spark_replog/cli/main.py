@@ -132,9 +132,6 @@ def _run(arguments: list[str]) -> int:
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:
         return int(done.exit_code)
-    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as error:  # Click 8.1 has none, and shows the help itself
-        error.show()
-        return EXIT_USAGE
     except click.UsageError as error:
         return _usage(error, settings, arguments)
     except click.Abort:

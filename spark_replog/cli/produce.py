@@ -96,7 +96,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         if settings.format == "text" and written.row_count:
             note(f"replog: {written.row_count:,} records were acknowledged, the others were not")
     item = written.item() if failure is None else error_item(failure, **written.item())
-    rows = [(number, None if first < 0 else first, count) for number, first, count in written.rows()]  # acks=0: unknown
+    # With acks=0 the first offset is unknown.
+    rows = [(str(number), None if first < 0 else first, count) for number, first, count in written.rows()]
     text = table(["partition", "first offset", "records"], rows) if failure is None else ""
     code = None if failure is None else exit_code_of(failure)
     return emit("produce", [item], settings, text=text, exit_code=code)
@@ -113,9 +114,8 @@ class _Written:
         self._firsts: dict[int, int] = {}
 
     def add(self, handle: TableHandle) -> None:
-        """Add a batch; wait for older ones if too many are open."""
+        """Add a batch, before it is sent: what is appended of it counts even if the rest fails."""
         self._open.append(handle)
-        self.settle(HANDLES_OPEN_MAX)
 
     def settle(self, left_count: int) -> None:
         """Wait until at most ``left_count`` batches are open.
@@ -169,8 +169,13 @@ def _is_text(name: str) -> bool:
 
 
 def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Written) -> None:
+    from spark_replog.client.arrow_sender import TableHandle
+
     if batch.num_rows:
-        written.add(producer.send_arrow(topic, batch))
+        handle = TableHandle()
+        written.add(handle)
+        producer.send_arrow(topic, batch, handle)
+        written.settle(HANDLES_OPEN_MAX)
 
 
 def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -462,6 +467,11 @@ def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) ->
             texts.append(key or "key")
         options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
         parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
+        if stream.seekable():  # read it twice, so that of a file with a value that does not fit nothing is appended
+            begin = stream.tell()
+            for _ in csv.open_csv(stream, convert_options=options, parse_options=parsing):
+                pass
+            stream.seek(begin)
         yield from csv.open_csv(stream, convert_options=options, parse_options=parsing)
         return
     if kind == "parquet":

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spark_replog.cli.output import act_on_each, emit, human_bytes, human_time, item_table, quoted
+from spark_replog.cli.output import (
+    EXIT_CRITICAL,
+    EXIT_FAILED,
+    act_on_each,
+    emit,
+    human_bytes,
+    human_time,
+    item_table,
+    quoted,
+)
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, parse_duration_ms
-from spark_replog.clock import human_duration
+from spark_replog.clock import Clock, human_duration
+from spark_replog.errors import ReplogError, RetriableError
 
 if TYPE_CHECKING:
     from spark_replog.health.readers import Judged, Limits, PartitionProgress, Reader
@@ -92,7 +102,7 @@ def reader_text(items: Sequence[dict[str, Any]], noun: str) -> str:
         "NOTE": "metadata",
     }
     rows = [{**each, noun: item[noun]} for item in items for each in item["partitions"]]
-    lines = [item_table(columns, rows, shown={"lagMs": human_duration}), ""]
+    lines = [item_table(columns, rows, texts={"partition"}, shown={"lagMs": human_duration}), ""]
     for item in items:
         lacking = sum(each["committed"] is None for each in item["partitions"])
         without = f"{lacking} partitions without a position, " if lacking else ""
@@ -104,15 +114,25 @@ def reader_text(items: Sequence[dict[str, Any]], noun: str) -> str:
     return "\n".join(lines)
 
 
-def show_verdicts(noun: str, readers: Sequence[Reader], now_ms: int, limits: Limits, settings: Settings) -> int:
-    """Print the verdict on each reader; return the exit code of the worst."""
+def show_verdicts(
+    noun: str, names: Iterable[str], read: Callable[[str], Reader], clock: Clock, limits: Limits, settings: Settings
+) -> int:
+    """Print the verdict on each reader, or why it cannot be read; return the exit code of the worst.
+
+    Raises:
+        RetriableError: as ``act_on_each``.
+    """
     from spark_replog.health.readers import judge, worst_of
 
-    judged = [judge(reader, now_ms, limits) for reader in readers]
-    items = [
-        {**reader_item(reader, each, noun), "ok": each.verdict.value == "OK"}
-        for reader, each in zip(readers, judged, strict=True)
-    ]
+    judged: list[Judged] = []
+
+    def act(name: str) -> dict[str, Any]:
+        reader = read(name)
+        judged.append(judge(reader, clock.now_ms(), limits))
+        return {**reader_item(reader, judged[-1], noun), "ok": judged[-1].verdict.value == "OK"}
+
+    items = act_on_each(noun, names, act)
+    found = [item for item in items if "error" not in item]
     columns = {
         "VERDICT": "verdict",
         noun.upper(): noun,
@@ -127,8 +147,10 @@ def show_verdicts(noun: str, readers: Sequence[Reader], now_ms: int, limits: Lim
         "lagMs": human_duration,
         "lastSignMs": human_time,
     }
-    text = item_table(columns, items, shown=shown) if items else f"no {noun}"
-    return emit(f"{noun} check", items, settings, text=text, exit_code=worst_of(judged).exit_code)
+    text = item_table(columns, found, shown=shown) if found else "" if items else f"no {noun}"
+    worst = worst_of(judged).exit_code
+    exit_code = EXIT_FAILED if len(found) < len(items) and worst != EXIT_CRITICAL else worst
+    return emit(f"{noun} check", items, settings, text=text, exit_code=exit_code)
 
 
 @click.group("query", cls=ReplogGroup)
@@ -140,10 +162,19 @@ def query() -> None:
 
 
 def _checkpoints(names: tuple[str, ...], settings: Settings) -> list[str]:
+    """Return the checkpoints of the folders; a folder that has none, or that cannot be read, is left as it is."""
     from spark_replog.monitor.query_monitor import list_checkpoints
 
-    found = [each for name in names for each in list_checkpoints(name, settings.storage_options) or [name]]
-    return list(dict.fromkeys(found))
+    found: dict[str, None] = {}
+    for name in names:
+        try:
+            urls = list_checkpoints(name, settings.storage_options)
+        except RetriableError:
+            raise
+        except ReplogError:  # to read it raises this again, beside what the other folders have
+            urls = []
+        found.update(dict.fromkeys(urls or [name]))
+    return list(found)
 
 
 _argument = click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
@@ -186,7 +217,8 @@ def describe(checkpoints: tuple[str, ...]) -> int:
 def check(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
     """Judge how queries read: OK, SLOW, STALLED, STOPPED or LOSING, with the reason.
 
-    Exit code 0 where all are OK, 3 where one is SLOW, 4 where one does not move or loses rows.
+    Exit code 0 where all are OK, 3 where one is SLOW, 4 where one does not move or loses rows. One that cannot be read
+    hides no other; the exit code is then 1, or 4.
     """
     settings = current_settings()
     limits = read_limits(after, max_lag)
@@ -194,10 +226,11 @@ def check(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
     from spark_replog.monitor.query_monitor import QueryMonitor, read_checkpoint
 
     monitor = QueryMonitor(cluster)
-    readers = [
-        monitor.describe(read_checkpoint(url, settings.storage_options)) for url in _checkpoints(checkpoints, settings)
-    ]
-    return show_verdicts("query", readers, cluster.clock.now_ms(), limits, settings)
+
+    def read(url: str) -> Reader:
+        return monitor.describe(read_checkpoint(url, settings.storage_options))
+
+    return show_verdicts("query", _checkpoints(checkpoints, settings), read, cluster.clock, limits, settings)
 
 
 def _items(names: tuple[str, ...], settings: Settings) -> list[dict[str, Any]]:

@@ -184,6 +184,13 @@ class ReplogGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.params += _global_flags()
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Show the help on stderr if a group gets no arguments: it is wrong usage with every version of Click."""
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True, color=ctx.color)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
 
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 

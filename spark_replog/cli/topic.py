@@ -169,7 +169,8 @@ def list_topics() -> int:
 def describe(names: tuple[str, ...], size: bool) -> int:
     """Show partitions, replicas, in-sync replicas, offsets and settings.
 
-    Exit code 4 where a partition has no leader or is below min.insync.replicas, so that writes are refused.
+    Exit code 4 where a partition has no leader or is below min.insync.replicas, so that writes are refused. This is
+    read from the log, which learns that a root is away when something is written; 'replog status' checks the roots.
     """
     settings = current_settings()
     from spark_replog.admin.controller import Controller

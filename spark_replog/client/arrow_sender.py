@@ -23,18 +23,31 @@ from spark_replog.write.serializers import Serializer, serialize_columns
 
 
 class TableHandle:
-    """The future of a table's rows. Thread-safe.
+    """The future of a table's rows. Thread-safe once the table is sent.
 
     Args:
         parts: of the first row of every slice.
         row_counts: rows of every slice.
     """
 
-    __slots__ = ("parts", "row_counts")
+    __slots__ = ("_slices",)
 
-    def __init__(self, parts: Sequence[RecordHandle], row_counts: Sequence[int]) -> None:
-        self.parts = tuple(parts)
-        self.row_counts = tuple(row_counts)
+    def __init__(self, parts: Sequence[RecordHandle] = (), row_counts: Sequence[int] = ()) -> None:
+        self._slices = list(zip(parts, row_counts, strict=True))
+
+    def add(self, part: RecordHandle, row_count: int) -> None:
+        """Add a slice. Called by the thread that sends."""
+        self._slices.append((part, row_count))
+
+    @property
+    def parts(self) -> tuple[RecordHandle, ...]:
+        """Return the handle of the first row of every slice."""
+        return tuple(part for part, _ in self._slices)
+
+    @property
+    def row_counts(self) -> tuple[int, ...]:
+        """Return the number of rows of every slice."""
+        return tuple(row_count for _, row_count in self._slices)
 
     def done(self) -> bool:
         """Return whether every row has its outcome."""
@@ -66,7 +79,8 @@ class TableHandle:
 
     def add_done_callback(self, callback: Callable[[TableHandle], object]) -> None:
         """Call ``callback(handle)`` when every row has its outcome: once, on the sender's thread or immediately."""
-        left_count = len(self.parts)
+        parts = self.parts
+        left_count = len(parts)
         lock = threading.Lock()
 
         def count_down(_: RecordHandle) -> None:
@@ -77,9 +91,9 @@ class TableHandle:
             if is_last:
                 callback(self)
 
-        for part in self.parts:
+        for part in parts:
             part.add_done_callback(count_down)
-        if not self.parts:
+        if not parts:
             callback(self)
 
 
@@ -115,22 +129,18 @@ class ArrowSender:
         self._lock = threading.Lock()
         self._appenders: dict[str, tuple[TopicEntry, ArrowAppender]] = {}
 
-    def send(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, parts: list[RecordHandle]) -> TableHandle:
-        """Append all rows; see ``Producer.send_arrow``. ``parts`` gets every slice's handle, even if this raises."""
+    def send(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, handle: TableHandle) -> None:
+        """Append all rows; see ``Producer.send_arrow``. ``handle`` gets every slice, even if this raises."""
         self._interceptors.check_arrow_forms()
-        counts: list[int] = []
         try:
             with self._lock:
-                self._append(entry, data, parts, counts)
+                self._append(entry, data, handle)
         finally:  # also the rows before a batch that is refused are written
             if self._interceptors:
-                for part in parts:
+                for part in handle.parts:
                     part.add_done_callback(self._interceptors.acknowledge)
-        return TableHandle(parts, counts)
 
-    def _append(
-        self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, parts: list[RecordHandle], counts: list[int]
-    ) -> None:
+    def _append(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, handle: TableHandle) -> None:
         appender = self._appender(entry)
         for batch in _batches(data):
             changed = self._interceptors.on_send_batch(entry.plan.name, batch)
@@ -140,8 +150,7 @@ class ArrowSender:
                 continue
             rows = columns.normalise(changed, self._clock.now_ms())
             for result, index, row_count in appender.append(rows):
-                parts.append(RecordHandle(result, index))
-                counts.append(row_count)
+                handle.add(RecordHandle(result, index), row_count)
 
     def _appender(self, entry: TopicEntry) -> ArrowAppender:
         name = entry.plan.name

@@ -129,6 +129,8 @@ class AsyncProducer(_OnOneThread[Producer]):
     ) -> None:
         super().__init__(lambda: Producer(store, config, **settings), "replog-async-producer")  # type: ignore[arg-type]
         self._turn = asyncio.Lock()
+        self._sending: Future[RecordHandle] | None = None
+        """The newest send on the producer's thread; if its task was cancelled, it may still run."""
         self._decided: deque[tuple[asyncio.Future[RecordMetadata], RecordHandle]] = deque()
         self._is_woken = False
         """Whether the loop will look for outcomes."""
@@ -226,8 +228,10 @@ class AsyncProducer(_OnOneThread[Producer]):
         loop = asyncio.get_running_loop()
         producer = self._client
         async with self._turn:  # a record that waits for memory is not overtaken
-            if self._closing is not None or producer.would_block(topic, *record[:3]):
-                handle = await self._call(lambda: producer.send(topic, *record))
+            is_behind = self._sending is not None and not self._sending.done()
+            if self._closing is not None or is_behind or producer.would_block(topic, *record[:3]):
+                self._sending = self._start(lambda: producer.send(topic, *record))
+                handle = await asyncio.wrap_future(self._sending)
             else:
                 handle = producer.send(topic, *record)
         future: asyncio.Future[RecordMetadata] = loop.create_future()
@@ -354,5 +358,6 @@ class AsyncConsumer(_OnOneThread[Consumer]):
         for record in job.result():
             first.setdefault(TopicPartition(record.topic, record.partition), record.offset)
         for key, offset in first.items():
-            if key in self._client.assignment():
+            # Never forward: a poll before this one may have been taken back too, in any order.
+            if key in self._client.assignment() and offset < self._client.position(key):
                 self._client.seek(key, offset)

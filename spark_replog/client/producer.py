@@ -272,12 +272,14 @@ class Producer:
         batch_size_bytes = self._settings.producer.batch_size_bytes
         return self._pool.queued_count > 0 or self._pool.available_bytes < batch_size_bytes + 2 * size_bytes
 
-    def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch) -> TableHandle:
+    def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch, handle: TableHandle | None = None) -> TableHandle:
         """Append all rows of a table or batch; rows of one partition keep their order.
 
         Args:
             data: columns by exact name: value (required), key, partition (int32), headers (list of struct
                 of key and value), timestamp; other columns are ignored.
+            handle: a new ``TableHandle``, to be returned. It gets each slice as it is appended: if this raises midway,
+                it has what was appended.
 
         Returns:
             A future of the metadata of each slice's first row.
@@ -291,6 +293,7 @@ class Producer:
         """
         if self._refusal is not None:
             self._refuse()
+        found = TableHandle() if handle is None else handle
         transactions = self._transactions
         if transactions is not None:
             transactions.begin_send()
@@ -298,12 +301,14 @@ class Producer:
             entry, _ = self._wait_for(topic, None)
             entry.is_used = True
             if transactions is None:
-                return self._arrow.send(entry, data, [])
-            transactions.add_ledger(topic, entry.plan.ledger_id)
-            return self._send_arrow_in(transactions, entry, data)
+                self._arrow.send(entry, data, found)
+            else:
+                transactions.add_ledger(topic, entry.plan.ledger_id)
+                self._send_arrow_in(transactions, entry, data, found)
         finally:
             if transactions is not None:
                 transactions.end_send()
+        return found
 
     def flush(self, timeout: float | None = None) -> None:
         """Send waiting records, and wait for the outcome of every earlier record (in a transaction: until stored).
@@ -519,22 +524,25 @@ class Producer:
         return entry.sticky.queue, entry.sticky
 
     def _send_arrow_in(
-        self, transactions: TransactionCoordinator, entry: TopicEntry, data: pa.Table | pa.RecordBatch
-    ) -> TableHandle:
+        self,
+        transactions: TransactionCoordinator,
+        entry: TopicEntry,
+        data: pa.Table | pa.RecordBatch,
+        handle: TableHandle,
+    ) -> None:
         """Append a table in the open transaction; if only a part is appended, it can no longer be committed."""
-        parts: list[RecordHandle] = []
         try:
-            return self._arrow.send(entry, data, parts)
+            self._arrow.send(entry, data, handle)
         except ReplogError as error:
-            if parts or not isinstance(error, InvalidConfigError) or error.code in _API_CODES:
+            if handle.parts or not isinstance(error, InvalidConfigError) or error.code in _API_CODES:
                 transactions.error = transactions.error or error
             raise
         except BaseException:
-            if parts:
+            if handle.parts:
                 transactions.error = transactions.error or _aborted()
             raise
         finally:
-            transactions.batch_results |= dict.fromkeys(part.batch_result for part in parts)
+            transactions.batch_results |= dict.fromkeys(part.batch_result for part in handle.parts)
 
     def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
         """Return a failed handle for what Kafka calls an API error; raise other errors of the caller."""

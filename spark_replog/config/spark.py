@@ -165,7 +165,9 @@ SINK_KEYS = (
     _sink("topic", "Topic of every row. Takes precedence over a topic column."),
     _sink(
         "transactional.id",
-        "A name for the writer that is independent of its checkpoint, so that a lost checkpoint is detected.",
+        "A name for the writer that is independent of its checkpoint, so that a lost checkpoint is detected. Add, "
+        "change or remove it after the query has stopped without an error only: after a crash Spark may repeat its "
+        "last batch, which is then appended again under the other name.",
         kafka_default="null",
     ),
     _sink(

@@ -58,7 +58,8 @@ METRICS = {
         Metric("replog_partition_bytes", "Bytes in one copy.", _PARTITION),
         Metric("replog_partition_leader", "Leader; -1: none.", _PARTITION),
         Metric("replog_partition_replicas", "Assigned replicas.", _PARTITION),
-        Metric("replog_partition_in_sync_replicas", "Replicas in sync and in service.", _PARTITION),
+        Metric("replog_partition_in_sync_replicas", "Replicas in sync and in service, by the log.", _PARTITION),
+        Metric("replog_partition_serving_replicas", "Of these, how many have a root that answers.", _PARTITION),
         Metric("replog_partition_min_in_sync_replicas", "Replicas that acks=all needs.", _PARTITION),
         Metric("replog_partition_leader_preferred", "1 if the first assigned broker leads.", _PARTITION),
         Metric("replog_reader_lag_rows", "Unread rows.", _READ),
@@ -123,6 +124,7 @@ def _of_brokers(health: StoreHealth) -> Values:
 
 
 def _of_topics(health: StoreHealth) -> Values:
+    away = health.away
     for topic in health.topics:
         name = (topic.name,)
         yield "replog_topic_rows", Sample(name, topic.row_count)
@@ -141,7 +143,9 @@ def _of_topics(health: StoreHealth) -> Values:
             yield "replog_partition_bytes", Sample(labels, part.size_bytes)
             yield "replog_partition_leader", Sample(labels, part.leader)
             yield "replog_partition_replicas", Sample(labels, len(part.replicas))
-            yield "replog_partition_in_sync_replicas", Sample(labels, len(part.in_sync))
+            in_sync = part.in_sync
+            yield "replog_partition_in_sync_replicas", Sample(labels, len(in_sync))
+            yield "replog_partition_serving_replicas", Sample(labels, sum(each not in away for each in in_sync))
             yield "replog_partition_min_in_sync_replicas", Sample(labels, part.min_insync)
             yield "replog_partition_leader_preferred", Sample(labels, part.leader == part.replicas[0])
 

@@ -446,11 +446,15 @@ class StoreHealth:
     @property
     def findings(self) -> list[Finding]:
         """Return all findings, worst first."""
+        found = [*broker_findings(self.brokers), *topic_findings(self.topics, self.away)]
+        return sorted(found, key=lambda each: -each.level)
+
+    @property
+    def away(self) -> frozenset[BrokerId]:
+        """Return the brokers whose root does not serve."""
         # A root that lacks a copy (CORRUPT_MESSAGE) serves the others.
         errors = {each.broker_id: each.error for each in self.brokers if each.error is not None}
-        away = [each for each, error in errors.items() if error.code is not ErrorCode.CORRUPT_MESSAGE]
-        found = [*broker_findings(self.brokers), *topic_findings(self.topics, away)]
-        return sorted(found, key=lambda each: -each.level)
+        return frozenset(each for each, error in errors.items() if error.code is not ErrorCode.CORRUPT_MESSAGE)
 
     @property
     def partition_count(self) -> int:

@@ -82,7 +82,7 @@ class AclBinding:
     name: str
     pattern_type: PatternType
     principal: str
-    """``User:alice``; ``User:*`` is every user."""
+    """``User:alice``; ``User:*`` is everybody."""
     operation: AclOperation
     permission: Permission
 
@@ -106,8 +106,12 @@ def normal_principal(principal: str) -> str:
     return principal if ":" in principal else f"{USER_TYPE}:{principal}"
 
 
+EVERYBODY = f"{USER_TYPE}:{WILDCARD}"
+"""The ACL principal that covers all principals, of other types too (source: ``StandardAuthorizerConstants``)."""
+
+
 def wildcard_of(principal: str) -> str:
-    """Return the ACL principal that covers all principals of this type: ``User:*`` for ``User:alice``."""
+    """Return the ACL principal that covers all principals of this type: ``Group:*`` for ``Group:etl``."""
     return f"{principal.partition(':')[0]}:{WILDCARD}"
 
 
@@ -177,7 +181,7 @@ class AclSet:
         if not self._bindings:
             return Decision.NO_ACL
         found = self._covering(resource_type, name)
-        who = {principal, wildcard_of(principal)}
+        who = {principal, wildcard_of(principal), EVERYBODY}
         mine = [binding for pattern in found for each in who for binding in pattern.get(each, ())]
         denying = {AclOperation.ALL, operation}
         if any(each.permission is Permission.DENY and each.operation in denying for each in mine):

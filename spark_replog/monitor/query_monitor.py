@@ -102,7 +102,7 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
             ErrorCode.REPLOG_INPUT,
             f"'{url}' is not a checkpoint: it has neither 'metadata' nor 'offsets'. Give a query's checkpointLocation.",
         )
-    query_id = "" if query is None else str(_json(query, "metadata").get("id", ""))
+    query_id = "" if query is None else str(_json(query, _name("metadata", url)).get("id", ""))
     finished = sorted(planned.intersection(done))
     picked = [finished[-1 - back] for back in reversed(_BATCHES_BACK) if back < len(finished)]
     batches = [batch for number in picked if (batch := _read_batch(store, number)) is not None]
@@ -127,14 +127,14 @@ def list_checkpoints(url: str, storage_options: Mapping[str, str]) -> list[str]:
     return [f"{url.rstrip('/')}/{name}" for name in found]
 
 
-def parse_batch(batch_id: int, data: bytes) -> Batch:
-    """Read one file of `offsets/`. Skips sources of other kinds.
+def parse_batch(batch_id: int, data: bytes, url: str = "") -> Batch:
+    """Read one file of `offsets/` of the checkpoint at `url`. Skips sources of other kinds.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE.
         UnsupportedFormatError: UNSUPPORTED_VERSION.
     """
-    name = f"offsets/{batch_id}"
+    name = _name(f"offsets/{batch_id}", url)
     try:
         version, metadata, *lines = data.decode().splitlines()
     except ValueError:
@@ -142,7 +142,7 @@ def parse_batch(batch_id: int, data: bytes) -> Batch:
     if version not in ("v1", "v2"):
         raise UnsupportedFormatError(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{name} of the checkpoint has version '{version[:20]}'; this release reads v1 and v2. Upgrade.",
+            f"{name} has version '{version[:20]}'; this release reads v1 and v2. Upgrade.",
         )
     time_ms = _json(metadata.encode(), name).get("batchTimestampMs", 0) if metadata.strip() else 0
     sources = []
@@ -166,7 +166,7 @@ def parse_batch(batch_id: int, data: bytes) -> Batch:
 
 def _read_batch(store: ObjectStore, number: int) -> Batch | None:
     data = _get(store, f"offsets/{number}")
-    return None if data is None else parse_batch(number, data)  # Spark may have deleted an old one
+    return None if data is None else parse_batch(number, data, store.url)  # Spark may have deleted an old one
 
 
 def _numbers(store: ObjectStore, prefix: str) -> set[int]:
@@ -195,10 +195,14 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
+def _name(key: str, url: str) -> str:
+    return f"{key} of the checkpoint '{url}'"
+
+
 def _damaged(name: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"{name} of the checkpoint cannot be read: Spark did not write it in this form. Give another checkpoint, or "
+        f"{name} cannot be read: Spark did not write it in this form. Give another checkpoint, or "
         "restore this one from a backup.",
     )
 

@@ -159,6 +159,8 @@ def _ledger_of(ledger: Ledger[Any]) -> LedgerHealth:
 
 _LOG = logging.getLogger(__name__)
 ROOT_LOOK_INTERVAL_MS = 30_000
+CHECKPOINT_LIST_INTERVAL_MS = 30_000
+"""How long a new query in a folder of checkpoints may stay unseen."""
 
 
 class Seen(NamedTuple):
@@ -207,6 +209,8 @@ class StoreWatch:
         self._limits, self._root_look_ms = limits or Limits(), root_look_ms
         self._roots: tuple[int, Sequence[RootLook]] | None = None
         self._next_roots: tuple[int, Future[list[RootLook]]] | None = None
+        self._listed: dict[str, tuple[int, list[str]]] = {}
+        """By folder, when its checkpoints were listed, and which there were."""
         self._told = Once()
 
     def look(self) -> Seen:
@@ -231,15 +235,33 @@ class StoreWatch:
         known: set[str] = set()  # a folder may be given twice, or with its parent
         for folder in self._checkpoints:
             try:
-                urls = list_checkpoints(folder, self._options)
-                if not urls:
-                    what = f"'{folder}' is not a checkpoint and has none. Give a checkpointLocation or its parent."
-                    raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
-                for url in urls:
-                    if url.rstrip("/") not in known:
-                        known.add(url.rstrip("/"))
-                        yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)
+                urls = self._urls_in(folder)
             except ReplogError as error:
-                if self._told.is_first((folder, error.code)):
-                    _LOG.warning("the checkpoint %s cannot be read: %s", folder, error)
-                unread.append((folder, error))
+                urls = []
+                self._on_unread(folder, error, unread)
+            for url in urls:
+                if url.rstrip("/") in known:
+                    continue
+                known.add(url.rstrip("/"))
+                try:
+                    yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)
+                except ReplogError as error:
+                    self._listed.pop(folder, None)  # it may have been deleted
+                    self._on_unread(url, error, unread)
+
+    def _urls_in(self, folder: str) -> list[str]:
+        """Return the checkpoints in a folder; all files of it are listed, which may be many."""
+        now_ms = self.cluster.clock.monotonic_ms()
+        listed_ms, urls = self._listed.get(folder, (0, []))
+        if not urls or now_ms - listed_ms >= CHECKPOINT_LIST_INTERVAL_MS:
+            urls = list_checkpoints(folder, self._options)
+            self._listed[folder] = now_ms, urls
+        if not urls:
+            what = f"'{folder}' is not a checkpoint and has none. Give a checkpointLocation or its parent."
+            raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
+        return urls
+
+    def _on_unread(self, url: str, error: ReplogError, unread: list[tuple[str, ReplogError]]) -> None:
+        if self._told.is_first((url, error.code)):
+            _LOG.warning("the checkpoint %s cannot be read: %s", url, error)
+        unread.append((url, error))

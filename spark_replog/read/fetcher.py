@@ -451,6 +451,10 @@ class Fetcher:
             f"offsets {piece.start_offset} to {piece.end_offset} (exclusive) of partition {piece.partition} of topic"
             f" '{piece.topic}' (object '{piece.object.id.name}')"
         )
+        skip = (
+            "skip these rows: set failOnDataLoss=false in Spark; elsewhere begin after them, as"
+            f" `replog consume {piece.topic} -p {piece.partition} -o {piece.end_offset}` does"
+        )
         errors = [problem for _, problem in problems]
         if unknown or not all(isinstance(error, (NotFoundError, CorruptDataError)) for error in errors):
             return RetriableError(
@@ -461,12 +465,11 @@ class Fetcher:
             return DataLossError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"every copy of {what} is corrupt or absent: {roots}. Put a good copy back on one of these roots, or"
-                " set failOnDataLoss=false to skip these rows.",
+                f" {skip}.",
             )
         return DataLossError(
             ErrorCode.REPLOG_DATA_LOSS,
-            f"no root has {what}: {roots or 'no broker held it'}. Put the object back on one of its roots, or set"
-            " failOnDataLoss=false to skip these rows.",
+            f"no root has {what}: {roots or 'no broker held it'}. Put the object back on one of its roots, or {skip}.",
         )
 
     def _confirm(self, broker_id: BrokerId, problem: Exception) -> Exception:

@@ -22,7 +22,7 @@ from spark_replog.errors import (
     command_line,
 )
 from spark_replog.ids import BrokerId, new_id
-from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls
+from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls, summed
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import client_name, is_far, normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
@@ -57,6 +57,8 @@ OWN_PUTS_MAX = 1024
 SHARED_SETS_MAX = 8
 """Per store: with tokens that change, each query that begins again has other storage options."""
 _SCAN_BROKERS_MAX = 16
+NO_BROKER = "none"
+"""Stands for the id of a broker where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +219,11 @@ class BrokerSet:
         return self._by_id[broker_id].url
 
     def name_calls(self, table: CallTable) -> NamedCalls:
-        """Return counted calls by broker id; a root without a broker keeps its URL."""
+        """Return counted calls by broker id; those to folders that are no broker's, as where one was looked for, have
+        `NO_BROKER`.
+        """
         names = {broker.url: str(broker.broker_id) for broker in self.brokers}
-        return {(names.get(key.root, key.root), key.kind, key.purpose): calls for key, calls in table.items()}
+        return summed({(names.get(key.root, NO_BROKER), key.kind, key.purpose): calls} for key, calls in table.items())
 
     def rack(self, broker_id: BrokerId) -> str | None:
         """Return the broker's rack; None if it has none."""

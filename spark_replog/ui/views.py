@@ -17,7 +17,14 @@ from spark_replog.cli.settings import Settings
 from spark_replog.cli.status import VERDICT_WORDS, broker_items, totals, unwell_items
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
 from spark_replog.health.readers import Judged, Reader, Verdict
-from spark_replog.health.store import Finding, PartitionDescription, TopicDescription
+from spark_replog.health.store import (
+    Fault,
+    Finding,
+    PartitionDescription,
+    StoreHealth,
+    TopicDescription,
+    topic_findings,
+)
 from spark_replog.log.fold.topic_state import MINUTE_MS
 from spark_replog.monitor.store_monitor import Seen
 from spark_replog.ui.live import LagSample
@@ -136,14 +143,21 @@ _TOPIC_SORTS = {
 
 def topics(seen: Seen, search: str, sort: str, first: int, count: int) -> Item:
     """Return a page of topics whose name contains the text."""
-    items = [_topic_line(topic, seen.health.now_ms) for topic in seen.health.topics if search in topic.name]
+    items = [_topic_line(topic, seen.health) for topic in seen.health.topics if search in topic.name]
     items.sort(key=_TOPIC_SORTS.get(sort, _TOPIC_SORTS["name"]))
     shown, pager = page_of(items, first, count)
     return {"topics": list(shown), **pager}
 
 
-def _topic_line(topic: TopicDescription, now_ms: int) -> Item:
+def _faults(topic: TopicDescription, health: StoreHealth) -> dict[int, Fault]:
+    """Return the faults of a topic's partitions, by number."""
+    return {each.partition or 0: each.fault for each in topic_findings([topic], health.away)}
+
+
+def _topic_line(topic: TopicDescription, health: StoreHealth) -> Item:
+    now_ms = health.now_ms
     rows, size_bytes = topic.traffic.rates(1, now_ms)
+    faults = list(_faults(topic, health).values())
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
@@ -153,9 +167,9 @@ def _topic_line(topic: TopicDescription, now_ms: int) -> Item:
         "rowsPerSecond": round(rows, 3),
         "bytesPerSecond": round(size_bytes, 3),
         "lastAppendMs": topic.traffic.last_append_ms or None,
-        "offline": sum(each.is_offline for each in topic.partitions),
-        "underMinIsr": sum(each.is_under_min_isr for each in topic.partitions),
-        "underReplicated": sum(bool(each.out_of_sync) for each in topic.partitions),
+        "offline": faults.count(Fault.NO_LEADER),
+        "underMinIsr": faults.count(Fault.UNDER_MIN_ISR),
+        "underReplicated": faults.count(Fault.UNDER_REPLICATED),
         "minutes": [rows for _, rows, _ in _minutes([topic], now_ms)],
     }
 
@@ -165,15 +179,15 @@ def topic(seen: Seen, name: str, first: int, count: int) -> Item | None:
     found = next((each for each in seen.health.topics if each.name == name), None)
     if found is None:
         return None
-    now_ms = seen.health.now_ms
+    now_ms, faults = seen.health.now_ms, _faults(found, seen.health)
     shown, pager = page_of(found.partitions, first, count)
     readers = [pair for pair in seen.readers if any(part.topic == name for part in pair[0].partitions)]
     return {
-        **_topic_line(found, now_ms),
+        **_topic_line(found, seen.health),
         "nowMs": now_ms,
         "topicId": found.topic_id,
         "ledgerId": found.ledger_id,
-        "partitionItems": [_partition_item(each) for each in shown],
+        "partitionItems": [_partition_item(each, faults.get(each.partition)) for each in shown],
         "settings": [_setting(key, found.config, {}) for key in keys_of("topic")]
         + [
             {"key": escaped(key), "value": escaped(value), "default": None, "source": "topic", "doc": "Not known here."}
@@ -186,7 +200,15 @@ def topic(seen: Seen, name: str, first: int, count: int) -> Item | None:
     }
 
 
-def _partition_item(found: PartitionDescription) -> Item:
+_STATES = {
+    None: "ok",
+    Fault.NO_LEADER: "offline",
+    Fault.UNDER_MIN_ISR: "under min ISR",
+    Fault.UNDER_REPLICATED: "under-replicated",
+}
+
+
+def _partition_item(found: PartitionDescription, fault: Fault | None) -> Item:
     return {
         "partition": found.partition,
         "leader": found.leader,
@@ -201,13 +223,7 @@ def _partition_item(found: PartitionDescription) -> Item:
         "logEndOffset": found.log_end_offset,
         "bytes": found.size_bytes,
         "minInsync": found.min_insync,
-        "state": "offline"
-        if found.is_offline
-        else "under min ISR"
-        if found.is_under_min_isr
-        else "under-replicated"
-        if found.out_of_sync
-        else "ok",
+        "state": _STATES[fault],
     }
 
 

@@ -58,6 +58,15 @@ def test_an_explicit_assignment_is_kept_and_its_first_replicas_lead(store) -> No
     assert len(store.controller.describe_topic("orders").partitions) == 3
 
 
+def test_one_request_makes_at_most_ten_thousand_partitions(store) -> None:
+    controller = store.controller
+    assert code(lambda: controller.create_topic("wide", 10_001, validate_only=True)) == "POLICY_VIOLATION"
+    assert code(lambda: controller.create_topic("wide", assignment=[[0]] * 10_001)) == "POLICY_VIOLATION"
+    assert len(controller.create_topic("wide", 10_000, validate_only=True).partitions) == 10_000
+    controller.create_topic("wide", 2)
+    assert code(lambda: controller.add_partitions("wide", 10_003)) == "POLICY_VIOLATION"
+
+
 @pytest.mark.case("kafka-120c")
 def test_validate_only_answers_and_changes_nothing(store) -> None:
     store.cluster.refresh()

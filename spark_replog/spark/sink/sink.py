@@ -76,6 +76,7 @@ class StreamWriter(StreamArrowWriter):
         written = _in_task_order(messages)
         if not written:
             return
+        _warn_of_dropped_rows(written, batchId)
         query = written[0].query
         assert query is not None, "write() refuses tasks outside of a query"
         set_context(query=query.query_id, batch=batchId)
@@ -126,6 +127,7 @@ class BatchWriter(DataSourceArrowWriter):
         """
         written = _in_task_order(messages)
         self._warn_of_foreach_batch(written)
+        _warn_of_dropped_rows(written, 0 if self._options.txn is None else self._options.txn[1])
         producer_id, sequence, kind = self._write_id, 0, IdentityKind.ONE_SHOT
         if self._options.txn is not None:
             (producer_id, sequence), kind = self._options.txn, IdentityKind.TXN_BATCH
@@ -252,6 +254,13 @@ def _in_task_order(messages: Sequence[WriterCommitMessage | None]) -> list[Write
     return sorted(written, key=lambda message: message.task_id)
 
 
+def _warn_of_dropped_rows(written: Sequence[WriteMessage], batch_id: int) -> None:
+    dropped_rows = sum(message.dropped_rows for message in written)
+    if dropped_rows:
+        _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
+                     dropped_rows, batch_id)  # fmt: skip
+
+
 def _commit(
     cluster: Cluster, options: SinkOptions, identity: ProducerIdentity, written: Sequence[WriteMessage]
 ) -> None:
@@ -261,10 +270,6 @@ def _commit(
         objects.setdefault(ledger_id, []).append(data_object)
     if not objects:
         return
-    dropped_rows = sum(message.dropped_rows for message in written)
-    if dropped_rows:
-        _LOG.warning("[REPLOG_ACKS0_DROPPED] %d rows of batch %d were dropped, as acks=0 allows.",
-                     dropped_rows, identity.sequence)  # fmt: skip
     principal = options.principal or default_principal()
     copied = holders_by_ledger(copy for message in written for copy in message.copies)
     now_ms = cluster.clock.now_ms()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,6 +41,19 @@ def test_an_offset_behind_the_end_is_told_and_old_records_are_not_printed(consum
     answer = consume("-o", where, *follow)
     assert (answer.exit_code, answer.out) == (0, "")
     assert "orders-0 ends at 3" in answer.err and where in answer.err
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rows_that_are_lost_are_skipped_by_the_command_in_the_error(replog, consume, store, tmp_path, is_there):
+    copies = list((tmp_path / "store").glob("broker-*/ledgers/*/data/**/*.arrow"))
+    store.write("orders", [b"later"], partition=0)
+    for copy in copies:
+        copy.write_bytes(b"") if is_there else copy.unlink()
+    answer = consume()
+    assert answer.exit_code == 1 and ("CORRUPT_MESSAGE" if is_there else "REPLOG_DATA_LOSS") in answer.err
+    command = re.search(r"`replog (consume [^`]*)`", answer.err)[1]
+    skipped = replog("-s", store.path, *command.split())
+    assert (skipped.exit_code, skipped.out) == (0, "later\n")
 
 
 def test_a_time_behind_the_year_9999_is_printed(consume, store):

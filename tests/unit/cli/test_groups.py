@@ -68,6 +68,22 @@ def test_list_and_describe_say_how_far_a_group_is(call, billing):
     assert answer.exit_code == 0
 
 
+def test_numbers_of_partitions_are_names(call, store, tmp_path):
+    store.create("wide", 1_001)
+    lines = tmp_path / "lines"
+    lines.write_text("a\n")
+    with Consumer(store.cluster, group="billing", enable_auto_commit=False) as reader:
+        reader.assign([TopicPartition("wide", 1_000)])
+        reader.commit({TopicPartition("wide", 1_000): 0})
+    for words in (
+        ("group", "describe", "billing"),
+        ("group", "reset-offsets", "billing", "--topic", "wide:1000", "--to-earliest"),
+        ("produce", "wide", "-p", 1_000, lines),
+    ):
+        found = call(*words).out.split()
+        assert "1000" in found and "1,000" not in found
+
+
 @pytest.mark.case("kafka-124e")
 def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
     with Consumer(store.cluster, group="g", enable_auto_commit=False) as reader:
@@ -295,6 +311,9 @@ def test_check_judges_groups_and_its_exit_code_is_the_worst(call, billing, after
     text = call("group", "check", "billing", "--after", after)
     assert text.exit_code == code and verdict in text.out
     assert call("group", "check").exit_code == 2
+    beside = call("group", "check", "none", "billing", "--after", after, "-f", "json")
+    assert [each.get("verdict") for each in beside.items] == [None, verdict]
+    assert beside.exit_code == (code if code == 4 else 1)
 
 
 def test_the_last_move_of_an_offset_is_kept_and_a_repeated_commit_is_none(store, billing):

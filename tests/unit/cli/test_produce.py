@@ -18,6 +18,7 @@ from spark_replog.client.arrow_sender import TableHandle
 from spark_replog.client.consumer import Consumer
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
+from spark_replog.write.arrow_appender import ArrowAppender
 from spark_replog.write.record_handle import RecordMetadata
 
 
@@ -240,12 +241,17 @@ def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path)
     assert {(each.key, each.value) for each in records(store)} == {(b"k", value.encode())}
 
 
-def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path):
+def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path, monkeypatch):
     row = f"{'x' * 1000},2\n"
     (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * produce_module.READ_BYTES // len(row)) + "1,many\n")
     answer = replog("produce", "t", tmp_path / "in.csv")
     assert answer.exit_code == 2
     assert "'many'" in answer.err and "Convert the file to JSON lines." in answer.err
+    assert records(store) == []
+    (tmp_path / "in.csv").write_text(f"id,amount\n{row}{row}")
+    with open(tmp_path / "in.csv", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert replog("produce", "t", "-i", "csv", "-f", "json").items[0]["records"] == 2
 
 
 WITHOUT_PANDAS = """
@@ -366,10 +372,10 @@ class Outcome:
 def test_slices_of_a_batch_that_failed_in_part_count_as_what_they_are(store, replog, monkeypatch, tmp_path):
     full = RetriableError(ErrorCode.REQUEST_TIMED_OUT, "the disk is full. Free space on it.")
     batches = [
-        TableHandle([Outcome(RecordMetadata("t", 0, 0, 0)), Outcome(full)], [2, 1]),
-        TableHandle([Outcome(full), Outcome(RecordMetadata("t", 1, 7, 0))], [1, 3]),
+        [(Outcome(RecordMetadata("t", 0, 0, 0)), 2), (Outcome(full), 1)],
+        [(Outcome(full), 1), (Outcome(RecordMetadata("t", 1, 7, 0)), 3)],
     ]
-    monkeypatch.setattr(Producer, "send_arrow", lambda *_: batches.pop(0))
+    monkeypatch.setattr(Producer, "send_arrow", lambda *sent: [sent[-1].add(*each) for each in batches.pop(0)])
     monkeypatch.setattr(produce_module, "READ_BYTES", 4)
     monkeypatch.setattr(produce_module, "HANDLES_OPEN_MAX", 2)
     monkeypatch.setattr(TableHandle, "done", lambda handle: not batches)
@@ -380,6 +386,24 @@ def test_slices_of_a_batch_that_failed_in_part_count_as_what_they_are(store, rep
         {"partition": 0, "firstOffset": 0, "records": 2},
         {"partition": 1, "firstOffset": 7, "records": 3},
     ]
+
+
+@pytest.mark.parametrize(
+    ("problem", "exit_code"),
+    [(KeyboardInterrupt(), 130), (RetriableError(ErrorCode.REPLOG_BUFFER_EXHAUSTED, "no memory is free. Wait."), 1)],
+)
+def test_slices_of_a_batch_that_was_sent_in_part_are_counted(store, replog, monkeypatch, tmp_path, problem, exit_code):
+    whole = ArrowAppender.append
+
+    def append(appender, rows):
+        yield next(iter(whole(appender, rows)))
+        raise problem
+
+    monkeypatch.setattr(ArrowAppender, "append", append)
+    (tmp_path / "in.txt").write_text("".join(f"{number}:v\n" for number in range(20)))
+    answer = replog("produce", "t", tmp_path / "in.txt", "-k", ":", "-f", "json")
+    assert answer.exit_code == exit_code
+    assert 0 < answer.items[0]["records"] == len(records(store)) < 20
 
 
 @pytest.mark.parametrize("form", ["text", "json"])

@@ -63,6 +63,33 @@ async def values(cluster, count, **settings):
     return found
 
 
+def test_no_record_overtakes_one_whose_send_was_cancelled(orders):
+    begun, goes_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def serialize(self, topic, value):
+            if value == b"first":
+                begun.set()
+                assert goes_on.wait(60)
+            return value
+
+    async def main():
+        async with AsyncProducer(orders, value_serializer=Slow) as producer:
+            cancelled = asyncio.create_task(producer.send("orders", b"first"))
+            await until(begun)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            second = asyncio.create_task(producer.send("orders", b"second"))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            goes_on.set()
+            await second
+        return await values(orders, 2)
+
+    assert asyncio.run(main()) == [b"first", b"second"]
+
+
 def test_records_of_a_task_keep_their_order_and_come_back(orders):
     async def main():
         async with AsyncProducer(orders) as producer:
@@ -358,6 +385,40 @@ def test_a_cancelled_poll_loses_nothing(orders, monkeypatch, is_found):
                 assert (await consumer.committed([key]))[key].offset == await consumer.position(key) == 1
                 await consumer.seek(key, 0)
                 assert len(await consumer.poll(1_000)) == (await consumer.end_offsets([key]))[key] == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_last_first", [False, True])
+def test_two_polls_that_are_cancelled_together_lose_nothing(orders, monkeypatch, is_last_first):
+    ended = threading.Semaphore(0)
+    original = Consumer.poll
+
+    def poll(self, *args):
+        found = original(self, *args)
+        ended.release()
+        return found
+
+    async def main():
+        with Producer(orders) as producer:
+            for number in range(4):
+                producer.send("orders", b"%d" % number).result(10)
+        async with AsyncConsumer(orders, "orders", auto_offset_reset="earliest") as consumer:
+            monkeypatch.setattr(Consumer, "poll", poll)
+            tasks = [asyncio.create_task(consumer.poll(60_000, 2)) for _ in range(2)]
+            await asyncio.sleep(0)
+            for _ in tasks:
+                assert ended.acquire(timeout=60)  # the loop stands still: no task gets its records
+            for task in reversed(tasks) if is_last_first else tasks:
+                task.cancel()
+            assert all(
+                isinstance(each, asyncio.CancelledError)
+                for each in await asyncio.gather(*tasks, return_exceptions=True)
+            )
+            found = []
+            while len(found) < 4:
+                found += [record.value for record in await consumer.poll(60_000)]
+            assert found == [b"0", b"1", b"2", b"3"]
 
     asyncio.run(main())
 

@@ -119,6 +119,9 @@ def test_a_resource_with_somebody_elses_acl_is_closed_and_one_without_any_is_und
 @pytest.mark.case("server-8-2-principal-exact-user")
 def test_principals_match_exactly_or_by_their_types_wildcard():
     assert decide([acl("foo", READ, principal="User:*")], READ) is Decision.ALLOWED
+    assert decide([acl("foo", READ, principal="Group:*")], READ, principal="Group:a") is Decision.ALLOWED
+    allowed = acl("foo", READ, principal="Group:a")
+    assert decide([allowed, acl("foo", READ, DENY, principal="User:*")], READ, principal="Group:a") is Decision.DENIED
     assert decide([acl("foo", READ, principal="Group:*")], READ) is Decision.DENIED
     assert decide([acl("foo", READ, principal="User:ali")], READ) is Decision.DENIED
     assert decide([acl("foo", READ, principal="User:*")], READ, principal="User:CN=a:b") is Decision.ALLOWED
@@ -182,7 +185,7 @@ def slow_decide(bindings, principal, operation, kind, name):
         return each.name in (name, "*")
 
     found = [each for each in bindings if each.resource_type is kind and covers(each)]
-    mine = [each for each in found if each.principal in (principal, principal.split(":")[0] + ":*")]
+    mine = [each for each in found if each.principal in (principal, principal.split(":")[0] + ":*", "User:*")]
     if any(each.permission is DENY and each.operation in (ALL, operation) for each in mine):
         return Decision.DENIED
     implying = {READ, WRITE} if operation is DESCRIBE else set()

@@ -96,6 +96,22 @@ def test_a_store_in_trouble_says_so(store):
     assert found["replog_broker_fenced", ("broker", "0")] == 1
 
 
+def test_a_replica_whose_root_is_away_is_in_sync_and_does_not_serve(store, tmp_path, short_retries):
+    (tmp_path / "store" / "broker-2").rename(tmp_path / "gone")
+    found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
+    where = (("partition", "0"), ("topic", "orders"))
+    assert found["replog_partition_in_sync_replicas", *where] == 3
+    assert found["replog_partition_serving_replicas", *where] == 2
+
+
+def test_folders_in_which_a_store_is_looked_for_are_one_label(store):
+    found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
+    calls = {key[1:]: value for key, value in found.items() if key[0] == "replog_storage_calls_total"}
+    assert {dict(labels)["broker"] for labels in calls} == {"0", "1", "2", "none"}
+    probes = [value for labels, value in calls.items() if dict(labels)["broker"] == "none"]
+    assert probes == [1 + 13]  # the folder, and the names in it that are not roots
+
+
 def test_a_root_that_goes_away_while_its_free_space_is_read_has_none(store, monkeypatch):
     def gone(path):
         raise OSError(errno.ESTALE, "Stale file handle", path)

@@ -9,6 +9,7 @@ import pytest
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, UnsupportedFormatError
 from spark_replog.health.readers import Verdict, judge
+from spark_replog.monitor import store_monitor
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, parse_batch, read_checkpoint
 from spark_replog.monitor.store_monitor import StoreWatch
 from tests.unit.client.consumer_setup import Store, rows
@@ -149,6 +150,20 @@ def test_the_commands(store, query, replog):
     assert late.exit_code == 4 and late.out.splitlines()[1].startswith("STOPPED")
 
 
+@pytest.mark.parametrize("bad", ["none", "damaged"])
+def test_a_checkpoint_that_cannot_be_read_hides_no_verdict(store, query, replog, tmp_path, bad):
+    query.done(0, store.clock.now_ms(), {0: 10, 1: 0})
+    damaged = Query(tmp_path / "damaged", query.topic_id)
+    damaged.done(0, 1, {0: 3})
+    (damaged.folder / "offsets" / "0").write_text("v1")
+    for noun in ("check", "list", "describe"):
+        found = replog("-s", store.path, "query", noun, tmp_path / bad, query.folder, "-f", "json")
+        assert (found.exit_code, [each["ok"] for each in found.items]) == (1, [False, True])
+    query.done(0, store.clock.now_ms() - 9_000, {0: 4, 1: 0})
+    found = replog("-s", store.path, "query", "check", tmp_path / bad, query.folder, "--after", "0s")
+    assert found.exit_code == 4 and "STOPPED" in found.out and bad in found.err
+
+
 @pytest.mark.parametrize("read", [read_checkpoint, list_checkpoints])
 def test_a_folder_that_does_not_exist_is_no_root_of_a_store(tmp_path, read):
     with pytest.raises(InvalidConfigError, match="none' does not exist") as refused:
@@ -162,3 +177,31 @@ def test_a_checkpoint_that_is_given_twice_is_one_reader(store, query):
     folder = str(query.folder)
     seen = StoreWatch(store.cluster, (str(query.folder.parent), folder, f"{folder}/", folder)).look()
     assert [reader.name for reader, _ in seen.readers] == [folder]
+
+
+def test_a_folder_of_checkpoints_is_listed_twice_a_minute_and_read_at_each_look(store, query, tmp_path, monkeypatch):
+    listed = []
+    whole = store_monitor.list_checkpoints
+    monkeypatch.setattr(store_monitor, "list_checkpoints", lambda *words: listed.append(words) or whole(*words))
+    watch = StoreWatch(store.cluster, (str(query.folder.parent),))
+
+    def positions():
+        return [part.position for reader, _ in watch.look().readers for part in reader.partitions]
+
+    query.done(0, 1, {0: 3})
+    assert positions() == [3]
+    query.done(1, 2, {0: 4})
+    Query(tmp_path / "ck" / "new", query.topic_id).done(0, 1, {0: 5})
+    assert positions() == [4] and len(listed) == 1
+    store.clock.advance(store_monitor.CHECKPOINT_LIST_INTERVAL_MS)
+    assert positions() == [5, 4] and len(listed) == 2
+
+
+def test_a_damaged_checkpoint_in_a_folder_hides_no_other(store, query):
+    damaged = Query(query.folder.parent / "damaged", query.topic_id)
+    damaged.plan(0, 1, {0: 3})
+    (damaged.folder / "offsets" / "0").write_text("v1")
+    query.done(0, store.clock.now_ms(), {0: 3, 1: 0})
+    seen = StoreWatch(store.cluster, (str(query.folder.parent),)).look()
+    assert [reader.name for reader, _ in seen.readers] == [str(query.folder)]
+    assert [url for url, _ in seen.unread] == [str(damaged.folder)]

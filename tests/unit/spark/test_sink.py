@@ -6,6 +6,7 @@ import logging
 import pickle
 import sys
 import types
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -224,6 +225,16 @@ def test_without_a_transactional_id_a_deleted_checkpoint_is_a_new_query(writes):
     writes.run(0, [b"a"], topic="orders", query="query-1")
     writes.run(0, [b"a"], topic="orders", query="query-2", run="run-2")
     assert writes.values() == [b"a", b"a"]
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_a_batch_of_which_acks_0_dropped_every_row_is_told(writes, caplog, is_stream):
+    writer, messages = writes.tasks(3, [b"a"])
+    if not is_stream:
+        writer = ReplogDataSource({"path": str(writes.source.path)}).writer(SCHEMA, False)
+    gone = [replace(each, objects=(), dropped_rows=1) for each in messages]
+    writer.commit(gone, 3) if is_stream else writer.commit(gone)
+    assert "[REPLOG_ACKS0_DROPPED] 1 rows" in caplog.text
 
 
 def test_a_batch_write_with_a_version_is_applied_once(writes):

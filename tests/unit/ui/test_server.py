@@ -204,6 +204,16 @@ def test_health_names_the_command_that_helps(console, store):
     assert found[-1]["remedy"] == f"replog -s {store.path} broker unfence 0"
 
 
+def test_a_partition_whose_root_is_away_is_offline_as_in_status(store, tmp_path, short_retries):
+    Controller(store.cluster).create_topic("alone", assignment=[[2], [1]])
+    (tmp_path / "store" / "broker-2").rename(tmp_path / "gone")
+    console = ConsoleClient(store).enter()
+    assert console.get("overview")["offline"] == 1
+    (line,) = console.get("topics", q="alone")["topics"]
+    assert (line["offline"], line["underMinIsr"], line["underReplicated"]) == (1, 0, 0)
+    assert [each["state"] for each in console.get("topic", name="alone")["partitionItems"]] == ["offline", "ok"]
+
+
 def test_findings_with_one_remedy_are_one_thing_to_do(console, store):
     store.create("wide", 40)
     BrokerAdmin(store.cluster).fence(1)
