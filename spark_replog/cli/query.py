@@ -120,7 +120,7 @@ def show_verdicts(
     """Print the verdict on each reader, or why it cannot be read; return the exit code of the worst.
 
     Raises:
-        RetriableError: as ``act_on_each``.
+        ReplogError: of ``read``, if there is one name; RetriableError: as ``act_on_each``.
     """
     from spark_replog.health.readers import judge, worst_of
 
@@ -131,7 +131,8 @@ def show_verdicts(
         judged.append(judge(reader, clock.now_ms(), limits))
         return {**reader_item(reader, judged[-1], noun), "ok": judged[-1].verdict.value == "OK"}
 
-    items = act_on_each(noun, names, act)
+    wanted = list(names)
+    items = [act(wanted[0])] if len(wanted) == 1 else act_on_each(noun, wanted, act)  # alone, its error is the answer
     found = [item for item in items if "error" not in item]
     columns = {
         "VERDICT": "verdict",
@@ -171,8 +172,10 @@ def _checkpoints(names: tuple[str, ...], settings: Settings) -> list[str]:
             urls = list_checkpoints(name, settings.storage_options)
         except RetriableError:
             raise
-        except ReplogError:  # to read it raises this again, beside what the other folders have
-            urls = []
+        except ReplogError:
+            if len(names) == 1:
+                raise
+            urls = []  # to read it raises this again, beside what the other folders have
         found.update(dict.fromkeys(urls or [name]))
     return list(found)
 
