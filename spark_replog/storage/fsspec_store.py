@@ -515,6 +515,26 @@ def _is_of_proxy(error: Exception, status: int | None) -> bool:
     return status == 404 and not isinstance(error, ObstoreError) and error_code_of(error) in ("", "404")
 
 
+async def _check_404_of_gcs(_session: Any, _context: Any, ended: Any) -> None:
+    """Raise an error without a status if a 404 comes from a proxy before GCS: nobody has looked for the object."""
+    answer = ended.response
+    if answer.status != 404 or "x-guploader-uploadid" in answer.headers:
+        return
+    body = await answer.read()
+    if not _is_404_of_gcs(body):
+        raise OSError(f"a 404 that is not the service's: {body[:100].decode(errors='replace')}")
+
+
+def _is_404_of_gcs(body: bytes) -> bool:
+    """Return whether GCS or an emulator of it says 404 in these words: JSON, but plain text to a download."""
+    if body.startswith(b"No such object") or body.strip() == b"Not Found":
+        return True
+    try:
+        return isinstance(json.loads(body)["error"], dict)
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
 def _describe(error: Exception, status: int | None) -> str:
     answer = "no answer" if status is None else f"HTTP {status}"
     text = _QUERY.sub("", " ".join(str(error).split()))
@@ -623,6 +643,13 @@ class GcsStore(FsspecStore):
         once = getattr(type(file_system)._request, "__wrapped__", None)
         if once is not None:
             file_system._request = functools.partial(once, file_system)
+        import aiohttp
+
+        # gcsfs drops the body of each 404, so it must be judged before gcsfs sees the answer.
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(_check_404_of_gcs)
+        given = file_system.session_kwargs
+        file_system.session_kwargs = {**given, "trace_configs": [*given.get("trace_configs", ()), trace]}
         return file_system
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
