@@ -67,6 +67,32 @@ def test_reads_and_deletes_are_repeated(faulty, store, verb):
     assert len(faulty.injected) == 3
 
 
+@pytest.mark.parametrize("verb", ["get", "list_keys", "delete", "make_folder"])
+def test_the_deadline_of_all_but_creates_begins_with_the_first_failure(faulty, store, clock, verb):
+    """A dead pooled connection takes the client's whole time-out, longer than the deadline: the next one is new."""
+    call = getattr(faulty.store, verb)
+
+    def slow(*args, **kwargs):
+        setattr(faulty.store, verb, call)
+        clock.time_ms += 10_000
+        raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer.")
+
+    setattr(faulty.store, verb, slow)
+    getattr(store, verb)("a")
+    assert faulty.store.counts[verb] == 1
+
+
+def test_the_deadline_of_a_create_begins_with_the_call(faulty, store, clock):
+    def slow(*args, **kwargs):
+        clock.time_ms += 10_000
+        raise OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "no answer.")
+
+    faulty.store.create = slow
+    with pytest.raises(OutcomeUnknownError):
+        store.create("a", b"x")
+    assert clock.slept_ms == []
+
+
 def test_a_stale_or_refusing_root_is_not_waited_for(faulty, store, clock):
     for code in (ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSED):
 
