@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pickle
+from contextlib import suppress
+
 import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -205,6 +208,19 @@ def test_under_any_faults_an_answer_is_true(seed, clock):
             assert answer is not CREATED or found == body
             assert answer is not EXISTS or found not in (None, body)
             assert answer != "refused" or found != body
+
+
+def test_a_pickled_copy_of_a_faulty_store_goes_on_with_its_faults():
+    store = FaultyStore(new_memory_store(), rates=FaultRates(lose_answer=0.5), seed=3)
+    store.fail_next("create", Fault.REFUSE, key_part="b")
+    copy = pickle.loads(pickle.dumps(store))
+    for each in (store, copy):
+        with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
+            each.create("b", b"x")
+        for number in range(20):
+            with suppress(ReplogError):
+                each.get(f"{number}")
+    assert copy.injected == store.injected and len(copy.injected) > 5
 
 
 def test_the_same_seed_gives_the_same_faults():
