@@ -500,11 +500,19 @@ class FsspecStore:
 _NUMBER_NAMES = ("timeout", "size", "concurrency", "blocksize", "_time", "retries", "max_paths")
 """Endings of the names of numeric options. Other numerals stay text: a key or an account may be one."""
 
+_TEXT_NAMES = frozenset(
+    {"key", "secret", "username", "user", "password", "account_name", "account_key", "connection_string", "sas_token"}
+    | {"client_id", "client_secret", "tenant_id", "profile", "project"}
+)
+"""Names of options that every client takes as text: a password may begin with '[' and a user's name be True."""
+
 
 def _typed(name: str, value: Any) -> Any:
     """Convert an option from text, the only type that Spark passes: JSON if nested, true and false, numbers by name."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or name in _TEXT_NAMES:
         return value
+    if name == "token":  # gcsfs takes the fields of a service account too
+        return json.loads(value) if value.startswith("{") else value
     if name.endswith(_NUMBER_NAMES):
         return _number(value)
     if value.lower() in ("true", "false"):

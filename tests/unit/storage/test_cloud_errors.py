@@ -270,8 +270,11 @@ def test_an_answer_that_was_cut_is_no_status_of_the_server():
     assert RetryingStore(store, deadline_ms=1_000, clock=ManualClock()).get("a") == b"whole"
 
 
-def test_options_in_text_are_numbers_by_their_names():
+def test_options_in_text_are_numbers_by_their_names_and_secrets_stay_text():
+    secrets = {"secret": "[x9!", "password": "{y", "account_key": "False", "client_secret": "[]", "username": "true"}
     given = {
+        **secrets,
+        "token": '{"type": "service_account"}',
         "read_timeout": "7",
         "default_block_size": "1048576",
         "requests_timeout": "2.5",
@@ -280,7 +283,8 @@ def test_options_in_text_are_numbers_by_their_names():
     }
     options = FsspecStore("s3://b/r", given)._file_system_options()
     expected = {"read_timeout": 7, "default_block_size": 1 << 20, "requests_timeout": 2.5, "key": "0123", "ssl": "no"}
-    assert options == {**expected, "use_listings_cache": False}
+    account = {"type": "service_account"}
+    assert options == {**secrets, **expected, "token": account, "use_listings_cache": False}
 
 
 def test_clients_are_made_to_try_once_and_not_to_wait_for_minutes():
