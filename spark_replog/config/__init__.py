@@ -25,6 +25,7 @@ from spark_replog.config.registry import (
     stored_topic_config,
     unknown_option_error,
     unused_reason,
+    without_prefix,
 )
 from spark_replog.config.spark import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms, session_conf, value_for
 from spark_replog.config.store import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY, TopicConfig
@@ -67,4 +68,5 @@ __all__ = [
     "unknown_option_error",
     "unused_reason",
     "value_for",
+    "without_prefix",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting, words
+from spark_replog.config.key import INT32_MAX, INT64_MAX, SAME, declared_keys, setting, words
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 BY_DURATION = "by_duration"
@@ -14,22 +14,27 @@ _RESETS = ("latest", "earliest", "none")
 _INSTANCE_ID = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 """Source: ``JoinGroupRequest.validateGroupInstanceId``: the rule of topic names."""
 _DURATION = re.compile(
-    r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
+    r"P(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+)(?:\.(?P<fraction>\d{1,9}))?S)?)?",
     re.IGNORECASE,
 )
 _MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
+_DIGITS_MAX = 19
+"""Of one number: that of a 64-bit one."""
 
 
 def duration_ms(text: str) -> int | None:
     """Return the milliseconds of an ISO 8601 duration such as ``PT1H30M`` or ``P1DT0.5S`` (Java's ``Duration``).
 
-    None for any other text, negative durations included.
+    None for any other text, also for a negative duration or one above 2**63 - 1 ms.
     """
     match = _DURATION.fullmatch(text.strip())
     parts = {} if match is None else {name: value for name, value in match.groupdict().items() if value}
-    if not parts:
+    if not parts or any(len(value) > _DIGITS_MAX for value in parts.values()):
         return None
-    return sum(int(float(value) * _MS[name]) for name, value in parts.items())
+    found = int(parts.pop("fraction", "").ljust(3, "0")[:3])  # whole numbers: a float may be a millisecond too small
+    found += sum(int(value) * _MS[name] for name, value in parts.items())
+    return found if found <= INT64_MAX else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

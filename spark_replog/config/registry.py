@@ -11,7 +11,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from spark_replog.config.consumer import CONSUMER_KEYS, ConsumerConfig
 from spark_replog.config.coordinator import COORDINATOR_KEYS, CoordinatorConfig
@@ -21,6 +21,7 @@ from spark_replog.config.spark import SINK_KEYS, SOURCE_KEYS
 from spark_replog.config.store import CLUSTER_KEYS, STORAGE_KEYS, TOPIC_KEYS, TopicConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
+T = TypeVar("T")
 KafkaClient = Literal["producer", "consumer"]
 _BOTH: Final = ("producer", "consumer")
 _PRODUCER: Final = ("producer",)
@@ -150,13 +151,31 @@ def is_kafka_setting(name: str, client: KafkaClient) -> bool:
     )
 
 
+def without_prefix(options: Mapping[str, T]) -> dict[str, T]:
+    """Return options by their names without ``kafka.``.
+
+    Raises:
+        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: one is given with and without it, with two values. Kafka's
+            client knows one of the names and Spark's connector the other, so neither tells which one is meant.
+    """
+    given: dict[str, T] = {}
+    for name, value in options.items():
+        plain = normalise_key(name)
+        if given.setdefault(plain, value) != value:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+                f"'{plain}' is given twice, as '{KEY_PREFIX}{plain}' too, with two values. Give it once.",
+            )
+    return given
+
+
 def given_settings(
     config: Mapping[str, object], keywords: Mapping[str, object], *groups: ConfigGroup, keyword_wins: bool = False
 ) -> dict[str, object]:
     """Return what the user of a plain client gave, by dotted name. None means not set, however it is given.
 
     Args:
-        config: dotted names, in any case and with or without ``kafka.``.
+        config: dotted names as Kafka's clients have them, which heed case, with or without ``kafka.``.
         keywords: the same settings with ``_`` for ``.``.
         groups: whose keys a keyword may name.
         keyword_wins: a keyword replaces the same setting of ``config``; otherwise both together are refused.
@@ -165,7 +184,7 @@ def given_settings(
         InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a setting is given twice.
     """
     dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*groups)}
-    given = {normalise_key(name): value for name, value in config.items() if value is not None}
+    given = without_prefix({name: value for name, value in config.items() if value is not None})
     for keyword, value in keywords.items():
         name = dotted.get(keyword) or name_of_keyword(keyword)
         if value is None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from spark_replog.log.acl import normal_principal
-from spark_replog.log.codec.wire import SINT, TEXT, UINT, Kind, Reader, Writer, fields, list_of, map_of
+from spark_replog.log.codec.wire import COUNT_MAX, SINT, TEXT, UINT, Kind, Reader, Writer, fields, list_of, map_of
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -151,13 +151,14 @@ class SampledRate:
     def record(self, amount: int, now_ms: int) -> None:
         """Add an amount; times never fall."""
         samples = self._samples
+        amount = min(amount, COUNT_MAX)
         if not samples or now_ms - samples[-1][0] >= self._window_ms:
             samples.append([now_ms, now_ms, amount])
             if len(samples) > self._sample_count + 1:  # the oldest one overlaps the window with its end
                 samples.popleft()
             return
         samples[-1][1] = now_ms
-        samples[-1][2] += amount
+        samples[-1][2] = min(samples[-1][2] + amount, COUNT_MAX)
 
     def elapsed_ms(self, now_ms: int) -> int:
         """Return the length of the window: since the oldest live sample, and at least N - 1 samples.

@@ -33,6 +33,7 @@ from spark_replog.config import (
     read_coordinator_config,
     read_producer_config,
     unknown_option_error,
+    without_prefix,
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.model import ResetPolicy
@@ -214,11 +215,13 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
         if name not in _HOOKS and normalise_key(name) in _HOOKS:
             raise unknown_option_error(name, ())  # as Kafka's connector; only the name without prefix is an option here
     _refuse_unknown(given, _names("sink"))
-    client = {
-        normalise_key(name): value
-        for name, value in given.items()
-        if normalise_key(name) in _client_names() and name not in _ENGINE_KEYS
-    }
+    client = without_prefix(
+        {
+            name: value
+            for name, value in given.items()
+            if normalise_key(name) in _client_names() and name not in _ENGINE_KEYS
+        }
+    )
     return SinkOptions(
         store=_store(given),
         topic=_topic(given),
@@ -555,7 +558,8 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
 
 
 def _get_prefixed(given: Mapping[str, str], name: str) -> str | None:
-    return given.get(name) or given.get("kafka." + name) or None
+    both = (name, KEY_PREFIX + name)
+    return without_prefix({each: given[each] for each in both if given.get(each)}).get(name)
 
 
 def _invalid(message: str) -> InvalidConfigError:

@@ -54,6 +54,7 @@ OPENED_AGE_MS = 1_000
 """Maximum age of the root files that ``open`` read, for the first check of a ledger. Even a fresh read only tells what
 was true at that moment, so a short age costs no safety."""
 OWN_PUTS_MAX = 1024
+OWN_PUT_WAIT_SECONDS = 60.0
 SHARED_SETS_MAX = 8
 """Per store: with tokens that change, each query that begins again has other storage options."""
 _SCAN_BROKERS_MAX = 16
@@ -90,9 +91,16 @@ class OwnPuts:
             self._puts.pop(self._order.popleft(), None)
 
     def wait(self, broker_id: BrokerId, key: str) -> bool:
-        """Wait for this process's put of an object, if any; return whether it succeeded."""
+        """Wait for this process's put of an object, if any; return whether it succeeded.
+
+        A put that takes ``OWN_PUT_WAIT_SECONDS`` longer counts as failed: one on a hung disk may never end, nor one
+        that a forked process has from its parent. To put the same bytes again is safe.
+        """
         put = self._puts.get((broker_id, key))
-        return put is not None and put.exception() is None and put.result()
+        try:
+            return put is not None and put.exception(OWN_PUT_WAIT_SECONDS) is None and put.result()
+        except TimeoutError:
+            return False
 
 
 class BrokerSet:

@@ -14,6 +14,7 @@ import re
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -376,13 +377,32 @@ class FsspecStore:
     def _find(self, prefix: str, after: str) -> list[ObjectInfo]:
         client = self.file_system()
         if isinstance(client, ObstoreClient):
-            return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix, after)]
+            try:
+                return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix, after)]
+            except ObstoreError as error:
+                other = self._other_lister(error)
+                if other is None:
+                    raise
+                return other._find(prefix, after)
         cut = len(self._root) + 1
         return [
             ObjectInfo(name[cut:], size_bytes)
             for name, size_bytes in self._listed(prefix, after)
             if not name.endswith("/")  # a console's folder marker
         ]
+
+    def _other_lister(self, error: ObstoreError) -> FsspecStore | None:
+        """Return a store that lists names which obstore cannot write; None: that is not the error, or there is none.
+
+        One such object, which somebody else has put there, must not hide all others.
+        """
+        if not _is_of_foreign_name(error) or self._storage_options.get("client") == "obstore":
+            return None
+        other = type(self)(self.url, {**self._storage_options, "client": "fsspec"})
+        with suppress(InvalidConfigError):  # its package is missing
+            other.check_client()
+            return other
+        return None
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         """Yield full names and sizes; the caller must filter them.
@@ -412,7 +432,8 @@ class FsspecStore:
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         if status is None:
             names = {type(cause).__name__ for cause in causes_of(error)}
-            return isinstance(error, _REFUSED_CLASSES) or not _REFUSED_NAMES.isdisjoint(names)
+            told = isinstance(error, _REFUSED_CLASSES) or not _REFUSED_NAMES.isdisjoint(names)
+            return told or _is_of_foreign_name(error)
         return status == 501 or (400 <= status < 500 and status not in _REPEATED_STATUSES)
 
     def _check_options(self, error: Exception) -> None:
@@ -479,11 +500,19 @@ class FsspecStore:
 _NUMBER_NAMES = ("timeout", "size", "concurrency", "blocksize", "_time", "retries", "max_paths")
 """Endings of the names of numeric options. Other numerals stay text: a key or an account may be one."""
 
+_TEXT_NAMES = frozenset(
+    {"key", "secret", "username", "user", "password", "account_name", "account_key", "connection_string", "sas_token"}
+    | {"client_id", "client_secret", "tenant_id", "profile", "project"}
+)
+"""Names of options that every client takes as text: a password may begin with '[' and a user's name be True."""
+
 
 def _typed(name: str, value: Any) -> Any:
     """Convert an option from text, the only type that Spark passes: JSON if nested, true and false, numbers by name."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or name in _TEXT_NAMES:
         return value
+    if name == "token":  # gcsfs takes the fields of a service account too
+        return json.loads(value) if value.startswith("{") else value
     if name.endswith(_NUMBER_NAMES):
         return _number(value)
     if value.lower() in ("true", "false"):
@@ -510,9 +539,34 @@ def _is_told_absent(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) and error.errno is None
 
 
+def _is_of_foreign_name(error: BaseException) -> bool:
+    """Return whether obstore gives a listing up because of a name that it cannot write, such as one with '//'."""
+    return isinstance(error, ObstoreError) and "Encountered object with invalid path" in str(error)
+
+
 def _is_of_proxy(error: Exception, status: int | None) -> bool:
     """Return whether a 404 comes from a proxy before S3 or Azure: without a code, of which botocore makes "404"."""
     return status == 404 and not isinstance(error, ObstoreError) and error_code_of(error) in ("", "404")
+
+
+async def _check_404_of_gcs(_session: Any, _context: Any, ended: Any) -> None:
+    """Raise an error without a status if a 404 comes from a proxy before GCS: nobody has looked for the object."""
+    answer = ended.response
+    if answer.status != 404 or "x-guploader-uploadid" in answer.headers:
+        return
+    body = await answer.read()
+    if not _is_404_of_gcs(body):
+        raise OSError(f"a 404 that is not the service's: {body[:100].decode(errors='replace')}")
+
+
+def _is_404_of_gcs(body: bytes) -> bool:
+    """Return whether GCS or an emulator of it says 404 in these words: JSON, but plain text to a download."""
+    if body.startswith(b"No such object") or body.strip() == b"Not Found":
+        return True
+    try:
+        return isinstance(json.loads(body)["error"], dict)
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def _describe(error: Exception, status: int | None) -> str:
@@ -530,6 +584,8 @@ _SPENT_CODES = frozenset(
 def _remedy(error: Exception, status: int | None) -> str:
     if any(type(cause).__name__ == "ParamValidationError" for cause in causes_of(error)):
         return "Check the root's URL."
+    if _is_of_foreign_name(error):
+        return "No store made that object: delete it, or give storage.client=fsspec with its package."
     if status == 501:
         return "It has no conditional writes: use a store that has them."
     if error_code_of(error) in ("RequestTimeTooSkewed", "RequestExpired"):
@@ -623,6 +679,13 @@ class GcsStore(FsspecStore):
         once = getattr(type(file_system)._request, "__wrapped__", None)
         if once is not None:
             file_system._request = functools.partial(once, file_system)
+        import aiohttp
+
+        # gcsfs drops the body of each 404, so it must be judged before gcsfs sees the answer.
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(_check_404_of_gcs)
+        given = file_system.session_kwargs
+        file_system.session_kwargs = {**given, "trace_configs": [*given.get("trace_configs", ()), trace]}
         return file_system
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:

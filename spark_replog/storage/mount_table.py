@@ -9,7 +9,12 @@ from typing import NamedTuple
 MOUNT_TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 """How the table writes a space, a tab, a newline, a backslash and a hash. All other bytes are the name's own."""
-_REMOTE_TYPES = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "glusterfs", "lustre", "afs", "vboxsf", "beegfs")
+_REMOTE_TYPES = (
+    "nfs", "cifs", "smb", "fuse", "9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "ceph", "lustre", "beegfs", "gpfs",
+    "pvfs2", "afs", "coda", "wekafs", "panfs", "cvfs", "glusterfs", "acfs", "gfs2", "ocfs2", "ncp",
+)  # fmt: skip
+"""Beginnings of the names under which Linux file systems register: OrangeFS as pvfs2, Spectrum Scale as gpfs, StorNext
+as cvfs. Those on a disk that several machines share are here too: none is told of what another one makes."""
 
 
 class MountedFileSystem(NamedTuple):
@@ -20,7 +25,7 @@ class MountedFileSystem(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Return whether it is a network or user-space file system."""
+        """Return whether it is a network, shared-disk or user-space file system."""
         return self.type.startswith(_REMOTE_TYPES)
 
     def nfs_faults(self) -> list[str]:

@@ -85,9 +85,10 @@ def normalise_url(url: str) -> str:
     slash. A bare path becomes ``file://`` plus its absolute form.
 
     Raises:
-        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a remote URL
-            without a bucket, container or host; REPLOG_INVALID_OPTION: a path that is not UTF-8, or a remote URL with
-            a query, a fragment, a part like '..', or a password, which the error does not show.
+        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a file:// URL with another
+            machine's name, a remote URL without a bucket, container or host; REPLOG_INVALID_OPTION: a path that is not
+            UTF-8, or a remote URL with a query, a fragment, a part like '..', or a password, which the error does not
+            show.
     """
     text = url.strip()
     try:
@@ -104,7 +105,14 @@ def normalise_url(url: str) -> str:
     scheme, _, rest = text.partition("://")
     scheme = _ALIASES.get(scheme.lower(), scheme.lower())
     if scheme == "file":
-        return f"file://{os.path.abspath(rest)}"
+        host, slash, folder = rest.partition("/")
+        if host.lower() not in ("", "localhost") or not slash:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_UNSUPPORTED_STORE,
+                f"'{text}' names no folder of this machine: a host stands between file:// and the next slash. Write "
+                "file:///FOLDER with three slashes, or a path without file://.",
+            )
+        return f"file://{os.path.abspath(f'/{folder}')}"
     place = rest.partition("/")[0]
     is_cut = scheme in _REMOTE_STORES and "@" in rest and _PLACE.fullmatch(place) is None
     if ":" in place.rpartition("@")[0] or is_cut:  # a password that has a slash itself

@@ -101,7 +101,10 @@ class PosixStore:
             if fd is None:
                 return None
             try:
-                rest_bytes = max(0, os.fstat(fd).st_size - start)
+                found = os.fstat(fd)
+                if stat.S_ISDIR(found.st_mode):  # a large one would be mapped, which fails like a disk
+                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
+                rest_bytes = max(0, found.st_size - start)
                 size_bytes = rest_bytes if size_bytes is None else min(size_bytes, rest_bytes)
                 if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
                     return _map_range(fd, start, size_bytes)

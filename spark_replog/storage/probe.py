@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.io_pool import IoPool
 from spark_replog.storage.mount_table import file_system_of
@@ -21,7 +21,7 @@ from spark_replog.storage.open_store import scheme_of
 PROBE_PREFIX = ".probe-"
 RACE_NAMES = 8
 RACE_THREADS = 6
-_RACE_TIMEOUT_SECONDS = 60.0
+RACE_TIMEOUT_SECONDS = 60.0
 _BODY_SIZE_BYTES = 3000
 
 
@@ -91,18 +91,25 @@ def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
     barrier = threading.Barrier(RACE_THREADS)
 
     def race(body: bytes) -> CreateOutcome:
-        barrier.wait(_RACE_TIMEOUT_SECONDS)
+        barrier.wait(RACE_TIMEOUT_SECONDS)
         return store.create(key, body)
 
     racers: list[Future[CreateOutcome]] = [pool.submit(race, body) for body in bodies]
     winners = []
     for number, racer in enumerate(racers):
         try:
-            if racer.result(_RACE_TIMEOUT_SECONDS) is CreateOutcome.CREATED:
+            if racer.result(RACE_TIMEOUT_SECONDS) is CreateOutcome.CREATED:
                 winners.append(number)
         except OutcomeUnknownError:
             # 409 asks for a retry; the bytes below show the winner.
             continue
+        except (TimeoutError, threading.BrokenBarrierError) as error:
+            raise RetriableError(
+                ErrorCode.REPLOG_STORE_UNAVAILABLE,
+                f"a create got no answer in {RACE_TIMEOUT_SECONDS:g} s. Check network and endpoint, or the mount.",
+                url=store.url,
+                key=key,
+            ) from error
     found = store.get(key)
     _expect(found is not None, store, "racing creates left nothing")
     held = [number for number, body in enumerate(bodies) if body == found]

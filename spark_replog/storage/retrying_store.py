@@ -38,7 +38,10 @@ class RetryingStore:
     always means OTHER bytes, provided that each body holds something unique to its writer.
 
     Args:
-        deadline_ms: after this time no further attempt starts (one attempt is always made).
+        deadline_ms: after this time no further attempt starts. For a create it begins with the call; for other calls
+            when their first attempt has failed: a pooled connection may have died unnoticed, so that this attempt
+            takes the client's whole time-out and only a second one asks the root. A create that slow is left to the
+            caller, who has the time of its append to keep. One attempt is always made.
         jitter: returns numbers in [0, 1).
         calls: counts each attempt; None: a private counter.
     """
@@ -60,7 +63,7 @@ class RetryingStore:
         self._backoff = ExponentialBackoff(BACKOFF_MS, BACKOFF_MS_MAX, jitter, spread=(0.5, 1.0))
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
-        """As ``ObjectStore.get``, repeated on RetriableError until the deadline."""
+        """As ``ObjectStore.get``, repeated on RetriableError until the deadline after its first failure."""
         try:
             return self._get(key, start, size_bytes)
         except RetriableError as error:
@@ -164,6 +167,7 @@ class RetryingStore:
         return CreateOutcome.CREATED if _is_same(found, pieces) else CreateOutcome.EXISTS
 
     def _repeat(self, error: RetriableError, call: Callable[[], T]) -> T:
+        """Repeat a call after its first failure, with which the deadline begins."""
         deadline_ms = self._clock.monotonic_ms() + self._deadline_ms
         failed_count = 0
         while True:

@@ -10,6 +10,7 @@ from typing import Any
 
 import crc32c
 
+from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import (
     CorruptDataError,
     ErrorCode,
@@ -303,6 +304,7 @@ def read_roots(
     deadline_ms: int = 0,
     is_any_known: bool = False,
     calls: CallCounter | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> dict[str, ReadRoot]:
     """Read root files in parallel; roots that do not answer in time count as unavailable.
 
@@ -321,12 +323,14 @@ def read_roots(
         pending[url] = IO_POOL.submit_to(lane or url, read_root, store)
     left = set(pending.values())
     timeout = OPEN_GRACE_SECONDS if is_any_known else OPEN_TIMEOUT_SECONDS
+    until_ms = clock.monotonic_ms() + timeout * 1000
     while left:
-        done, left = wait(left, timeout=timeout, return_when="FIRST_COMPLETED")
+        done, left = wait(left, timeout=max(0, until_ms - clock.monotonic_ms()) / 1000, return_when="FIRST_COMPLETED")
         if not done:
             break
         if any(future.exception() is None and future.result() is not None for future in done):
-            timeout = min(timeout, OPEN_GRACE_SECONDS)
+            # Begins with the first such root: many slow ones must not add up.
+            until_ms = min(until_ms, clock.monotonic_ms() + OPEN_GRACE_SECONDS * 1000)
     return {url: _outcome_of(url, future) for url, future in pending.items()}
 
 

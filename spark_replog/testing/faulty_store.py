@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -74,6 +74,14 @@ class FaultyStore:
         self.set_rates(rates or FaultRates(), seed=seed, stall_ms=stall_ms)
         self._clock = clock
         self._planned: list[tuple[str, str, Fault]] = []
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy in another process goes on with: rates, planned faults and the state of the draw."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         self._lock = threading.Lock()
 
     def set_rates(self, rates: FaultRates, *, seed: int = 0, stall_ms: float = 50.0) -> None:

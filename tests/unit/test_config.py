@@ -26,6 +26,7 @@ from spark_replog.config import (
     unknown_option_error,
     unused_reason,
 )
+from spark_replog.config.consumer import duration_ms
 from spark_replog.config.key import SAME
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.fold.topic_table import min_insync_replicas
@@ -196,3 +197,20 @@ def test_no_kafka_setting_is_both_read_and_unused():
 )
 def test_settings_of_kafkas_clients_are_known(name, clients):
     assert [client for client in ("producer", "consumer") if is_kafka_setting(name, client)] == clients
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PT8.29S", 8_290),
+        ("PT0.999999999S", 999),
+        ("PT1.5S", 1_500),
+        ("P1DT2H3M4.005S", 93_784_005),
+        ("PT9223372036854775.807S", 2**63 - 1),
+        ("PT9223372036854775.808S", None),
+        (f"PT{'9' * 400}S", None),
+        (f"P{'9' * 5_000}D", None),
+    ],
+)
+def test_durations_are_exact_and_none_beyond_64_bits(text, expected):
+    assert duration_ms(text) == expected

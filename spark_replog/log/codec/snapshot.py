@@ -30,6 +30,8 @@ BODY_BYTES_MAX = 1 << 30
 """Of a sealed part, uncompressed."""
 ROWS_MAX = 1 << 24
 """Of one table of a part; a page holds some thousands."""
+COUNTED_BYTES_MAX = 1 << 32
+"""Of one section, which is smaller: a record has less than half. A damaged or hostile append may claim more."""
 _CELLS_MAX = 1 << 28
 _HEADER_BYTES = 6
 _CRC_BYTES = 4
@@ -390,6 +392,12 @@ class Directory:
         return [column[number] for column in self._columns]
 
 
+def counted_sizes(cells: Cells) -> Column:
+    """Return the bytes of sections as sums count them, so that no sum of them is above 64 bits."""
+    counted: Column = np.minimum(cells[SectionColumn.SIZE_BYTES], COUNTED_BYTES_MAX)
+    return counted
+
+
 def pieces_of(rows: Rows, page_no: int) -> Cells:
     """Return the pieces of a page."""
     cells = rows.cells
@@ -400,7 +408,7 @@ def pieces_of(rows: Rows, page_no: int) -> Cells:
     starts = np.concatenate([np.zeros(1, np.intp), np.flatnonzero(breaks) + 1])
     ends = np.append(starts[1:], len(rows)) - 1
     top = SectionColumn.MAX_TIMESTAMP_MS if is_sections else ObjectColumn.GENERATION
-    sizes = np.add.reduceat(cells[SectionColumn.SIZE_BYTES], starts) if is_sections else np.zeros_like(starts)
+    sizes = np.add.reduceat(counted_sizes(cells), starts) if is_sections else np.zeros_like(starts)
     return np.stack(
         [
             cells[SLOT, starts],

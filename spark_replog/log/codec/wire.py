@@ -26,6 +26,9 @@ _ROW_BYTES_MIN = 2
 """Of each further row: a section differs in its checksum, a batch in its partition or sequence."""
 TIME_MS_MAX = (2**63 - 1) // 1000
 """Latest time that fits Arrow's microseconds."""
+COUNT_MAX = 2**63 - 1
+"""Counters that a snapshot holds stop here: sizes that a damaged or hostile append claims must not keep it from being
+written. No log reaches it."""
 _STRING_RAW, _STRING_UUID, _STRING_HEX = 0, 1, 2
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _HEX = re.compile(r"[0-9a-f]{32}")

@@ -28,6 +28,7 @@ from spark_replog.log.codec.snapshot import (
     PieceColumn,
     Rows,
     SectionColumn,
+    counted_sizes,
     damaged,
     decode_page,
     encode_directory,
@@ -367,7 +368,7 @@ class SectionPages(_Pages):
 
     @staticmethod
     def _size_of(rows: PageRows) -> int:
-        return int(rows.page.cells[SectionColumn.SIZE_BYTES, rows.first : rows.last].sum())
+        return int(counted_sizes(rows.page.cells[:, rows.first : rows.last]).sum())
 
     def rows(self, piece: Piece) -> PageRows:
         """Return the rows of a piece."""

@@ -15,7 +15,7 @@ import numpy as np
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
-from spark_replog.log.codec.wire import ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
+from spark_replog.log.codec.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
 from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE, EntryFold
 from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_hint, read_index
 from spark_replog.log.fold.group_state import GroupTable
@@ -94,7 +94,7 @@ class Traffic(NamedTuple):
         kept = self.minutes
         if kept and kept[-1][0] == minute:
             row_count, size_bytes = kept[-1][1] + row_count, kept[-1][2] + size_bytes
-            return Traffic(append_ms, (*kept[:-1], (minute, row_count, size_bytes)))
+            return Traffic(append_ms, (*kept[:-1], (minute, min(row_count, COUNT_MAX), min(size_bytes, COUNT_MAX))))
         old: dict[int, tuple[int, int]] = {}
         new = []
         for at, rows, sizes in kept:
@@ -103,8 +103,8 @@ class Traffic(NamedTuple):
             elif at > minute - DAY_MINUTES - 60:
                 before = old.get(at // 60 * 60, (0, 0))
                 old[at // 60 * 60] = (before[0] + rows, before[1] + sizes)
-        hours = ((hour, rows, sizes) for hour, (rows, sizes) in old.items())
-        return Traffic(append_ms, (*hours, *new, (minute, row_count, size_bytes)))
+        hours = ((hour, min(rows, COUNT_MAX), min(sizes, COUNT_MAX)) for hour, (rows, sizes) in old.items())
+        return Traffic(append_ms, (*hours, *new, (minute, min(row_count, COUNT_MAX), min(size_bytes, COUNT_MAX))))
 
     def bytes_by(self, step_minutes: int, count: int, now_ms: int) -> list[int]:
         """Return the bytes of the last steps, oldest first; the last one is the current step.

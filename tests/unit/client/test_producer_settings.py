@@ -70,6 +70,20 @@ def test_a_setting_given_twice_is_refused():
     assert refused.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
 
 
+def test_a_setting_with_and_without_its_prefix_has_one_value():
+    assert ProducerSettings.read({"linger.ms": 7, "kafka.linger.ms": 7}).producer.linger_ms == 7
+    for one, other in (("linger.ms", "kafka.linger.ms"), ("kafka.linger.ms", "linger.ms")):
+        with pytest.raises(InvalidConfigError, match=r"kafka\.linger\.ms") as refused:
+            ProducerSettings.read({one: 7, other: 8})
+        assert refused.value.code is ErrorCode.REPLOG_CONFLICTING_OPTIONS
+
+
+def test_names_heed_case_as_those_of_kafkas_client():
+    with pytest.raises(InvalidConfigError, match=r"Linger\.MS.*'linger\.ms'") as refused:
+        ProducerSettings.read({"Linger.MS": 7})
+    assert refused.value.code is ErrorCode.REPLOG_UNKNOWN_OPTION
+
+
 @pytest.mark.parametrize("key", [key.name for key in keys_of("producer", "client", "coordinator")])
 def test_none_means_not_set(key):
     unset = ProducerSettings.read()

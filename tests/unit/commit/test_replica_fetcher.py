@@ -15,6 +15,7 @@ from spark_replog.commit.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFet
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import ObjectId, new_id
+from spark_replog.storage import brokers
 from spark_replog.storage.brokers import OwnPuts
 from spark_replog.storage.memory_store import MemoryStore
 
@@ -269,3 +270,14 @@ def test_a_put_of_this_process_that_is_not_on_the_root_is_copied(roots: Roots, o
         put.set_exception(outcome)
     fetcher_of(roots).copy(job, 1)
     assert bytes(roots.stores[1].get(job.storage_key)) == b"rows"
+
+
+def test_a_put_of_this_process_that_never_ends_is_not_waited_for_for_ever(
+    roots: Roots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokers, "OWN_PUT_WAIT_SECONDS", 0.01)
+    job = job_of(roots, b"rows", (0,))
+    roots.own_puts.begin(1, job.storage_key, Future())
+    assert not fetcher_of(roots).holds(job, 1)
+    fetcher_of(roots).copy(job, 1)
+    assert fetcher_of(roots).holds(job, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -301,6 +302,29 @@ def test_bytes_need_no_page_but_those_of_a_run_that_the_log_start_cuts(small):
         life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((1, 55),)))
         assert life.partition(1).live_bytes == 100 * (8 * rounds)  # the section of row 55 is there as a whole
         assert len(life.loads) <= 2, "the directory of the oldest run, and the page that is cut"
+
+
+@pytest.mark.parametrize("huge_count", [2, 5])
+def test_an_append_that_claims_more_bytes_than_64_bits_hold_does_not_end_snapshots(small, huge_count):
+    life = Life()
+    claimed = tuple(
+        DataObject(ObjectId(0, f"o{number}"), 2**62, False, life.holders, (Section(TOPIC, 0, 5, 0, 2**62, 7, 1, 1),))
+        for number in range(huge_count)
+    )
+    identity = ProducerIdentity("q", "q", 0, "r", IdentityKind.STREAM)
+    for index in (0, 1):
+        (result,) = life.entry(Append(replace(identity, sequence=index), "User:a", "c", 1, claimed))
+        assert result.outcome is Outcome.APPLIED
+        claimed = tuple(replace(each, id=ObjectId(0, f"{each.id.name}-again")) for each in claimed)
+    frozen = None
+    for _ in range(10):
+        life.append(8)
+        frozen = life.snapshot()
+        assert life.partition().live_bytes > 0
+    again = Life()
+    again.pages = life.pages
+    again.state.restore(frozen.head, again.load)
+    assert again.state.freeze().head == life.state.freeze().head
 
 
 def test_a_replacement_that_leaves_as_many_sections_counts_bytes_in_pages_again(small):

@@ -358,6 +358,13 @@ def test_a_producer_setting_is_never_taken_for_a_harmless_one():
     assert write(**{"kafka.linger.ms": "9"}).producer.linger_ms == 9
 
 
+@pytest.mark.parametrize("name", ["linger.ms", "transactional.id"])
+def test_a_setting_with_and_without_its_prefix_and_two_values_is_refused(name):
+    assert write(**{name: "1", f"kafka.{name}": "1"}) == write(**{name: "1"})
+    with pytest.raises(InvalidConfigError, match=rf"REPLOG_CONFLICTING_OPTIONS.*{name}"):
+        write(**{name: "1", f"kafka.{name}": "2"})
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_serves_a_job(
     caplog, monkeypatch, streaming

@@ -198,6 +198,19 @@ class TestOpen:
         finally:
             release.set()
 
+    def test_the_wait_for_others_begins_with_the_first_root_that_answers(self, monkeypatch, made):
+        clock, real, waits = ManualClock(), root_file.wait, []
+
+        def wait(futures, *, timeout, return_when):
+            waits.append(timeout)
+            clock.time_ms += 1_500
+            first, *others = real(futures).done
+            return {first}, set(others)
+
+        monkeypatch.setattr(root_file, "wait", wait)
+        root_file.read_roots(roots_of(made[0]), {}, clock=clock)
+        assert waits == [root_file.OPEN_TIMEOUT_SECONDS, 2.0, 0.5]
+
     def test_unsupported_scheme(self):
         with pytest.raises(InvalidConfigError, match="REPLOG_UNSUPPORTED_STORE"):
             BrokerSet.open("hdfs://host/store")

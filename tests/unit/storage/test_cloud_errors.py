@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import threading
 import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import requests
@@ -268,8 +270,11 @@ def test_an_answer_that_was_cut_is_no_status_of_the_server():
     assert RetryingStore(store, deadline_ms=1_000, clock=ManualClock()).get("a") == b"whole"
 
 
-def test_options_in_text_are_numbers_by_their_names():
+def test_options_in_text_are_numbers_by_their_names_and_secrets_stay_text():
+    secrets = {"secret": "[x9!", "password": "{y", "account_key": "False", "client_secret": "[]", "username": "true"}
     given = {
+        **secrets,
+        "token": '{"type": "service_account"}',
         "read_timeout": "7",
         "default_block_size": "1048576",
         "requests_timeout": "2.5",
@@ -278,7 +283,8 @@ def test_options_in_text_are_numbers_by_their_names():
     }
     options = FsspecStore("s3://b/r", given)._file_system_options()
     expected = {"read_timeout": 7, "default_block_size": 1 << 20, "requests_timeout": 2.5, "key": "0123", "ssl": "no"}
-    assert options == {**expected, "use_listings_cache": False}
+    account = {"type": "service_account"}
+    assert options == {**secrets, **expected, "token": account, "use_listings_cache": False}
 
 
 def test_clients_are_made_to_try_once_and_not_to_wait_for_minutes():
@@ -399,6 +405,64 @@ def test_a_404_of_a_proxy_before_azure_is_no_absent_object(read):
         caused(FileNotFoundError(errno.ENOENT, "gone", "c/r/a"), HttpResponseError(404, "BlobNotFound"))
     ]
     assert not read(store)
+
+
+@pytest.fixture
+def gcs_that_answers_404():
+    """A store before which each request is answered 404 with the body and the headers that the test sets."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(404)
+            for name, value in self.server.answer_headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(self.server.answer_body)))
+            self.end_headers()
+            self.wfile.write(self.server.answer_body)
+
+        do_GET = do_POST = do_DELETE = _answer
+
+        def log_message(self, *args):
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.answer_body, server.answer_headers = b"", {}
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        end = f"http://127.0.0.1:{server.server_port}"
+        yield GcsStore("gs://b/r", {"token": "anon", "project": "p", "endpoint_url": end}), server
+        server.shutdown()
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_404_of_a_proxy_before_gcs_is_no_absent_object(gcs_that_answers_404, read):
+    store, server = gcs_that_answers_404
+    for body in (
+        b"default backend - 404",
+        b"<html>404 Not Found</html>",
+        b"",
+        b"[]",
+        b'{"error": "Not Found"}',
+        b"\xff",
+    ):
+        server.answer_body = body
+        with pytest.raises(RetriableError) as raised:
+            read(store)
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+        assert outcome_of(store) == UNKNOWN
+
+
+def test_a_404_of_gcs_or_an_emulator_is_an_absent_object(gcs_that_answers_404):
+    store, server = gcs_that_answers_404
+    for body, headers in (
+        (b"No such object: b/r/a", {}),
+        (b"Not Found\n", {}),
+        (b'{"error": {"code": 404, "message": "Not Found"}}', {}),
+        (b"in other words", {"X-GUploader-UploadID": "x"}),
+    ):
+        server.answer_body, server.answer_headers = body, headers
+        assert [read(store) for read in READS] == [None, None, [], None]
+        assert outcome_of(store) == REFUSED
 
 
 def test_a_token_of_gcs_is_in_no_error_and_no_traceback(monkeypatch):

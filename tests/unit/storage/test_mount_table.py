@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.storage import mount_table
-from spark_replog.storage.mount_table import file_system_of
+from spark_replog.storage.mount_table import MountedFileSystem, file_system_of
 
 
 def test_mount_types(tmp_path, monkeypatch):
@@ -21,6 +21,16 @@ def test_mount_types(tmp_path, monkeypatch):
     assert of("/mnt/fuse/x").is_remote and not of("/srv").is_remote
     monkeypatch.setattr(mount_table, "MOUNT_TABLE", str(tmp_path / "absent"))
     assert of("/mnt/fuse/x") == ("", frozenset()) and not of("/mnt/fuse/x").is_remote
+
+
+@pytest.mark.parametrize("name", ["gpfs", "virtiofs", "pvfs2", "wekafs", "panfs", "gfs2", "ocfs2", "smb3", "fuseblk"])
+def test_a_file_system_of_other_machines_is_remote_by_the_name_that_it_registers(name):
+    assert MountedFileSystem(name, frozenset()).is_remote
+
+
+@pytest.mark.parametrize("name", ["ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs", "bcachefs", "", "apfs"])
+def test_a_file_system_of_this_machine_is_not_remote(name):
+    assert not MountedFileSystem(name, frozenset()).is_remote
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, RetriableError
 from spark_replog.storage import obstore_client
 from spark_replog.storage.obstore_client import ObstoreError, ObstoreSettings, settings_of
 from spark_replog.storage.open_store import open_store
@@ -157,3 +159,48 @@ def test_its_panics_are_errors_and_an_interrupt_is_none():
         raise panic("unwrap")
     with pytest.raises(KeyboardInterrupt), obstore_client._translated():
         raise KeyboardInterrupt
+
+
+class Bucket(BaseHTTPRequestHandler):
+    """Lists two objects; no store makes a name like that of the second."""
+
+    def do_GET(self):
+        names = ("r/a/1", "r/a/x//y")
+        listed = "".join(
+            f"<Contents><Key>{each}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified><Size>7</Size></Contents>"
+            for each in names
+        )
+        body = f"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated>{listed}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        """Say nothing."""
+
+
+@pytest.fixture
+def bucket():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Bucket) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield {**KEY, "endpoint_url": f"http://127.0.0.1:{server.server_port}"}
+        server.shutdown()
+
+
+def test_an_object_of_others_with_two_slashes_does_not_hide_those_of_a_listing(bucket):
+    store = open_store("s3://b/r", bucket)
+    assert store.client_name() == "obstore"
+    assert [(info.key, info.size_bytes) for info in store.list_keys("a/")] == [("a/1", 7), ("a/x//y", 7)]
+
+
+@pytest.mark.parametrize("client", ["obstore", "auto"])
+def test_where_only_obstore_lists_such_an_object_is_named_with_what_to_do(bucket, monkeypatch, client):
+    def missing(protocol):
+        raise ImportError("No module named 's3fs'")
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", missing)
+    store = open_store("s3://b/r", {**bucket, "client": client})
+    with pytest.raises(RetriableError, match=r"a/x//y.*delete it.*client=fsspec") as raised:
+        list(store.list_keys("a/"))
+    assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED

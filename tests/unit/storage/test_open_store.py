@@ -27,6 +27,7 @@ from spark_replog.storage.webhdfs_store import WebHdfsStore
         ("file:///data/store/", "file:///data/store"),
         ("file:/data/store", "file:///data/store"),
         ("FILE:///data", "file:///data"),
+        ("file://localhost/data/store", "file:///data/store"),
         ("s3a://bucket/a/", "s3://bucket/a"),
         ("S3://bucket", "s3://bucket"),
         ("gcs://b/x", "gs://b/x"),
@@ -38,6 +39,13 @@ from spark_replog.storage.webhdfs_store import WebHdfsStore
 def test_normalise(url, normal):
     assert normalise_url(url) == normal
     assert normalise_url(normal) == normal
+
+
+@pytest.mark.parametrize("url", ["file://host/data", "file://data", "file://./data", "file://", "file://~/data"])
+def test_a_folder_of_another_machine_is_refused(url):
+    with pytest.raises(InvalidConfigError, match="file:///FOLDER") as raised:
+        open_store(url)
+    assert raised.value.code is ErrorCode.REPLOG_UNSUPPORTED_STORE
 
 
 def test_relative_paths_and_homes_become_absolute(tmp_path, monkeypatch):

@@ -682,3 +682,11 @@ def test_a_key_that_could_leave_the_root_is_refused(store, root, key):
 def test_any_other_key_is_a_name(store, key):
     assert store.create(key, b"body") is CREATED
     assert bytes(store.get(key)) == b"body"
+
+
+def test_a_folder_that_is_as_large_as_a_file_that_is_mapped_is_no_object(store, root, monkeypatch):
+    """Of thousands of entries."""
+    (root / "j" / "a").touch()
+    monkeypatch.setattr(posix_store, "MAP_SIZE_BYTES_MIN", 1)
+    assert (root / "j").stat().st_size >= 1
+    assert store.get("j") is None and store.get("j", size_bytes=1) is None

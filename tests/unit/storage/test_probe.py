@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.storage import probe as module
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.mount_table import MountedFileSystem
@@ -140,3 +140,21 @@ def test_the_race_runs_at_once():
             return super().create(key, data)
 
     assert probe_root(Watched(new_memory_store().url)).file_system == "memory"
+
+
+def test_a_create_that_never_answers_is_a_store_that_does_not_answer(monkeypatch):
+    answered = threading.Event()
+
+    class Silent(MemoryStore):
+        def create(self, key, data, *, make_parent=False):
+            if "race" in key:
+                answered.wait()
+            return super().create(key, data)
+
+    monkeypatch.setattr(module, "RACE_TIMEOUT_SECONDS", 0.1)
+    try:
+        with pytest.raises(RetriableError, match="race-0") as raised:
+            probe_root(Silent(new_memory_store().url))
+        assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+    finally:
+        answered.set()

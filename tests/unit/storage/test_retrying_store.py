@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pickle
+from contextlib import suppress
+
 import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
@@ -65,6 +68,32 @@ def test_reads_and_deletes_are_repeated(faulty, store, verb):
     result = getattr(store, verb)("a")
     assert (verb == "get") == (result == b"x")
     assert len(faulty.injected) == 3
+
+
+@pytest.mark.parametrize("verb", ["get", "list_keys", "delete", "make_folder"])
+def test_the_deadline_of_all_but_creates_begins_with_the_first_failure(faulty, store, clock, verb):
+    """A dead pooled connection takes the client's whole time-out, longer than the deadline: the next one is new."""
+    call = getattr(faulty.store, verb)
+
+    def slow(*args, **kwargs):
+        setattr(faulty.store, verb, call)
+        clock.time_ms += 10_000
+        raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer.")
+
+    setattr(faulty.store, verb, slow)
+    getattr(store, verb)("a")
+    assert faulty.store.counts[verb] == 1
+
+
+def test_the_deadline_of_a_create_begins_with_the_call(faulty, store, clock):
+    def slow(*args, **kwargs):
+        clock.time_ms += 10_000
+        raise OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "no answer.")
+
+    faulty.store.create = slow
+    with pytest.raises(OutcomeUnknownError):
+        store.create("a", b"x")
+    assert clock.slept_ms == []
 
 
 def test_a_stale_or_refusing_root_is_not_waited_for(faulty, store, clock):
@@ -179,6 +208,19 @@ def test_under_any_faults_an_answer_is_true(seed, clock):
             assert answer is not CREATED or found == body
             assert answer is not EXISTS or found not in (None, body)
             assert answer != "refused" or found != body
+
+
+def test_a_pickled_copy_of_a_faulty_store_goes_on_with_its_faults():
+    store = FaultyStore(new_memory_store(), rates=FaultRates(lose_answer=0.5), seed=3)
+    store.fail_next("create", Fault.REFUSE, key_part="b")
+    copy = pickle.loads(pickle.dumps(store))
+    for each in (store, copy):
+        with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
+            each.create("b", b"x")
+        for number in range(20):
+            with suppress(ReplogError):
+                each.get(f"{number}")
+    assert copy.injected == store.injected and len(copy.injected) > 5
 
 
 def test_the_same_seed_gives_the_same_faults():
