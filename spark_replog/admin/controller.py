@@ -52,7 +52,9 @@ class Controller(Admin):
     """Creates, grows, deletes and describes topics. Thread-safe.
 
     Args:
-        cluster, principal, timeout_ms: see ``Admin``.
+        cluster: the opened store.
+        principal: the caller; None: see ``default_principal``.
+        timeout_ms: how long a change may take.
         is_internal: for this project's own internal topics: no ACL is checked.
     """
 

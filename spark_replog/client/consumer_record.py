@@ -170,6 +170,7 @@ _BY_NAME: Mapping[str, Deserializer] = {
     "string": lambda _topic, data: data.decode(),
     "json": lambda _topic, data: json.loads(data),
     "short": _number(">h"),
+    "int": _number(">i"),
     "integer": _number(">i"),
     "long": _number(">q"),
     "float": _number(">f"),
@@ -187,12 +188,13 @@ def make_deserializer(setting: str, given: object) -> Deserializer | None:
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
     """
-    if given is None or given == "bytes":
-        return None
     if isinstance(given, str):
-        if given in _BY_NAME:
-            return _BY_NAME[given]
-        given = load_class(setting, given)
+        name = given.lower()
+        if name in _BY_NAME:
+            return _BY_NAME[name]
+        given = None if name == "bytes" else load_class(setting, given, ["bytes", *_BY_NAME])
+    if given is None:
+        return None
     method = getattr(given, "deserialize", None)
     if callable(method):
         deserialize: Deserializer = method

@@ -1,6 +1,6 @@
 """The plan that write tasks follow: folded once in the driver and sent to the tasks.
 
-Tasks never read a ledger: everything here is a plain value, so a plan pickles and costs
+Write tasks never read a ledger: everything here is a plain value, so a plan pickles and costs
 O(partitions). Leader first in every replica set.
 """
 

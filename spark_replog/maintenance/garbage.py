@@ -1,4 +1,4 @@
-"""Deletes data objects that no row needs and that no entry can name again. Needs neither clocks nor locks; ADR 23.
+"""Deletes data objects that no row needs and that no entry can name again. Needs neither clocks nor locks; ADR 24.
 
 Garbage is of two kinds:
 

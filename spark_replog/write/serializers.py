@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,10 +64,10 @@ class StringSerializer:
 
 
 class NumberSerializer:
-    """Numbers in big-endian bytes, as Kafka's Integer, Long and Double serializers write them.
+    """Numbers in big-endian bytes, as Kafka's Short, Integer, Long, Float and Double serializers write them.
 
     Args:
-        code: of ``struct``: i, q or d.
+        code: of ``struct``: h, i, q, f or d.
         kind: Arrow's type of the same numbers.
     """
 
@@ -77,7 +77,7 @@ class NumberSerializer:
         self._word = word
 
     def serialize(self, topic: str, value: Any) -> bytes | None:
-        """Return 4 or 8 bytes."""
+        """Return 2, 4 or 8 bytes."""
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -117,13 +117,20 @@ class JsonSerializer:
         return pa.array([self.serialize(topic, value) for value in array.to_pylist()], pa.binary())
 
 
+def _int32() -> Serializer:
+    return NumberSerializer("i", pa.int32(), "int of 32 bits")
+
+
 _BUILT_IN: dict[str, Callable[[], Serializer]] = {
     "bytes": BytesSerializer,
     "string": StringSerializer,
-    "int": lambda: NumberSerializer("i", pa.int32(), "int of 32 bits"),
-    "long": lambda: NumberSerializer("q", pa.int64(), "int of 64 bits"),
-    "double": lambda: NumberSerializer("d", pa.float64(), "float"),
     "json": JsonSerializer,
+    "short": lambda: NumberSerializer("h", pa.int16(), "int of 16 bits"),
+    "int": _int32,
+    "integer": _int32,
+    "long": lambda: NumberSerializer("q", pa.int64(), "int of 64 bits"),
+    "float": lambda: NumberSerializer("f", pa.float32(), "float of 32 bits"),
+    "double": lambda: NumberSerializer("d", pa.float64(), "float"),
 }
 
 
@@ -137,16 +144,22 @@ class _Function:
         return self._function(value)
 
 
-def load_class(setting: str, path: str) -> Any:
+def load_class(setting: str, path: str, names: Iterable[str] = ()) -> Any:
     """Return an instance of a user's class, created without arguments.
 
     Args:
         path: ``module.Class``.
+        names: what is built in; the error lists them if the path has no dot.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
     """
     module_name, _, class_name = path.rpartition(".")
+    if names and not module_name:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"{setting} '{path}' is not built in. Give {', '.join(names)}, or your class as module.Class.",
+        )
     try:
         return getattr(importlib.import_module(module_name), class_name)()
     except Exception as error:
@@ -183,7 +196,7 @@ def make_serializer(setting: str, given: Any) -> Serializer:
     """
     if isinstance(given, str):
         made = _BUILT_IN.get(given.lower())
-        given = made() if made is not None else load_class(setting, given)
+        given = made() if made is not None else load_class(setting, given, _BUILT_IN)
     else:
         given = make_object(setting, given)
     if hasattr(given, "serialize") or hasattr(given, "serialize_array"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
-from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.client.consumer_record import make_deserializer
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError
+from spark_replog.write.serializers import make_serializer
 from tests.unit.client.consumer_setup import P0, assigned, values
 
 
@@ -76,3 +79,27 @@ def test_an_interceptor_that_raises_is_logged_and_skipped_and_no_record_is_lost(
     assert [record.offset for record in reader.poll()] == list(range(10))
     reader.commit()
     assert "interceptor Failing raised in on_consume and is skipped" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["bytes", "string", "json", "short", "int", "integer", "long", "float", "double"])
+def test_a_producer_and_a_consumer_know_the_same_names(name):
+    value = {"bytes": b"7", "string": "7"}.get(name, 7)
+
+    data = make_serializer("value.serializer", name).serialize("orders", value)
+    deserialize = make_deserializer("value.deserializer", name)
+
+    assert (data if deserialize is None else deserialize("orders", data)) == value
+
+
+def test_a_column_of_short_or_float_is_kafkas_bytes():
+    for name, column, expected in (
+        ("short", pa.array([-2, None], pa.int64()), [b"\xff\xfe", None]),
+        ("float", pa.array([1.5, None], pa.float64()), [b"\x3f\xc0\x00\x00", None]),
+    ):
+        assert make_serializer("value.serializer", name).serialize_array("orders", column).to_pylist() == expected
+
+
+@pytest.mark.parametrize("make", [make_serializer, make_deserializer])
+def test_an_unknown_name_is_answered_with_the_known_ones(make):
+    with pytest.raises(InvalidConfigError, match=r"intt.*bytes.*double.*module\.Class"):
+        make("value.serializer", "intt")
