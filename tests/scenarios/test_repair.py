@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.admin.admin import PartitionAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
@@ -109,6 +110,31 @@ def test_rows_that_only_a_root_to_rebuild_holds_are_copied_before_it_is_given_up
     assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
     store.reopen()
     assert store.high_watermarks("orders") == [13, 6]
+    assert read_all(store) == 19
+
+
+def test_a_root_that_another_repair_has_rebuilt_meanwhile_is_not_given_up_again(store, monkeypatch) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    copy_from, rebuilt = CatchUp.copy_from, []
+
+    def overtaken(self, *args) -> None:
+        copy_from(self, *args)
+        if not rebuilt:
+            rebuilt.append(True)
+            assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+            store.reopen()
+            PartitionAdmin(store.cluster).elect_leaders("orders")
+            assert is_applied(store.append("orders", {1: 9}, batch=2, holders={1}, acks=1))
+            assert store.high_watermarks("orders") == [4, 6]
+
+    monkeypatch.setattr(CatchUp, "copy_from", overtaken)
+    root = repair(store, rebuild=frozenset({1})).roots[1]
+    assert root.is_repaired, root.detail
+    store.reopen()
+    assert store.high_watermarks("orders") == [4, 15]
     assert read_all(store) == 19
 
 
