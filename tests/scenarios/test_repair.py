@@ -244,6 +244,48 @@ def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_n
     fill(store, count, 1, holders={0, 1})
 
 
+def test_a_root_that_was_rebuilt_since_is_not_called_out_by_one_that_saw_it_go_back(store) -> None:
+    """The latter only commits now and then, and could not say so before the repair."""
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    shutil.copytree(store.path / "broker-1", store.path / "backup")
+    fill(store, 2, 3)
+    lose(store, 1)
+    os.rename(store.path / "backup", store.path / "broker-1")
+    other = type(store)(store.path, store.config)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    target, tried, may_say = other.cluster.brokers.store(1), [], []
+
+    class MuteStore:
+        url = target.url
+
+        def __getattr__(self, name: str):
+            return getattr(target, name)
+
+        def create(self, key, data, *, make_parent: bool = False):
+            if key == out_key(ledger_id):
+                tried.append(key)
+                if not may_say:
+                    raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not answer.")
+            return target.create(key, data, make_parent=make_parent)
+
+    other.cluster.brokers.stores[1] = MuteStore()  # type: ignore[assignment]
+    count = 5
+    while not tried and count < 500:
+        fill(other, count, 1)
+        count += 1
+    assert tried
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    may_say.append(True)
+    for _ in range(20):
+        fill(other, count, 1)
+        count += 1
+    assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == count * 5
+
+
 def test_another_stores_root_is_left_alone(store, tmp_path: Path) -> None:
     store.create("orders", 2)
     fill(store, 0, 1)
