@@ -196,6 +196,8 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
     target = ResetTo(word.removeprefix("to_"), value if type(value) is int else 0)
     from spark_replog.read.offsets_for_times import offsets_for_times
 
+    if execute:  # before the plan: it may wait for long, and writes last commits of members that left
+        coordinator.require_empty(name)
     plan = plan_reset(cluster, coordinator, name, keys, target, wanted, offsets_for_times)
     if execute:
         coordinator.reset_offsets(name, {key: after for key, (_, after) in plan.items()})

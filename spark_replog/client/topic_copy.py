@@ -22,10 +22,11 @@ from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.write_plan import WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.write.task_writer import TaskWriter
 
@@ -85,13 +86,15 @@ class TopicCopy:
         name: str = "",
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
-        self._source, self._target, self._topic = source, target, target_topic
+        self._source, self._target = source, target
+        self._source_topic, self._topic = source_topic, target_topic
         self.reader = Consumer(source, enable_auto_commit=False, auto_offset_reset="none")
         self._by_key, self._name, self._chunk_rows = by_key, name, chunk_rows
         self.keys = self.reader.partitions_for(source_topic)
         self._source_id = source.lookup(source_topic).topic_id
         make_write_plan(target, [target_topic])  # raises its errors before a row is read
         self._ledger, topic = target.topic_state(target.lookup(target_topic))
+        self._target_id = topic.topic_id
         if topic.topic_id == self._source_id:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "a topic cannot be copied into itself. Name another one."
@@ -117,7 +120,6 @@ class TopicCopy:
 
         Raises:
             ReplogError: OFFSET_OUT_OF_RANGE: rows of the range were deleted. PRODUCER_FENCED: another process copies
-                the same under the same name. Errors of reading and writing: run it again, nothing is copied twice.
         """
         for part in parts:
             if part.is_done:
@@ -127,17 +129,26 @@ class TopicCopy:
             for batches in self._chunks(part):
                 self._append(part, batches)
                 on_progress()
+            self._check_source()
             part.position = part.end  # compaction removed all rows of the remaining offsets
             on_progress()
 
     def _identity(self, key: TopicPartition, end: int) -> ProducerIdentity:
-        words = f"{self._source.brokers.cluster_id}/{self._source_id}/{key.partition}/{self._topic_id}/{self._name}"
+        words = f"{self._source.brokers.cluster_id}/{self._source_id}/{key.partition}/{self._target_id}/{self._name}"
         producer_id = f"copy-{blake2b(words.encode(), digest_size=16).hexdigest()}"
         return ProducerIdentity(producer_id, producer_id, end, "", IdentityKind.TXN_BATCH)
 
-    @property
-    def _topic_id(self) -> str:
-        return self._target.lookup(self._topic).topic_id
+    def _check_source(self) -> None:
+        """Refuse rows that were read by the source's name since another topic has it: they are not counted as its."""
+        if self._source.lookup(self._source_topic).topic_id != self._source_id:
+            raise _made_again(self._source_topic)
+
+    def _plan_append(self) -> WritePlan:
+        """Return a write plan of the very topic that the progress is kept for; the fold refuses one deleted since."""
+        plan = make_write_plan(self._target, [self._topic])
+        if plan.topics[0].topic_id != self._target_id:
+            raise _made_again(self._topic)
+        return plan
 
     def _last(self, key: TopicPartition) -> int:
         """Return the source offset up to which the partition is copied; -1 if nothing is."""
@@ -165,11 +176,12 @@ class TopicCopy:
             yield waiting
 
     def _append(self, part: CopiedPartition, batches: list[pa.RecordBatch]) -> None:
+        self._check_source()
         end = batches[-1].column("offset")[-1].as_py() + 1
         identity = self._identity(part.key, end)
         config = ProducerConfig()
         writer = TaskWriter(
-            make_write_plan(self._target, [self._topic]),
+            self._plan_append(),
             config,
             self._target.brokers,
             query_id=new_id(),
@@ -210,3 +222,12 @@ class TopicCopy:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def _made_again(topic: str) -> ReplogError:
+    return ReplogError(
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        f"topic '{topic}' was deleted and created again while the copy ran. The one that has the name now was neither "
+        "read nor written. Run the copy again: it begins anew.",
+        topic=topic,
+    )

@@ -353,7 +353,7 @@ class LedgerCore:
         if standing in _TO_CHECK:
             return Check(root, state.failures > 0)
         if standing is Standing.OUT:
-            return PutOut(root, self.prefix.named[root])
+            return PutOut(root, self.prefix.named[root], state.floor)
         position = self.prefix.views[root].next_position
         if self.phase is Phase.SYNC:
             return None if standing in READ_BY_THIS_GOAL else self._read(root, state, now_ms)

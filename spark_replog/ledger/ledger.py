@@ -391,20 +391,24 @@ class Ledger(Generic[S]):
             candidates += self._waiting
             candidates.sort(key=lambda each: not each.is_first)
             self._waiting = []
-        commands: list[bytes] = []
-        command_nos: list[int] = []
-        batch: list[Request] = []
-        later: list[Request] = []
-        for each in candidates:
-            if sum(map(len, commands)) >= self._settings.entry_size_bytes_max:
-                later.append(each)
-                continue
-            proposed = self._ask(each)
-            if proposed:
-                commands += proposed
-                each.command_count = len(proposed)
-                command_nos.append(len(commands) - 1)
-                batch.append(each)
+        commands, command_nos = list[bytes](), list[int]()
+        batch, later = list[Request](), list[Request]()
+        try:
+            for each in candidates:
+                if sum(map(len, commands)) >= self._settings.entry_size_bytes_max:
+                    later.append(each)
+                    continue
+                proposed = self._ask(each)
+                if proposed:
+                    commands += proposed
+                    each.command_count = len(proposed)
+                    command_nos.append(len(commands) - 1)
+                    batch.append(each)
+        except BaseException:  # an interrupt of this caller's thread: the others still wait
+            with self._turn:
+                unsent = [each for each in candidates if each.answer is None and each not in self._sent]
+                self._waiting = unsent + self._waiting
+            raise
         if batch and self._snapshots is not None:
             with self.lock:
                 rider = self._snapshots.rider()

@@ -56,10 +56,15 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class PutOut:
-    """Create the object `out`: the journal misses a position that records on other roots name."""
+    """Create the object `out`: the journal misses a position that records on other roots name.
+
+    Attributes:
+        floor: of the journal that misses it: one with a newer renewal was rebuilt since, and is in.
+    """
 
     root: int
     position: int
+    floor: Floor
 
 
 Operation = Read | Create | PutMarker | Check | PutOut

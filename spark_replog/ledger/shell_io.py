@@ -240,16 +240,7 @@ class RootIo:
                 root.store.make_folder(journal_folder(self._ledger_id))
             return Completion(operation, Status.DONE)
         if isinstance(operation, PutOut):
-            root.store.create(out_key(self._ledger_id), _out_body(self._ledger_id, root, operation.position))
-            _log.error(
-                "[%s] the journal of ledger %s on broker %d (%s) misses position %d, which other roots name. No"
-                " process uses it until 'replog store repair' has rebuilt it.",
-                ErrorCode.REPLOG_ROOT_STALE.name,
-                self._ledger_id,
-                root.broker_id,
-                root.store.url,
-                operation.position,
-            )
+            self._put_out(root, operation)
             return Completion(operation, Status.DONE)
         if isinstance(operation, PutMarker):
             data = encode_marker(self._genesis, operation.marker)
@@ -257,6 +248,32 @@ class RootIo:
             root.store.create(marker_key(self._ledger_id, operation.marker_no), data, make_parent=True)
             return Completion(operation, Status.DONE)
         return self._create(root, operation)
+
+    def _put_out(self, root: JournalRoot, operation: PutOut) -> None:
+        """Create `out`, unless a repair has rebuilt the journal since it was read, perhaps long ago.
+
+        Raises:
+            RetriableError: REPLOG_ROOT_STALE: it was rebuilt; storage errors.
+        """
+        newest = self._newest_marker(root, operation.floor.marker_no)
+        if newest is not None and newest[0].renewal != operation.floor.renewal:
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE,
+                "this root was rebuilt since this process saw it go back in time. Other processes use it; this one "
+                "does once it is started again.",
+                broker=root.broker_id,
+                ledger=self._ledger_id,
+            )
+        root.store.create(out_key(self._ledger_id), _out_body(self._ledger_id, root, operation.position))
+        _log.error(
+            "[%s] the journal of ledger %s on broker %d (%s) misses position %d, which other roots name. No"
+            " process uses it until 'replog store repair' has rebuilt it.",
+            ErrorCode.REPLOG_ROOT_STALE.name,
+            self._ledger_id,
+            root.broker_id,
+            root.store.url,
+            operation.position,
+        )
 
     def _give_head(self, root: JournalRoot, name: str) -> None:
         """Store the head that a marker names on the marker's root, the only root where the marker protects it.

@@ -443,7 +443,9 @@ class Compactor:
             return
         self._resume.clear()
         fault_point("compaction.before_clean")
-        command_of_end = encode_command(LogClean(handle.topic_id, partition, end_offset, now_ms))
+        # Tombstones wait from now, not from the plan: a reader may have read the last replaced row just before it went.
+        clean = LogClean(handle.topic_id, partition, end_offset, self._cluster.retention_now_ms())
+        command_of_end = encode_command(clean)
         ledger.append(lambda _: command_of_end, timeout_ms=self._cluster.config.delivery_timeout_ms)
 
     def commit(self, done: Iterable[tuple[CompactionRun, Replace]]) -> CompactionReport:

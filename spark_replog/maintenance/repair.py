@@ -81,6 +81,7 @@ class RootRepair:
         is_repaired: whether it is whole now, and in every in-sync set that it belongs to.
         detail: why it is not.
         note: for a root to rebuild, what there is at its URL now.
+        root_id: of its ``replog.json`` as it was found.
     """
 
     broker_id: BrokerId
@@ -92,6 +93,7 @@ class RootRepair:
     is_repaired: bool = False
     detail: str = ""
     note: str = ""
+    root_id: str | None = None
 
 
 @dataclass(slots=True)
@@ -239,7 +241,7 @@ class StoreRepair:
                 return self._foreign(broker_id, f"its replog.json {why}")
             if is_named or self._is_out(broker_id):
                 note = "" if is_named else "it went back in time"
-                return RootRepair(broker_id, RootCondition.STALE, note=note)
+                return RootRepair(broker_id, RootCondition.STALE, note=note, root_id=found.root_id)
         except (CorruptDataError, UnsupportedFormatError) as error:
             if is_named and isinstance(error, CorruptDataError):
                 return RootRepair(broker_id, RootCondition.STALE, note="its replog.json is damaged")
@@ -288,10 +290,24 @@ class StoreRepair:
             self._catch_up.copy_from(self._cluster.topic_ledger(ledger_id), stale)
         for broker_id in stale:
             try:
+                if self._is_rebuilt_since(roots[broker_id]):
+                    roots[broker_id].condition = RootCondition.OK
+                    continue
                 self._brokers.store(broker_id).delete(ROOT_FILE_KEY)
                 roots[broker_id].condition = RootCondition.LOST
             except ReplogError as error:
                 roots[broker_id] = RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
+
+    def _is_rebuilt_since(self, root: RootRepair) -> bool:
+        """Return whether another repair has rebuilt a stale root: it may hold rows by now that no other root has."""
+        try:
+            found = read_root(self._brokers.store(root.broker_id))
+        except (CorruptDataError, UnsupportedFormatError):
+            return False
+        if found is None or found.root_id in (None, root.root_id):
+            return False
+        self._cluster.refresh()  # the new root is registered: what is known here would refuse it
+        return True
 
     def _require_majority_without(self, stale: list[BrokerId], well: set[BrokerId]) -> None:
         count = len(self._brokers.metadata_broker_ids)

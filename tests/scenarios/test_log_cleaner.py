@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_replog
+from spark_replog import Producer
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -19,6 +20,7 @@ from spark_replog.log.model import CommandResult, Outcome
 from spark_replog.maintenance import compaction
 from spark_replog.maintenance.compaction import CompactionRounds, Compactor, KeyColumns, OffsetMap
 from spark_replog.maintenance.segment_writer import SegmentWriter
+from tests.unit.client.consumer_setup import ManualClock
 
 
 class Table:
@@ -94,6 +96,31 @@ def test_young_tombstones_stay(tmp_path):
     users.write({"b": "1"}, {"end": "2"})
     users.compact()
     assert users.rows() == [(1, "a", None), (2, "end", "1"), (3, "b", "1"), (4, "end", "2")]
+
+
+DAY_MS = 86_400_000
+
+
+def test_tombstones_wait_from_the_end_of_a_pass_whose_process_slept(tmp_path, monkeypatch):
+    """A reader may have read the replaced row just before it went: it must still see the tombstone."""
+    users = Table(tmp_path / "store", delete_retention_ms=DAY_MS)
+    users.write({"a": "1"}, {"a": None}, {"end": "1"})
+    clock = ManualClock()
+    users.cluster = Cluster.open(str(users.path), clock=clock)
+    decide = Compactor.decide
+
+    def slept(self, *args):
+        clock.advance(2 * DAY_MS)
+        with Producer(Cluster.open(str(users.path), clock=clock)) as producer:
+            producer.send("users", b"2", key=b"end").result(60)
+        self._cluster.topic_ledger(args[0]).refresh()
+        return decide(self, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Compactor, "decide", slept)
+        assert users.compact().removed_count == 1
+    users.compact()
+    assert [row[:2] for row in users.rows()] == [(1, "a"), (2, "end"), (3, "end")]
 
 
 def test_runs_of_which_nothing_stays(tmp_path):

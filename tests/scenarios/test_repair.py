@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.admin.admin import PartitionAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
@@ -109,6 +110,31 @@ def test_rows_that_only_a_root_to_rebuild_holds_are_copied_before_it_is_given_up
     assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
     store.reopen()
     assert store.high_watermarks("orders") == [13, 6]
+    assert read_all(store) == 19
+
+
+def test_a_root_that_another_repair_has_rebuilt_meanwhile_is_not_given_up_again(store, monkeypatch) -> None:
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    copy_from, rebuilt = CatchUp.copy_from, []
+
+    def overtaken(self, *args) -> None:
+        copy_from(self, *args)
+        if not rebuilt:
+            rebuilt.append(True)
+            assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+            store.reopen()
+            PartitionAdmin(store.cluster).elect_leaders("orders")
+            assert is_applied(store.append("orders", {1: 9}, batch=2, holders={1}, acks=1))
+            assert store.high_watermarks("orders") == [4, 6]
+
+    monkeypatch.setattr(CatchUp, "copy_from", overtaken)
+    root = repair(store, rebuild=frozenset({1})).roots[1]
+    assert root.is_repaired, root.detail
+    store.reopen()
+    assert store.high_watermarks("orders") == [4, 15]
     assert read_all(store) == 19
 
 
@@ -216,6 +242,48 @@ def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_n
     store.reopen()
     assert read_all(store) == count * 5
     fill(store, count, 1, holders={0, 1})
+
+
+def test_a_root_that_was_rebuilt_since_is_not_called_out_by_one_that_saw_it_go_back(store) -> None:
+    """The latter only commits now and then, and could not say so before the repair."""
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    shutil.copytree(store.path / "broker-1", store.path / "backup")
+    fill(store, 2, 3)
+    lose(store, 1)
+    os.rename(store.path / "backup", store.path / "broker-1")
+    other = type(store)(store.path, store.config)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    target, tried, may_say = other.cluster.brokers.store(1), [], []
+
+    class MuteStore:
+        url = target.url
+
+        def __getattr__(self, name: str):
+            return getattr(target, name)
+
+        def create(self, key, data, *, make_parent: bool = False):
+            if key == out_key(ledger_id):
+                tried.append(key)
+                if not may_say:
+                    raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not answer.")
+            return target.create(key, data, make_parent=make_parent)
+
+    other.cluster.brokers.stores[1] = MuteStore()  # type: ignore[assignment]
+    count = 5
+    while not tried and count < 500:
+        fill(other, count, 1)
+        count += 1
+    assert tried
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    may_say.append(True)
+    for _ in range(20):
+        fill(other, count, 1)
+        count += 1
+    assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
+    lose(store, 2)
+    store.reopen()
+    assert read_all(store) == count * 5
 
 
 def test_another_stores_root_is_left_alone(store, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog import Consumer, Producer
+from spark_replog.admin.controller import Controller
 from spark_replog.client.topic_copy import TopicCopy
 from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
@@ -21,6 +22,9 @@ def source(tmp_path):
         made.write("orders", rows(5, 100 + 5 * number), partition=1)
     made.create("copied", 2)
     return made
+
+
+METADATA_MAX_AGE_MS = 600_000
 
 
 @pytest.fixture
@@ -179,3 +183,38 @@ def test_rows_that_were_deleted_between_two_copies_are_told(source, replog):
     assert "rows 5 to 11 of orders-0 were deleted before they were copied" in answer.err
     assert "orders-1" not in answer.err
     assert "deleted" not in replog(*words).err
+
+
+def recreate(store, topic):
+    """Another process deletes a topic and makes one of the same name."""
+    there = store.another_process()
+    Controller(there.cluster).delete_topic(topic)
+    there.create(topic, 2)
+    return there
+
+
+def test_a_target_that_is_made_again_before_the_first_append_gets_no_row_twice(source, other):
+    with copy_of(source, other) as job:
+        ends = job.reader.end_offsets(job.keys)
+        parts = job.plan(dict.fromkeys(ends, 0), ends)
+        recreate(other, "orders")
+        with pytest.raises(ReplogError, match="UNKNOWN_TOPIC_ID"):
+            job.run(parts)
+    with copy_of(source, other) as job:
+        run_all(job)
+    assert records(other, "orders") == records(source, "orders")
+
+
+def test_rows_of_a_source_that_is_made_again_are_not_taken_for_those_of_the_former_one(source, other):
+    with copy_of(source, other) as job:
+        ends = job.reader.end_offsets(job.keys)
+        parts = job.plan(dict.fromkeys(ends, 0), ends)
+        there = recreate(source, "orders")
+        for partition in range(2):
+            there.write("orders", rows(20, 500), partition=partition)
+        source.clock.advance(METADATA_MAX_AGE_MS)  # so that the copy looks topics up again by their names
+        with pytest.raises(ReplogError, match="UNKNOWN_TOPIC"):
+            job.run(parts)
+    with copy_of(source, other) as job:
+        run_all(job)
+    assert records(other, "orders") == records(source, "orders")

@@ -10,7 +10,10 @@ import pytest
 from spark_replog import Consumer, TopicPartition
 from spark_replog.cli.settings import parse_duration_ms, parse_time_ms
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.log.codec.group_records import OffsetAndMetadata
+from spark_replog.groups.group_ledger import MemberIdentity
+from spark_replog.groups.group_notes import Note, NoteKind
+from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
+from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
 from tests.unit.client.consumer_setup import ManualClock, Store
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -347,3 +350,19 @@ def test_a_time_may_be_given_as_how_long_ago(text, ago_ms):
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(click.UsageError):
         parse_time_ms(text)
+
+
+def test_a_reset_begins_from_the_last_commit_of_a_member_that_left_unheard(store, call):
+    """Its note waits for a leader that died; the command writes it, and only then plans."""
+    member = GroupCoordinator(store.another_process().cluster)
+    subscription = encode_subscription(GroupSubscription(("orders",)))
+    member.join_group("billing", GroupMember("m", "", "app", 45_000, 300_000, True, (("range", subscription),)))
+    who = MemberIdentity("m", "", member.group("billing").metadata.generation)
+    member.sync_group("billing", who, {"m": b"{}"})
+    member.commit_offsets("billing", {P0: OffsetAndMetadata(1)}, who)
+    last = member.prepare_commit("billing", {P0: OffsetAndMetadata(3)}, who)
+    member.relay.send("billing", Note(NoteKind.LEAVE, member.command("billing", who), last))
+    words = ("group", "reset-offsets", "billing", "--topic", "orders:0", "--to-current", "--execute", "-f", "json")
+    (item,) = call(*words).items
+    assert (item["before"], item["after"]) == (3, 3)
+    assert GroupCoordinator(store.cluster).fetch_offsets("billing", [P0])[P0].offset == 3

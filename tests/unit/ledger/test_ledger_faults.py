@@ -682,6 +682,32 @@ def test_callers_error_in_propose_reaches_the_caller_alone(make_store):
     assert process.append(b"next").result == "applied"
 
 
+def test_an_interrupt_of_the_caller_that_drives_leaves_the_others_their_commands(make_store):
+    """As Ctrl-C does, which only the main thread gets: a producer's thread in the same process goes on."""
+    ledger = make_store(3).process().ledger
+    is_asked, asked, outcomes = threading.Event(), [], []
+
+    def append_other():
+        is_asked.wait(60)
+        outcomes.append(ledger.append(lambda _: b"other", timeout_ms=60_000))
+
+    def interrupted(_):
+        asked.append(True)
+        is_asked.set()
+        if len(asked) > 1:  # again after the claim, together with the other one
+            raise KeyboardInterrupt
+        other.join(0.2)
+        return b"never"
+
+    other = threading.Thread(target=append_other)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        ledger.append(interrupted, timeout_ms=60_000)
+    other.join(60)
+    assert [each.result for each in outcomes] == ["applied"]
+    assert ledger.state.commands == [b"other"]
+
+
 def test_a_command_that_goes_first_is_before_those_that_waited_longer(make_store):
     """Else the cut of an election would come after an append of its own ENTRY, and be refused."""
     ledger, is_shared = make_store(3).process().ledger, False
