@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
-from spark_replog.write.serializers import load_class
+from spark_replog.write.serializers import built_in_name, load_class
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
@@ -182,14 +182,14 @@ def make_deserializer(setting: str, given: object) -> Deserializer | None:
     """Return the deserializer that a setting names; None: values stay bytes.
 
     Args:
-        given: None, a built-in name, ``module.Class``, a callable of bytes, or an object with
+        given: None, a built-in name or Kafka's class of it, ``module.Class``, a callable of bytes, or an object with
             ``deserialize(topic, data)``.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
     """
     if isinstance(given, str):
-        name = given.lower()
+        name = built_in_name(given)
         if name in _BY_NAME:
             return _BY_NAME[name]
         given = None if name == "bytes" else load_class(setting, given, ["bytes", *_BY_NAME])

@@ -121,8 +121,8 @@ class ConsumerConfig:
     )
     key_deserializer: str | None = setting(
         None,
-        "bytes, string, json, short, int, long, float, double, your class as module.Class, or a callable. "
-        "Not set: bytes.",
+        "bytes, string, json, short, int, long, float, double, Kafka's class for one of them, your class as "
+        "module.Class, or a callable. Not set: bytes.",
         kafka="required",
     )
     value_deserializer: str | None = setting(None, "As key.deserializer.", kafka="required")

@@ -123,7 +123,8 @@ class ClientConfig:
     )
     key_serializer: str = setting(
         "bytes",
-        "bytes, string, json, short, int, long, float, double (numbers are big-endian), or your class as module.Class.",
+        "bytes, string, json, short, int, long, float, double (numbers are big-endian), Kafka's class for one of them, "
+        "or your class as module.Class.",
         kafka="required",
     )
     value_serializer: str = setting("bytes", "As key.serializer, for values.", kafka="required")

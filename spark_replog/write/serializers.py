@@ -134,6 +134,19 @@ _BUILT_IN: dict[str, Callable[[], Serializer]] = {
 }
 
 
+_KAFKAS_PACKAGE = "org.apache.kafka.common.serialization."
+_KAFKAS_WORDS = ("bytearray", "bytes", "string", "short", "integer", "long", "float", "double")
+
+
+def built_in_name(given: str) -> str:
+    """Return a name in lower case, and for a class of Kafka's, as ``...serialization.LongSerializer``, its built-in."""
+    name = given.lower()
+    word = given.removeprefix(_KAFKAS_PACKAGE).removesuffix("Serializer").removesuffix("Deserializer").lower()
+    if given.startswith(_KAFKAS_PACKAGE) and word in _KAFKAS_WORDS:
+        return "bytes" if word == "bytearray" else word
+    return name
+
+
 class _Function:
     """A plain function as serializer, as in other Python clients."""
 
@@ -189,13 +202,14 @@ def make_serializer(setting: str, given: Any) -> Serializer:
 
     Args:
         setting: ``key.serializer`` or ``value.serializer``.
-        given: a built-in name, ``module.Class``, a class, an object with ``serialize``, or a function.
+        given: a built-in name or Kafka's class of it, ``module.Class``, a class, an object with ``serialize``, or a
+            function.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
     """
     if isinstance(given, str):
-        made = _BUILT_IN.get(given.lower())
+        made = _BUILT_IN.get(built_in_name(given))
         given = made() if made is not None else load_class(setting, given, _BUILT_IN)
     else:
         given = make_object(setting, given)

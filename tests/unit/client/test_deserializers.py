@@ -91,6 +91,18 @@ def test_a_producer_and_a_consumer_know_the_same_names(name):
     assert (data if deserialize is None else deserialize("orders", data)) == value
 
 
+@pytest.mark.parametrize(
+    ("word", "value", "data"),
+    [("String", "é", b"\xc3\xa9"), ("Long", 7, b"\0\0\0\0\0\0\0\7"), ("Integer", 7, b"\0\0\0\7"),
+     ("ByteArray", b"x", b"x"), ("Bytes", b"x", b"x")],
+)  # fmt: skip
+def test_kafkas_own_classes_name_what_is_built_in(word, value, data):
+    kafkas = f"org.apache.kafka.common.serialization.{word}"
+    assert make_serializer("value.serializer", f"{kafkas}Serializer").serialize("orders", value) == data
+    deserialize = make_deserializer("value.deserializer", f"{kafkas}Deserializer")
+    assert (data if deserialize is None else deserialize("orders", data)) == value
+
+
 def test_a_column_of_short_or_float_is_kafkas_bytes():
     for name, column, expected in (
         ("short", pa.array([-2, None], pa.int64()), [b"\xff\xfe", None]),
