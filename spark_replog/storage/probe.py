@@ -1,6 +1,6 @@
 """Tests a root: create-if-absent under a race, ranges, listing, deletion.
 
-Runs in init, doctor and broker add, never on the commit path. It shows that the primitive works
+Runs in init and doctor, never on the commit path. It shows that the primitive works
 now, through this client, from this host. It tests neither durability nor races between hosts.
 """
 
