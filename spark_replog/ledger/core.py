@@ -447,15 +447,16 @@ class LedgerCore:
         """Apply a root's marker: its journal begins later now.
 
         Everything read of the journal is dropped, also an own create just before this look: below the marker a position
-        can be taken twice. Records above it are read again; an own record found there counts.
+        can be taken twice. Records above it are read again; an own record found there counts. Only a journal with
+        nothing open is kept (``JournalView.begin_at``).
 
         Returns:
-            False if the journal is already read from the marker or later, so that the marker changes nothing.
+            False if what was read of the journal still counts.
         """
         state = self.roots[root]
-        point, origin = marker.point(marker_no), self.prefix.views[root].origin
+        point = marker.point(marker_no)
         is_renewed, state.floor, state.misses = point.floor.renewal != state.floor.renewal, point.floor, 0
-        if not is_renewed and marker.position <= origin.position and marker.base.index <= origin.matched:
+        if not is_renewed and self.prefix.views[root].begin_at(point):
             return False
         self.prefix.set_view(root, point)
         if state.pending is not None and (is_renewed or state.pending.position < marker.position):

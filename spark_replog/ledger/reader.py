@@ -83,6 +83,11 @@ class JournalOrder:
             self.last_index = max(self.last_index, record.index)
         return False
 
+    def begin_at(self, point: JournalPoint) -> None:
+        """Let the journal begin at a marker: after a rebuild its entries follow from there."""
+        assert self.fault is None and point.last_index <= self.last_index
+        self._first_index = point.last_index
+
     def note(self, fault: str, position: int) -> None:
         """Remember the first fault."""
         if self.fault is None:
@@ -143,6 +148,22 @@ class JournalView:
         """Forget the entries: a rebuild writes all of them again."""
         self.entries.clear()
         self.matched = self.commit_index = self.origin.matched
+
+    def begin_at(self, point: JournalPoint) -> bool:
+        """Let the journal begin at a marker, and keep what was read of it; return False if it must be read again.
+
+        Each record read is true, because a look that found no newer marker came after it. They are kept if the journal
+        was read up to the marker and all of its entries are decided, up to the marker's index at least: then no record
+        below the marker counts for anything that is still open.
+        """
+        if point.position <= self.origin.position and point.matched <= self.origin.matched:
+            return True
+        is_known = point.position <= self.next_position and self.order.fault is None
+        if not is_known or self.entries or self.matched < point.matched:
+            return False
+        self.origin = point
+        self.order.begin_at(point)
+        return True
 
     def top_index(self) -> int:
         """Return the highest index of any record that this journal ever had, as far as it is known."""

@@ -14,6 +14,7 @@ from spark_replog.fault_point import fault_point
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.snapshot_files import (
     SNAPSHOT_SIZE_BYTES_MAX,
+    Floor,
     Marker,
     SnapshotHead,
     decode_marker,
@@ -66,6 +67,7 @@ class SnapshotIo:
         self._made: set[int] = set()
         self._nearest = 0
         self._moved_count = 0  # files written and deleted by calls that take many
+        self._cleared: dict[int, Floor] = {}  # per root: this process has deleted all records below it
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -277,29 +279,44 @@ class SnapshotIo:
                 return 0
         fault_point("truncate.marker")
         self._create(root, snapshot_key(self._ledger_id, marker.name), head)
-        return self.delete_below(number, marker.position, feature_index)
+        return self.delete_below(number, marker.point(marker_no + 1).floor, feature_index, is_new=True)
 
-    def delete_below(self, number: int, position: int, feature_index: int) -> int:
-        """Delete the records below a marker's position, newest first, also those that an earlier truncation left.
+    def delete_below(self, number: int, floor: Floor, feature_index: int, *, is_new: bool = False) -> int:
+        """Delete the records below a root's marker, newest first, also those that an earlier truncation left.
+
+        The journal is listed, unless this process put this marker, or is putting it, and the one before: a journal has
+        no gaps, and listing thousands of names would hold up commits of this process.
 
         Args:
             number: of the root.
-            position: the marker's.
+            floor: the marker's.
             feature_index: the entry from which on older releases refuse the ledger; records up to it stay, see
                 `OLDER_RECORDS_KEPT`. -1 for unknown: all are deleted.
+            is_new: this call's process has just put the marker.
+
+        Returns:
+            How many were deleted.
         """
         root, kept = self._roots[number], range(FIRST_RECORDS_KEPT if feature_index == 0 else 0)
+        cleared = self._cleared.get(number)
+        if cleared == floor:
+            return 0
         if feature_index > 0:
             where = f"marker 0 of ledger {self._ledger_id} on broker {root.broker_id}"
             data = root.store.get(marker_key(self._ledger_id, 0)) or b""
             first = decode_marker(data, genesis=self._genesis, where=where).position
             kept = range(max(0, first - OLDER_RECORDS_KEPT), first + 1)
-        names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
-        positions = (int(name) for name in names if name.isdecimal())
-        below = sorted((each for each in positions if each < position and each not in kept), reverse=True)
+        positions: Sequence[int]
+        if is_new and cleared is not None and cleared.marker_no == floor.marker_no - 1:
+            positions = range(cleared.position, floor.position)
+        else:
+            names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
+            positions = sorted(int(name) for name in names if name.isdecimal())
+        below = [each for each in reversed(positions) if each < floor.position and each not in kept]
         for each in below:
             self._delete(root, journal_key(self._ledger_id, each))
             fault_point("truncate.delete")
+        self._cleared[number] = floor
         return len(below)
 
     def delete_heads(self, is_garbage: Callable[[str], bool], among: Sequence[int], *, is_dry_run: bool = False) -> int:

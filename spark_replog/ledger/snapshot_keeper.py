@@ -24,7 +24,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, Retria
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
-from spark_replog.ledger.snapshot_files import Base, Marker, SnapshotHead, encode_snapshot, snapshot_name
+from spark_replog.ledger.snapshot_files import Base, Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
@@ -86,11 +86,11 @@ class Cut(NamedTuple):
 
 
 class Garbage(NamedTuple):
-    """Garbage heads and pages, (root, position below which its journal is garbage), and `feature_index`."""
+    """Garbage heads and pages, (root, marker below which its journal is garbage), and `feature_index`."""
 
     heads: HeadGarbage
     is_page: Callable[[str], bool]
-    positions: Sequence[tuple[int, int]]
+    floors: Sequence[tuple[int, Floor]]
     feature_index: int
 
 
@@ -502,8 +502,8 @@ class SnapshotKeeper:
         """Delete files that decided snapshots have replaced; return how many."""
         count = self._io.delete_heads(garbage.heads.is_garbage, garbage.heads.among, is_dry_run=is_dry_run)
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
-        for number, position in garbage.positions if not is_dry_run else ():
-            count += self._io.on_root(number, partial(self._io.delete_below, number, position, garbage.feature_index))
+        for number, floor in garbage.floors if not is_dry_run else ():
+            count += self._io.on_root(number, partial(self._io.delete_below, number, floor, garbage.feature_index))
         return count
 
     def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
@@ -633,9 +633,9 @@ class SnapshotWriter:
                     ledger.restore_decided()
                     is_page = keeper.page_garbage()
                 heads = keeper.head_garbage(ledger.core)
-            floors = [(number, root.floor.position, root.error) for number, root in enumerate(ledger.core.roots)]
-            positions = [(number, at) for number, at, error in floors if at and error is None]
-            return Garbage(heads, is_page, positions, keeper.feature_index)
+            roots = enumerate(ledger.core.roots)
+            floors = [(number, root.floor) for number, root in roots if root.floor.position and root.error is None]
+            return Garbage(heads, is_page, floors, keeper.feature_index)
 
         ledger.refresh()
         return keeper.collect(ledger.with_turn(look), is_dry_run=is_dry_run)

@@ -18,7 +18,7 @@ THREE = Scenario(
     owner_count=3, reader_count=2, lost=0.1, stall=0.05, crash=0.02, emptied=False, command_count=12, step_count=300
 )
 LAGGING = replace(THREE, outages=12, lost=0.15, stall=0.1, reader_count=3, step_count=400)
-FIVE = replace(THREE, root_count=5, outages=3, step_count=400)
+FIVE = replace(THREE, root_count=5, outages=3, step_count=500)
 CHUNK_COUNT = 6
 SEEDS_MAX = 4000
 
@@ -124,6 +124,17 @@ class TakesCoveredRecords(LedgerCore):
         return is_moved
 
 
+class KeepsOpenEntries(LedgerCore):
+    """Keeps entries that it read below the marker, and that are not decided for all that it knows."""
+
+    def _moved(self, root: int, marker: Marker, marker_no: int, now_ms: float) -> bool:
+        view = self.prefix.views[root]
+        kept, view.entries, view.matched = (view.entries, view.matched), {}, max(view.matched, marker.base.index)
+        is_moved = super()._moved(root, marker, marker_no, now_ms)
+        view.entries, view.matched = kept
+        return is_moved
+
+
 def broken(make_core: type[LedgerCore] = LedgerCore, **more: Any) -> Rules:
     return Rules(make_core, **more)
 
@@ -137,6 +148,7 @@ VARIANTS = {
     "no rebase": (LAGGING, broken(NoRebase, full=0.7)),
     "only the last record read is held against the marker": (LAGGING, broken(ChecksLastRecordOnly, full=0.7)),
     "records below the snapshot count": (LAGGING, broken(TakesCoveredRecords, full=0.7)),
+    "undecided records below the marker are kept": (LAGGING, broken(KeepsOpenEntries, full=0.7)),
     "deletes before the marker is there": (THREE, broken(deletes_first=True)),
     "truncates the last record": (THREE, broken(kept_count_min=0)),
     "a truncator with a stale snapshot": (THREE, broken(is_stale=True)),

@@ -17,7 +17,7 @@ from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
 from spark_replog.storage import open_store
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
-from tests.unit.ledger.snapshot_setup import KEPT, fill, heads, paged, shoot, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, core_of, fill, heads, paged, shoot, soon
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -370,3 +370,42 @@ def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_on
     store.take_away(0)
     assert reader.commands() == wanted
     assert newest in reader.counting[2].calls
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_cut_has_no_process_read_again_what_it_knows(make_store, root_count):
+    """Else each cut costs each process a get per kept record and root, 512 of them, and holds up its next commit."""
+    settings = replace(BY_HAND, grace_ms=UNHURRIED.grace_ms, kept_record_count=20)
+    store = make_store(root_count)
+    writer, reader = paged(store, settings), paged(store, settings)
+    wanted = fill(writer, 0, 60)
+    assert reader.commands() == wanted
+    for process in (writer, reader):
+        process.reset()
+    assert shoot(writer).deleted > 0
+    first = int(store.journal(0)[0].name)
+    assert first > 20
+    wanted = fill(writer, 60, 65)
+    assert writer.commands() == reader.commands() == wanted
+    for process in (writer, reader):
+        got = {key.rpartition("/")[2] for store in process.counting for verb, key in store.calls
+               if verb == "get" and "/journal/" in key}  # fmt: skip
+        assert {int(each) for each in got if int(each) < first + 20} == set()
+    for process in (writer, reader):
+        assert core_of(process).roots[0].floor.position == first
+
+
+def test_the_next_cut_of_a_process_lists_no_journal(make_store):
+    store = make_store(1)
+    writer = paged(store)
+
+    def lists() -> int:
+        return sum(verb == "list_keys" and "/journal" in key for verb, key in writer.counting[0].calls)
+
+    for first in (0, 40, 80):
+        fill(writer, first, first + 40)
+        before = lists()
+        shoot(writer)
+        writer.ledger.collect()
+        assert lists() - before == (1 if first == 0 else 0)
+        assert len(store.journal(0)) < 10
