@@ -453,8 +453,7 @@ class LedgerCore:
         Returns:
             False if what was read of the journal still counts.
         """
-        state = self.roots[root]
-        point = marker.point(marker_no)
+        state, point = self.roots[root], marker.point(marker_no)
         is_renewed, state.floor, state.misses = point.floor.renewal != state.floor.renewal, point.floor, 0
         if not is_renewed and self.prefix.views[root].begin_at(point):
             return False
