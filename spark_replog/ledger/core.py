@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from enum import Enum
 
-from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
@@ -39,7 +39,9 @@ from spark_replog.ledger.root import (
     RootState,
     Standing,
     Status,
+    journal_hole,
     refusal_count,
+    stale_journal,
 )
 from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
 from spark_replog.ledger.types import LedgerSettings
@@ -457,7 +459,7 @@ class LedgerCore:
         is_renewed, state.floor, state.misses = point.floor.renewal != state.floor.renewal, point.floor, 0
         if not is_renewed and self.prefix.views[root].begin_at(point):
             return False
-        self.prefix.set_view(root, point)
+        self._read_from(root, point)
         if state.pending is not None and (is_renewed or state.pending.position < marker.position):
             state.pending = None
         state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.OUTDATED)
@@ -479,6 +481,14 @@ class LedgerCore:
                 self._yield(now_ms)
         return True
 
+    def _read_from(self, root: int, point: JournalPoint) -> None:
+        """Drop what is known of a journal. An own claim there counts again once it was read with all before it."""
+        self.prefix.set_view(root, point)
+        self._forget_claim(root)
+
+    def _forget_claim(self, root: int) -> None:
+        self.proposer.claimed &= ~(1 << root)
+
     def _fail(self, state: RootState, error: Exception | None, now_ms: float) -> None:
         settings = self._settings
         wait_ms = min(settings.root_retry_max_ms, settings.root_retry_ms * (1 << min(state.failures, 10)))
@@ -488,29 +498,8 @@ class LedgerCore:
     def _went_back(self, root: int, now_ms: float) -> None:
         """Stop using a root that lost records. Only an alarm: a lost record that no other root names goes unnoticed."""
         self.roots[root].enter(Standing.FORGOT)
-        self._fail(self.roots[root], self._stale(root), now_ms)
-
-    def _stale(self, root: int) -> RetriableError:
-        return RetriableError(
-            ErrorCode.REPLOG_ROOT_STALE,
-            f"The journal on {self._root_names[root]} misses position {self.prefix.named[root]}, which records on "
-            "other roots name: it went back in time. Run 'replog store repair' to give it a new journal.",
-            root=self._root_names[root],
-        )
-
-    def _hole(self, root: int, first: int, found: int) -> CorruptDataError:
-        """Return the error of missing files: a process that appended in the hole would decide entries a second time."""
-        return CorruptDataError(
-            ErrorCode.REPLOG_JOURNAL_HOLE,
-            f"The journal on {self._root_names[root]} has no file at position {first}, and one at position {found}: "
-            f"{found - first} or fewer files are missing. If a repair of this root is at work, let it end: it writes "
-            "them. Else put these files back (a lifecycle rule or a cleaner of old files may have deleted them). Where "
-            "other metadata roots have their files, move this journal's folder away and run `replog store repair "
-            "--rebuild BROKER`.",
-            root=self._root_names[root],
-            first=first,
-            last=found - 1,
-        )
+        self._forget_claim(root)
+        self._fail(self.roots[root], stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
 
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
         root = operation.root
@@ -530,19 +519,19 @@ class LedgerCore:
             if state.misses > 1:
                 self._went_back(root, now_ms)
             else:
-                self._fail(state, self._stale(root), now_ms)
+                self._fail(state, stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
             return
         order = self.prefix.views[root].order
         if completion.ended and order.fault is not None:
             self._fail(state, damaged_record(self._root_names[root], order.fault_position, order.fault), now_ms)
             # A rebuilt journal is read from its beginning.
-            self.prefix.set_view(root, self.prefix.views[root].origin)
+            self._read_from(root, self.prefix.views[root].origin)
             if state.failures > 1:
                 state.failures = DAMAGED_READS
                 state.retry_at_ms = now_ms + DAMAGED_RETRY_MS
             return
         if completion.after_gap is not None:
-            self._fail(state, self._hole(root, position, completion.after_gap), now_ms)
+            self._fail(state, journal_hole(self._root_names[root], position, completion.after_gap), now_ms)
             return
         state.misses = state.failures = 0
         state.error = None
@@ -565,9 +554,10 @@ class LedgerCore:
             return
         state.pending = None
         proposer = self.proposer
+        is_claim = record.kind is RecordKind.CLAIM and self.prefix.views[root].order.fault is None
+        if is_claim and record.epoch == proposer.epoch:
+            proposer.claimed |= 1 << root
         if is_own:
-            if record.kind is RecordKind.CLAIM and record.epoch == proposer.epoch:
-                proposer.claimed |= 1 << root
             user = self._user
             if user is not None and record.index == user.index and record.entry_hash == user.entry_hash:
                 user.is_confirmed = True

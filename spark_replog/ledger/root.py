@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from spark_replog.errors import ReplogError, is_refusal
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, is_refusal
 from spark_replog.ledger.record import NO_INDEX, JournalRecord
 from spark_replog.ledger.snapshot_files import Floor, Marker
 
@@ -276,3 +276,33 @@ def refusal_count(roots: Iterable[RootState], since_ms: float | None = None) -> 
     if since_ms is not None:
         found = [each for each in found if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
     return len(found)
+
+
+def stale_journal(root_name: str, position: int) -> RetriableError:
+    """Return the error of a journal that misses a position which records on other roots name."""
+    return RetriableError(
+        ErrorCode.REPLOG_ROOT_STALE,
+        f"The journal on {root_name} misses position {position}, which records on other roots name: it went back in "
+        "time. Run 'replog store repair' to give it a new journal.",
+        root=root_name,
+    )
+
+
+def journal_hole(root_name: str, first: int, found: int) -> CorruptDataError:
+    """Return the error of missing files: a process that appended in the hole would decide entries a second time.
+
+    Args:
+        root_name: of the root.
+        first: position of the first missing file.
+        found: position of the next file.
+    """
+    return CorruptDataError(
+        ErrorCode.REPLOG_JOURNAL_HOLE,
+        f"The journal on {root_name} has no file at position {first}, and one at position {found}: {found - first} or "
+        "fewer files are missing. If a repair of this root is at work, let it end: it writes them. Else put these "
+        "files back (a lifecycle rule or a cleaner of old files may have deleted them). Where other metadata roots "
+        "have their files, move this journal's folder away and run `replog store repair --rebuild BROKER`.",
+        root=root_name,
+        first=first,
+        last=found - 1,
+    )

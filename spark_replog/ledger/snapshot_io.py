@@ -47,6 +47,9 @@ FIRST_RECORDS_KEPT = 16
 PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
+REST_MS = 0.3
+"""After each record that a truncation deletes behind a commit: thousands of deletions in a row slow the commits beside
+them down. It still deletes faster than a process can commit."""
 _LISTING_PATIENCE = 10
 """Multiple of the timeout: a journal that grew long is listed before its first file is deleted."""
 
@@ -255,7 +258,9 @@ class SnapshotIo:
 
     # -- truncation -------------------------------------------------------------------------------
 
-    def truncate(self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int) -> int:
+    def truncate(
+        self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int, *, is_hurried: bool = False
+    ) -> int:
         """Put a marker on a root, then delete the records below it in its journal, from the newest down.
 
         The head that the marker names is stored both before and after the marker: in between, a process that does not
@@ -263,6 +268,7 @@ class SnapshotIo:
 
         Args:
             number: of the root; marker_no: of the marker; head: its bytes; feature_index: see ``delete_below``.
+            is_hurried: a caller waits, so do not rest between two deletions.
 
         Returns:
             Files deleted; 0 also if another process put a different marker under this number.
@@ -279,9 +285,12 @@ class SnapshotIo:
                 return 0
         fault_point("truncate.marker")
         self._create(root, snapshot_key(self._ledger_id, marker.name), head)
-        return self.delete_below(number, marker.point(marker_no + 1).floor, feature_index, is_new=True)
+        floor = marker.point(marker_no + 1).floor
+        return self.delete_below(number, floor, feature_index, is_new=True, is_hurried=is_hurried)
 
-    def delete_below(self, number: int, floor: Floor, feature_index: int, *, is_new: bool = False) -> int:
+    def delete_below(
+        self, number: int, floor: Floor, feature_index: int, *, is_new: bool = False, is_hurried: bool = True
+    ) -> int:
         """Delete the records below a root's marker, newest first, also those that an earlier truncation left.
 
         The journal is listed, unless this process put this marker, or is putting it, and the one before: a journal has
@@ -293,6 +302,7 @@ class SnapshotIo:
             feature_index: the entry from which on older releases refuse the ledger; records up to it stay, see
                 `OLDER_RECORDS_KEPT`. -1 for unknown: all are deleted.
             is_new: this call's process has just put the marker.
+            is_hurried: see ``truncate``.
 
         Returns:
             How many were deleted.
@@ -316,6 +326,8 @@ class SnapshotIo:
         for each in below:
             self._delete(root, journal_key(self._ledger_id, each))
             fault_point("truncate.delete")
+            if not is_hurried:
+                self._clock.sleep_ms(REST_MS)
         self._cleared[number] = floor
         return len(below)
 

@@ -506,8 +506,11 @@ class SnapshotKeeper:
             count += self._io.on_root(number, partial(self._io.delete_below, number, floor, garbage.feature_index))
         return count
 
-    def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
+    def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage, *, is_hurried: bool = False) -> None:
         """Put markers, delete the records below them, and delete garbage heads.
+
+        Args:
+            is_hurried: a caller waits; else records are deleted slowly, so that commits beside it are not held up.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
@@ -516,7 +519,8 @@ class SnapshotKeeper:
         head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # all name the decided snapshot
         for number, marker_no, marker in cuts:
             try:
-                call = partial(self._io.truncate, number, marker_no, marker, head, self.feature_index)
+                truncate = partial(self._io.truncate, is_hurried=is_hurried)
+                call = partial(truncate, number, marker_no, marker, head, self.feature_index)
                 deleted = self._io.on_root(number, call)
             except ReplogError as error:
                 _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
@@ -607,7 +611,7 @@ class SnapshotWriter:
         def look() -> tuple[list[Cut], HeadGarbage]:
             return keeper.truncations(ledger.core, is_asked=True), keeper.head_garbage(ledger.core)
 
-        keeper.tidy(*ledger.with_turn(look))
+        keeper.tidy(*ledger.with_turn(look), is_hurried=True)
         return keeper.stats.since(before)
 
     def collect(self, *, is_dry_run: bool = False) -> int:

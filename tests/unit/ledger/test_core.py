@@ -11,6 +11,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Read, RootState, Status
+from spark_replog.ledger.snapshot_files import Marker
 from spark_replog.ledger.types import LedgerSettings
 
 
@@ -160,3 +161,80 @@ def test_refusals_of_an_earlier_goal_do_not_end_the_next_one():
     (operation,) = core.poll(now_ms)
     core.complete(Completion(operation, Status.FAILED, error=REFUSAL), now_ms)
     assert not core.is_refused(now_ms + 1000)  # one refusal, and then the process stood still
+
+
+class Journals:
+    """The journals of three roots, and what each core has asked of them and not been told."""
+
+    def __init__(self):
+        self.records = [[], [], []]
+        self.markers = [[], [], []]
+        self.now_ms = 0.0
+
+    def core(self, name):
+        names = ["root 0", "root 1", "root 2"]
+        return LedgerCore(names, genesis_hash("l"), name * 16, LedgerSettings(), random.Random(name[0]))
+
+    def answer(self, core, root, status=Status.DONE):
+        """Answer what the core asks of a root, as the root is now; return what that was."""
+        core.poll(self.now_ms)
+        operation = core.roots[root].busy
+        found, marker = (), None
+        records, markers = self.records[root], self.markers[root]
+        if isinstance(operation, Create) and status is Status.DONE:
+            if operation.position < len(records):
+                status = Status.EXISTS
+            else:
+                records.append(operation.data)
+        if isinstance(operation, Read):
+            found = tuple(records[operation.position :])
+        is_look = isinstance(operation, Create) or found or getattr(operation, "checks_marker", False)
+        if is_look and len(markers) > getattr(operation, "marker_no", 9):
+            marker = markers[-1], len(markers)
+        answer = Completion(operation, status, found, ended=isinstance(operation, Read), marker=marker)
+        core.complete(answer, self.now_ms)
+        core.advance(self.now_ms)
+        return operation
+
+
+def test_a_claim_does_not_count_on_a_root_whose_journal_must_be_read_again():
+    """Else an owner that meets a cut in the middle of its claim gives an index that was decided another value."""
+    journals = Journals()
+    writer, late = journals.core(b"w"), journals.core(b"l")
+    late.begin(0.0, is_write=True)
+    for root in (0, 1, 1):  # root 1 is empty then; root 0 answers much later, and root 2 not at all
+        journals.answer(late, root)
+    writer.begin(0.0, is_write=True)
+    for root in (0, 1, 2) * 2:
+        journals.answer(writer, root)
+    assert writer.phase is Phase.READY
+    writer.propose(b"zero")
+    for root in (0, 1, 2):
+        journals.answer(writer, root)
+    assert writer.phase is Phase.READY, "claimed on all roots"
+    for index in range(3):
+        writer.propose(b"value %d" % index)
+        for root in (0, 1):  # root 2 gets none of them
+            journals.answer(writer, root)
+        assert writer.prefix.length == index + 1
+        writer.advance(1e6)  # waits for root 2 no longer
+        assert writer.phase is Phase.DONE
+        writer.begin(0.0, is_write=True)
+        while writer.phase is not Phase.READY:
+            for root in (0, 1):
+                journals.answer(writer, root)
+    journals.answer(late, 0)
+    assert (late.phase, late.prefix.length) == (Phase.SYNC, 2), "it does not know that value 2 was decided"
+    journals.now_ms = 10_000.0  # so it no longer waits for root 2
+    asked = [journals.answer(late, root) for root in (0, 1, 0, 2, 2, 0)]
+    assert [type(each) for each in asked] == [Check, Check, Create, Check, Read, Check]
+    assert late.phase is Phase.CLAIM
+    journals.markers[0].append(Marker(3, writer.prefix.base_at(1), "snapshot"))
+    assert isinstance(journals.answer(late, 0), Read)
+    assert [type(journals.answer(late, 2)) for _ in range(3)] == [Check, Read, Create]
+    assert late.phase is Phase.CLAIM, "on root 2 only, as far as it knows now"
+    assert isinstance(journals.answer(late, 0), Read)
+    late.advance(20_000.0)  # waits for root 1 no longer
+    assert late.phase is Phase.LEAD
+    assert late.proposer.proposal.index == 2
+    assert late.proposer.proposal.payload == b"value 2"
