@@ -1,13 +1,19 @@
-"""ACLs and quotas under real queries: who may write and read, and how fast, also when it changes meanwhile."""
+"""Who may write and read, by ACLs, by quotas that also say how fast, and by the policies of a bucket: real queries."""
 
 from __future__ import annotations
 
 import json
 import time
+from contextlib import ExitStack
 
 import pytest
+from real_servers import running
 from remote import run_in
 from spark_driver import JobFailed, SparkDriver
+
+from tests.servers.server import Minio, VersityGateway
+from tests.servers.stores import Prefixed
+from tests.servers.stores import values as values_of
 
 WRITER = {"principal": "User:etl"}
 
@@ -152,3 +158,123 @@ def use_storage_options(spark, path, topic, name, options):
     frame = spark.range(2).selectExpr("cast(id as string) value")
     frame.write.format("replog").mode("append").option("topic", topic).options(**plain).save(path)
     spark.read.format("replog").option("subscribe", topic).options(**plain).load(path).collect()
+
+
+class GuardedStore:
+    """A store of three roots in a bucket whose server checks rights: topics ``orders`` and ``payments``, a row in each.
+
+    Users are made of the policies of docs/least-privilege.md, as they are printed there.
+    """
+
+    def __init__(self, spark, server, folder):
+        self._spark, self._folder = spark, folder
+        self.on_server = Prefixed(server)
+        self.path = self.on_server.roots.path
+
+    def users(self, **roles):
+        """Make users, each of a heading of the page and a topic; return their options. Those before may nothing now."""
+        made = {}
+        for name, (heading, topic) in roles.items():
+            user = self.on_server.as_user(name, self.on_server.statements(heading, topic), *made)
+            made[name] = {f"storage.{option}": value for option, value in user.options.items()}
+        return list(made.values())
+
+    def numbers(self, topic):
+        """Return a topic's values as the owner of the store reads them."""
+        return [int(each) for each in values_of(self.on_server.roots, topic)]
+
+    def write(self, topic, numbers, options):
+        self._spark.call(
+            "write", path=self.path, topic=topic, start=numbers.start, end=numbers.stop, options=options, tasks=1
+        )
+
+    def read(self, topic, options):
+        return sorted(int(row[3]) for row in self._spark.call("read", path=self.path, topic=topic, options=options))
+
+    def copy(self, name, source, source_options, sink, sink_options):
+        """Run the query of this name to its end."""
+        self._spark.call(
+            "copy_stream", path=self.path, source=source, sink=sink, checkpoint=str(self._folder / name),
+            source_options=source_options, sink_options=sink_options,
+        )  # fmt: skip
+
+
+@pytest.fixture(params=(Minio, VersityGateway), ids=lambda kind: kind.name, scope="module")
+def guarded(request, spark, work_folder):
+    folder = work_folder / f"guarded-{request.param.name}"
+    with ExitStack() as stack:
+        yield GuardedStore(spark, running(stack, request.param, folder), folder)
+
+
+PRODUCER = "Producer, streaming sink"
+
+
+def refused_by_storage(call, *arguments):
+    with pytest.raises(JobFailed, match=r"\[REPLOG_STORE_REFUSED\]"):
+        call(*arguments)
+
+
+def test_a_query_needs_the_storage_policies_of_its_roles_alone(guarded):
+    orders, payments = guarded.numbers("orders"), guarded.numbers("payments")
+    reader, writer, sink = guarded.users(
+        spark_reader=("Reader", "orders"), spark_writer=(PRODUCER, "orders"), spark_sink=(PRODUCER, "payments")
+    )
+    for part in (range(100, 110), range(110, 120)):  # the second time the query starts again
+        guarded.write("orders", part, writer)
+        guarded.copy("through", "orders", reader, "payments", sink)
+        orders += part
+        assert guarded.read("orders", reader) == sorted(orders)
+        assert sorted(guarded.numbers("payments")) == sorted(payments + orders)
+    for name in ("spark_reader", "spark_writer", "spark_sink"):
+        guarded.on_server.check_nothing_was_refused(name)
+
+
+on_minio = pytest.mark.parametrize("guarded", [Minio], ids=["minio"], indirect=True)
+"""A refusal takes three seconds."""
+
+
+@on_minio
+def test_a_query_is_refused_what_its_storage_policy_does_not_allow(guarded):
+    orders, payments = guarded.numbers("orders"), guarded.numbers("payments")
+    reader, sink, reader_of_payments = guarded.users(
+        other_reader=("Reader", "orders"), other_sink=(PRODUCER, "payments"), third_reader=("Reader", "payments")
+    )
+    refused_by_storage(guarded.read, "payments", reader)
+    refused_by_storage(guarded.copy, "unread", "payments", reader, "payments", sink)
+    refused_by_storage(guarded.write, "orders", range(200, 201), sink)
+    refused_by_storage(guarded.copy, "later", "orders", reader, "payments", reader_of_payments)
+    assert (guarded.numbers("orders"), guarded.numbers("payments")) == (orders, payments)
+    guarded.copy("later", "orders", reader, "payments", sink)
+    assert sorted(guarded.numbers("payments")) == sorted(payments + orders)
+    assert guarded.on_server.roots.replog("store", "verify", "--deep")[0] == 0
+
+
+@on_minio
+def test_a_query_shows_its_group_if_it_has_the_storage_policy_of_a_consumer(spark, guarded, work_folder):
+    """Without that it goes on and says so."""
+    group = "shown-from-a-bucket"
+    reader, member, sink = guarded.users(
+        group_reader=("Reader", "orders"),
+        group_member=("Consumer of a group", "orders"),
+        group_sink=(PRODUCER, "payments"),
+    )
+
+    def is_shown():
+        return group in {each["group"] for each in guarded.on_server.roots.replog("group", "list")[1]}
+
+    def is_told():
+        return f"progress of group {group} is not published" in spark.log_text()
+
+    expected = sorted(guarded.numbers("payments") + 2 * guarded.numbers("orders"))
+    for name, options, is_done in (("shown-no", reader, is_told), ("shown-yes", member, is_shown)):
+        assert not is_shown()
+        spark.call(
+            "start_named", name=name, path=guarded.path, source="orders", sink="payments",
+            checkpoint=str(work_folder / name), source_options={**options, "group.id": group}, sink_options=sink,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not is_done() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        spark.call("drain_named", name=name)
+    assert is_told() and is_shown()
+    assert sorted(guarded.numbers("payments")) == expected

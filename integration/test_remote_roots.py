@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from real_servers import running
 
 from tests.remote_roots import RemoteRoots, name_node_running, s3_running
-from tests.servers.builds import NotBuilt
 from tests.servers.hdfs import Hdfs
 from tests.servers.nfs import Nfs
 from tests.servers.server import Azurite, FakeGcs, Minio, VersityGateway
@@ -51,14 +51,9 @@ class RealRoots:
 
 def real_roots(stack, folder, kinds, client):
     """Return roots on running servers; skips where one has no program."""
-    servers = []
-    for kind in kinds:
-        (folder / kind.name).mkdir()
-        try:
-            servers.append(stack.enter_context(kind(folder / kind.name)))
-        except NotBuilt as why:
-            pytest.skip(str(why))
-        servers[-1].client = client
+    servers = [running(stack, kind, folder) for kind in kinds]
+    for each in servers:
+        each.client = client
     return RealRoots(servers)
 
 

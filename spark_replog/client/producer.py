@@ -209,7 +209,8 @@ class Producer:
 
         Returns:
             A future of (topic, partition, offset, timestamp_ms). It has already failed if the record
-            is too large, the topic does not exist, or no memory became free (``max.block.ms``).
+            is too large, the topic does not exist, the storage refuses to show it, or no memory became free
+            (``max.block.ms``).
 
         Raises:
             InvalidConfigError: INVALID_RECORD, INVALID_PARTITIONS, INVALID_TIMESTAMP, INVALID_TXN_STATE:
@@ -288,7 +289,8 @@ class Producer:
             InvalidConfigError: REPLOG_INVALID_SCHEMA, or a row is refused: INVALID_RECORD,
                 INVALID_PARTITIONS, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP. The table's record batches before
                 that row's were appended; an open transaction can then only be aborted.
-            RetriableError: REQUEST_TIMED_OUT: the topic does not exist; REPLOG_BUFFER_EXHAUSTED.
+            RetriableError: REQUEST_TIMED_OUT: the topic does not exist; REPLOG_STORE_REFUSED: the storage does not
+                show it; REPLOG_BUFFER_EXHAUSTED.
             ReplogError: as ``send``.
         """
         if self._refusal is not None:
@@ -343,7 +345,7 @@ class Producer:
         """Return a topic's number of partitions, waiting for the topic as ``send`` does.
 
         Raises:
-            RetriableError: REQUEST_TIMED_OUT.
+            RetriableError: REQUEST_TIMED_OUT, REPLOG_STORE_REFUSED.
             ReplogError: as ``send``.
         """
         if self._refusal is not None:

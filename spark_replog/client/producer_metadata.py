@@ -16,7 +16,15 @@ from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
+from spark_replog.errors import (
+    ErrorCode,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+    command_line,
+    is_refusal,
+)
 from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.accumulator import RecordAccumulator
@@ -97,7 +105,8 @@ class ProducerMetadata:
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
-            RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority of the metadata roots answered.
+            RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority of the metadata roots answered;
+                REPLOG_STORE_REFUSED, not waited for: so many of them refuse that no majority is left.
             ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed during the wait.
         """
         if not isinstance(topic, str) or not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:
@@ -183,6 +192,8 @@ class ProducerMetadata:
                 line = command_line(self._cluster.path, "topic", "create", topic, "-p", str(count))
                 return f"topic '{topic}' does not exist", f"Create it: {line}, or correct the name."
             except RetriableError as error:
+                if is_refusal(error):
+                    raise
                 remedy = f"See which roots answer: {command_line(self._cluster.path, 'store', 'info')}."
                 return f"topic '{topic}' could not be looked up ({error})", remedy
             with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import json
 import signal
 import socket
@@ -10,14 +12,18 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+import zipfile
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import botocore.session
 from azure.storage.blob import generate_container_sas
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from spark_replog.storage.open_store import open_store
 from tests.servers.builds import AZURITE, FAKE_GCS, MINIO, S3RVER, VERSITYGW, Build
@@ -92,7 +98,7 @@ class Server(ABC):
 
     def new_root(self, folder: str = "some/root") -> str:
         """Return the URL of a root in a new bucket."""
-        bucket = f"bucket-{uuid.uuid4().hex}"
+        bucket = f"bucket-{uuid.uuid4().hex[:12]}"  # short, as a policy names it often
         self.make_bucket(bucket)
         return f"{self.scheme}://{bucket}/{folder}"
 
@@ -159,6 +165,11 @@ def statements_of(bucket: str, actions: Sequence[str]) -> list[Statement]:
     ]
 
 
+def policy_text(statements: Sequence[Statement]) -> str:
+    """Return a policy as JSON, as short as it can be: servers bound it."""
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, separators=(",", ":"))
+
+
 class S3Server(Server):
     """What speaks S3 here."""
 
@@ -202,6 +213,11 @@ class VersityGateway(S3Server):
 
     name, build = "versitygw", VERSITYGW
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._given: defaultdict[str, dict[str, list[Statement]]] = defaultdict(dict)
+        """What users may, by bucket and user."""
+
     def command(self, data: Path) -> Sequence[str]:
         """As ``Server.command``."""
         users, versions = self.folder / "users", self.folder / "versions"
@@ -224,21 +240,23 @@ class VersityGateway(S3Server):
         """Make a user that may do what statements of a policy allow; return the options that make a client this user.
 
         Args:
-            bucket: what the statements are about: they become its policy.
-            beside: users who may go on to do the same; all others may nothing from now on.
+            bucket: what the statements are about: they become its policy. It has room for some 4,000 bytes.
+            beside: users who may go on to do what they may; all others may nothing from now on.
         """
         self._admin("create-user", "-a", name, "-s", f"{name}-secret", "-r", "user")
-        given = [{**each, "Principal": {"AWS": [name, *beside]}} for each in statements]
-        policy = json.dumps({"Version": "2012-10-17", "Statement": given})
-        self.file_system(bucket).call_s3("put_bucket_policy", Bucket=bucket, Policy=policy)
+        kept = {each: self._given[bucket][each] for each in beside}
+        self._given[bucket] = {**kept, name: [{**each, "Principal": {"AWS": [name]}} for each in statements]}
+        given = list(itertools.chain(*self._given[bucket].values()))
+        self.file_system(bucket).call_s3("put_bucket_policy", Bucket=bucket, Policy=policy_text(given))
         return {**self.options(), "key": name, "secret": f"{name}-secret"}
 
-    def requests_of(self, name: str) -> set[tuple[str, str]]:
-        """Return the operations that a user was not refused, each as an action of S3 and a key."""
+    def requests_of(self, name: str, *, are_refused: bool = False) -> set[tuple[str, str]]:
+        """Return the operations that a user was not refused, or those it was, each as an action of S3 and a key."""
         found = set()
         for line in (self.folder / "access.log").read_text().splitlines():
             words = line.split(" ")
-            if len(words) > 10 and words[5] == name and words[7].startswith("s3_") and words[10] != "403":
+            is_users = len(words) > 10 and words[5] == name and words[7].startswith("s3_")
+            if is_users and (words[10] == "403") is are_refused:
                 found.add((words[7].replace("_", ":"), words[8]))
         return found
 
@@ -267,22 +285,33 @@ class Minio(S3Server):
         user = {"MINIO_ROOT_USER": self.key, "MINIO_ROOT_PASSWORD": self.secret}
         return {**super().environment(), **user, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
 
-    def make_user(self, name: str, bucket: str, statements: Sequence[Statement]) -> dict[str, str]:
-        """Return the options of a client with keys for an hour, which may do what the statements allow.
+    def make_user(self, name: str, bucket: str, statements: Sequence[Statement], *beside: str) -> dict[str, str]:
+        """Make a user that may do what statements of a policy allow; return the options that make a client this user.
 
-        MinIO keeps users by calls with encrypted bodies; keys of a session need none, and have a policy of their own.
+        The call that adds one user has an encrypted body. The one that takes over those of another server has none.
+
+        Args:
+            bucket: what the statements are about.
+            beside: as all users, they may go on to do what they may.
         """
-        client = botocore.session.get_session().create_client(
-            "sts", region_name="us-east-1", endpoint_url=f"http://127.0.0.1:{self.port}",
-            aws_access_key_id=self.key, aws_secret_access_key=self.secret,
-        )  # fmt: skip
-        policy = json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, separators=(",", ":"))
-        made = client.assume_role(
-            RoleArn="arn:aws:iam::000000000000:role/any",  # the client wants one; MinIO has no roles
-            RoleSessionName=name,
-            Policy=policy.replace("StringLikeIfExists", "StringLike"),
-        )["Credentials"]
-        keys = {"key": made["AccessKeyId"], "secret": made["SecretAccessKey"], "token": made["SessionToken"]}
+        given = json.loads(policy_text(statements).replace("StringLikeIfExists", "StringLike"))
+        keys = {"key": name, "secret": f"{name}-secret"}
+        files = {
+            "policies": {name: given},
+            "users": {name: {"secretKey": keys["secret"], "status": "enabled"}},
+            "user_mappings": {name: {"version": 1, "policy": name}},
+        }
+        body = io.BytesIO()
+        with zipfile.ZipFile(body, "w") as packed:
+            for file, content in files.items():
+                packed.writestr(f"iam-assets/{file}.json", json.dumps(content))
+        url = f"http://127.0.0.1:{self.port}/minio/admin/v3/import-iam-v2"
+        request = AWSRequest("PUT", url, data=body.getvalue())
+        S3SigV4Auth(Credentials(self.key, self.secret), "s3", "us-east-1").add_auth(request)
+        signed = urllib.request.Request(url, request.data, dict(request.headers), method="PUT")
+        with urllib.request.urlopen(signed, timeout=10) as answer:
+            failed = json.load(answer)["failed"]
+        assert not any(failed.values()), failed
         return {**self.options(), **keys}
 
     def is_answering(self) -> bool:

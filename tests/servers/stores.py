@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import redirect_stdout
 from typing import Any, Self
 
+import pytest
+
 import spark_replog
 from spark_replog.cli.main import run
-from tests.servers.server import Server
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.storage.open_store import open_store
+from tests.servers import policy_page
+from tests.servers.server import Minio, Server, Statement, VersityGateway
 
 
 class RealRoots:
@@ -51,3 +56,74 @@ class RealRoots:
         for topic in topics:
             assert self.replog("topic", "create", topic, "-p", "1", "--replicas", str(replicas))[0] == 0
         return spark_replog.open(self.path, self.options)
+
+
+class Prefixed:
+    """A store of three roots with topics ``orders`` and ``payments``, a row in each.
+
+    Attributes:
+        names: what stands on the page in capitals, and the ledger of ``payments``.
+    """
+
+    def __init__(self, server: VersityGateway | Minio) -> None:
+        self.server = server
+        self.roots = RealRoots([server.new_root("log")], server.options())
+        assert self.roots.replog("init", "--brokers", "3")[0] == 0
+        self.bucket = self.roots.path.split("/")[2]
+        self.names = {"BUCKET": self.bucket, "FOLDER": "log"}
+        for topic, name in (("orders", "TOPIC"), ("payments", "OTHER"), ("__consumer_offsets", "GROUPS")):
+            assert self.roots.replog("topic", "create", topic, "-p", "1", "--replicas", "3")[0] == 0
+            self.names[name] = self.roots.replog("topic", "describe", topic)[1][0]["ledgerId"]
+        self.names["CLUSTER"] = self.roots.replog("store", "info")[1][0]["clusterId"]
+        for topic in ("orders", "payments"):
+            send(self.roots, b"0", topic=topic)
+
+    def statements(self, heading: str, topic: str = "orders") -> list[Statement]:
+        """Return the policy below a heading of the page, for one of the two topics."""
+        ledger = self.names["TOPIC" if topic == "orders" else "OTHER"]
+        return policy_page.policy(heading, {**self.names, "TOPIC": ledger})
+
+    def as_user(self, name: str, statements: list[Statement], *beside: str) -> RealRoots:
+        """Return the same roots as a new user; those beside it keep their rights, others need not."""
+        return RealRoots([self.roots.path], self.server.make_user(name, self.bucket, statements, *beside))
+
+    def key(self, text: str) -> str:
+        return policy_page.filled(text, self.names)
+
+    def check(self, roots: RealRoots, *, may: Iterable[str] = (), may_not: Iterable[str] = ()) -> None:
+        """Try operations, each a verb and a key below a root; what is not refused leaves nothing."""
+        raw = open_store(f"{roots.path}/broker-1", roots.options)
+        calls = {
+            "get": raw.get,
+            "list": lambda key: list(raw.list_keys(key)),
+            "create": lambda key: raw.create(key, b"x"),
+            "delete": raw.delete,
+        }
+        for each in may:
+            verb, _, key = self.key(each).partition(" ")
+            calls[verb](key)
+        for each in may_not:
+            verb, _, key = self.key(each).partition(" ")
+            with pytest.raises(ReplogError) as raised:
+                calls[verb](key)
+            assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED, (each, raised.value)
+
+    def check_nothing_was_refused(self, user: str) -> None:
+        """Check it by the server's log, if any; deletes are left to the coordinator, except those of notes."""
+        if isinstance(self.server, VersityGateway):
+            refused = self.server.requests_of(user, are_refused=True)
+            missing = [(done, key) for done, key in refused if done != "s3:DeleteObject" or "/notes/" in key]
+            assert not missing, missing
+
+
+def send(roots: RealRoots, value: bytes, *, topic: str = "orders", inline_bytes: int = 4096) -> int:
+    with spark_replog.open(roots.path, roots.options).producer(inline_max_bytes=inline_bytes) as producer:
+        offset: int = producer.send(topic, value).result(timeout=60).offset
+        return offset
+
+
+def values(roots: RealRoots, topic: str = "orders") -> list[bytes]:
+    found: list[bytes] = (
+        spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
+    )
+    return found

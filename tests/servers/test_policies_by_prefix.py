@@ -3,87 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import pytest
 
 import spark_replog
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.client.store import Store
+from spark_replog.errors import ErrorCode, FencedError, ReplogError
 from spark_replog.storage.open_store import open_store
 from tests.scenarios.committing import SMALL
 from tests.servers import policy_page
 from tests.servers.server import Minio, Statement, VersityGateway
-from tests.servers.stores import RealRoots
+from tests.servers.stores import Prefixed, RealRoots, send, values
 
-OFFSETS = "__consumer_offsets"
 LATER = {"out"}
 """What a healthy store never gets."""
-
-
-class Prefixed:
-    """A store of three roots with topics ``orders`` and ``payments``, a row in each.
-
-    Attributes:
-        names: what stands on the page in capitals, and the ledger of ``payments``.
-    """
-
-    def __init__(self, server: VersityGateway | Minio) -> None:
-        self.server = server
-        self.roots = RealRoots([server.new_root("log")], server.options())
-        assert self.roots.replog("init", "--brokers", "3")[0] == 0
-        self.bucket = self.roots.path.split("/")[2]
-        self.names = {"BUCKET": self.bucket, "FOLDER": "log"}
-        for topic, name in (("orders", "TOPIC"), ("payments", "OTHER"), (OFFSETS, "GROUPS")):
-            assert self.roots.replog("topic", "create", topic, "-p", "1", "--replicas", "3")[0] == 0
-            self.names[name] = self.roots.replog("topic", "describe", topic)[1][0]["ledgerId"]
-        self.names["CLUSTER"] = self.roots.replog("store", "info")[1][0]["clusterId"]
-        for topic in ("orders", "payments"):
-            send(self.roots, b"0", topic=topic)
-
-    def statements(self, heading: str) -> list[Statement]:
-        return policy_page.policy(heading, self.names)
-
-    def as_user(self, name: str, statements: list[Statement]) -> RealRoots:
-        return RealRoots([self.roots.path], self.server.make_user(name, self.bucket, statements))
-
-    def key(self, text: str) -> str:
-        return policy_page.filled(text, self.names)
-
-    def check(self, roots: RealRoots, *, may: Iterable[str] = (), may_not: Iterable[str] = ()) -> None:
-        """Try operations, each a verb and a key below a root; what is not refused leaves nothing."""
-        raw = open_store(f"{roots.path}/broker-1", roots.options)
-        calls = {
-            "get": raw.get,
-            "list": lambda key: list(raw.list_keys(key)),
-            "create": lambda key: raw.create(key, b"x"),
-            "delete": raw.delete,
-        }
-        for each in may:
-            verb, _, key = self.key(each).partition(" ")
-            calls[verb](key)
-        for each in may_not:
-            verb, _, key = self.key(each).partition(" ")
-            with pytest.raises(ReplogError) as raised:
-                calls[verb](key)
-            assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED, (each, raised.value)
-
-
-def send(roots: RealRoots, value: bytes, *, topic: str = "orders", inline_bytes: int = 4096) -> int:
-    with spark_replog.open(roots.path, roots.options).producer(inline_max_bytes=inline_bytes) as producer:
-        offset: int = producer.send(topic, value).result(timeout=60).offset
-        return offset
-
-
-def values(roots: RealRoots, topic: str = "orders") -> list[bytes]:
-    found: list[bytes] = (
-        spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
-    )
-    return found
 
 
 def refused_command(roots: RealRoots, *arguments: str) -> None:
     code, items = roots.replog(*arguments)
     assert (code, items[0]["error"]) == (1, "REPLOG_STORE_REFUSED"), items
+
+
+def refused_transaction(opened: Store, topic: str) -> None:
+    with opened.producer(transactional_id="refused") as producer:
+        producer.begin_transaction()
+        error = producer.send(topic, b"refused").exception(timeout=0)
+        assert isinstance(error, ReplogError) and error.code is ErrorCode.REPLOG_STORE_REFUSED, error
+        producer.abort_transaction()
 
 
 @pytest.fixture(params=(VersityGateway, Minio), ids=lambda kind: kind.name, scope="module")
@@ -105,6 +51,7 @@ def test_a_reader_of_one_topic_reads_that_topic(store):
     roots = store.as_user("topic-reader", store.statements("Reader"))
     assert values(roots) == values(store.roots)
     assert roots.replog("topic", "describe", "orders")[0] == 0
+    store.check_nothing_was_refused("topic-reader")
     store.check(
         roots,
         may=("get replog.json", "list ledgers/TOPIC/journal/", "get ledgers/CLUSTER/journal/00000000000000000000"),
@@ -127,6 +74,7 @@ def test_a_producer_of_one_topic_creates_in_its_ledger_only(store, monkeypatch, 
     before = len(values(store.roots))
     for number in range(6):
         assert send(roots, b"%d" % number, inline_bytes=4096 * (number % 2)) == before + number
+    store.check_nothing_was_refused("topic-producer")
     store.check(
         roots,
         may_not=(
@@ -156,6 +104,7 @@ def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypa
     assert read == len(values(store.roots))
     code, groups = roots.replog("group", "describe", "billing")
     assert code == 0 and groups[0]["group"] == "billing"
+    store.check_nothing_was_refused("topic-consumer")
     store.check(
         roots,
         may_not=(
@@ -170,6 +119,62 @@ def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypa
     check_used(store, "topic-consumer", statements, "GROUPS")
 
 
+def test_a_transactional_producer_needs_the_policy_of_a_producer_alone(store, monkeypatch):
+    for each in SMALL:
+        monkeypatch.setattr(*each)
+    statements = store.statements("Producer, streaming sink")
+    roots = store.as_user("topic-transactions", statements)
+    opened = spark_replog.open(roots.path, roots.options)
+    expected = values(store.roots)
+    with opened.producer(transactional_id="till") as older, opened.producer(transactional_id="till") as newer:
+        for number in range(3):
+            with older.transaction():
+                sent = [older.send("orders", b"%d.%d" % (number, part)) for part in range(2)]
+            assert [each.result(timeout=60).offset for each in sent] == [len(expected), len(expected) + 1]
+            expected += [b"%d.0" % number, b"%d.1" % number]
+            older.begin_transaction()
+            older.send("orders", b"aborted")
+            older.abort_transaction()
+        older.begin_transaction()
+        older.send("orders", b"fenced")
+        with newer.transaction():
+            newer.send("orders", b"newer")
+        with pytest.raises(FencedError):
+            older.commit_transaction()
+    store.check_nothing_was_refused("topic-transactions")
+    refused_transaction(opened, "payments")
+    assert values(store.roots) == [*expected, b"newer"]
+    assert len(values(store.roots, "payments")) == 1
+    check_used(store, "topic-transactions", statements, "TOPIC")
+
+
+def test_a_program_that_consumes_and_produces_needs_the_two_policies(store, monkeypatch):
+    for each in SMALL:
+        monkeypatch.setattr(*each)
+    statements = [*store.statements("Consumer of a group"), *store.statements("Producer, streaming sink", "payments")]
+    roots = store.as_user("topic-through", statements)
+    opened = spark_replog.open(roots.path, roots.options)
+    before, rows = values(store.roots, "payments"), values(store.roots)
+    for group_has_read in (0, len(rows)):
+        with (
+            opened.consumer(
+                "orders", group="through", auto_offset_reset="earliest", enable_auto_commit=False
+            ) as source,
+            opened.producer(transactional_id="through") as sink,
+        ):
+            read = group_has_read
+            while read < len(rows):
+                with sink.transaction():
+                    for record in source.poll(20_000):
+                        sink.send("payments", record.value)
+                        read += 1
+                source.commit()
+            assert not source.poll(1_000)
+    assert values(store.roots, "payments") == before + rows
+    store.check_nothing_was_refused("topic-through")
+    refused_transaction(opened, "orders")  # it only reads there
+
+
 def test_a_coordinator_deletes_in_ledgers_only(store):
     roots = store.as_user("ledger-coordinator", store.statements("Coordinator"))
     for arguments in (
@@ -180,6 +185,7 @@ def test_a_coordinator_deletes_in_ledgers_only(store):
         ("store", "repair", "--dry-run"),
     ):
         assert roots.replog(*arguments)[0] == 0, arguments
+    store.check_nothing_was_refused("ledger-coordinator")
     store.check(
         roots,
         may=("create ledgers/TOPIC/data/000000/x", "delete ledgers/TOPIC/data/000000/x"),

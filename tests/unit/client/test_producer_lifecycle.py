@@ -48,6 +48,21 @@ def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     assert found[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
 
+def test_a_topic_that_the_storage_refuses_is_not_waited_for(shop, short_waits):
+    shop.topic()
+    cluster = shop.open()  # knows nothing of the topic yet
+    producer = shop.producer(cluster, max__block__ms=10_000)
+    roots, ledger_id = cluster.brokers.faulty, cluster.lookup("orders").ledger_id
+    for verb in ("get", "list_keys"):
+        roots[0].fail_next(verb, Fault.REFUSE, key_part=ledger_id, times=1_000)
+    short_waits()
+    assert producer.send("orders", b"v").exception(0).code is ErrorCode.REPLOG_STORE_REFUSED
+    with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
+        producer.partitions_for("orders")
+    roots[0].clear()
+    assert producer.send("orders", b"v").result(SECONDS).offset == 0
+
+
 def test_a_plan_of_an_older_fold_does_not_replace_a_newer_one(shop, monkeypatch):
     """A thread that looks a topic up may be slower than the next one that does."""
     shop.topic()
