@@ -15,6 +15,8 @@ import time
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from spark_replog.errors import ErrorCode, ReplogError
+
 REMEMBERED_MAX = 10_000
 _LOGGER = "spark_replog"
 _context: dict[str, object] = {}
@@ -47,6 +49,24 @@ class Once:
                 self._seen.clear()
             self._seen.add(key)
             return True
+
+
+_REFUSALS = Once()
+
+
+def warn_of_upkeep(logger: logging.Logger, ledger_id: str, words: str, error: ReplogError) -> None:
+    """Warn that a part of a ledger's upkeep was left out; if storage refuses it, once in this process.
+
+    Every process tries the upkeep. One without the right to delete leaves that to a coordinator, at each commit.
+
+    Args:
+        logger: of the caller's module.
+        ledger_id: of the ledger.
+        words: what was left out.
+        error: why.
+    """
+    if error.code is not ErrorCode.REPLOG_STORE_REFUSED or _REFUSALS.is_first((ledger_id, words)):
+        logger.warning("ledger %s: %s: %s", ledger_id, words, error)
 
 
 def set_context(**fields: object) -> None:

@@ -27,6 +27,7 @@ from spark_replog.ledger.record import NO_INDEX, genesis_hash
 from spark_replog.ledger.snapshot_files import Base, Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import SnapshotIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
+from spark_replog.logs import warn_of_upkeep
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import is_far
@@ -423,7 +424,7 @@ class SnapshotKeeper:
             left = "snapshots that others replaced are not deleted now"
             self.tidy(cuts, heads)
         except ReplogError as error:
-            _LOG.warning("ledger %s: %s: %s", self._ledger_id, left, error)
+            warn_of_upkeep(_LOG, self._ledger_id, left, error)
         finally:
             end_ms = self._clock.monotonic_ms()
             self.stats.spent_ms += end_ms - start_ms
@@ -523,7 +524,7 @@ class SnapshotKeeper:
                 call = partial(truncate, number, marker_no, marker, head, self.feature_index)
                 deleted = self._io.on_root(number, call)
             except ReplogError as error:
-                _LOG.warning("ledger %s: a journal is not truncated now: %s", self._ledger_id, error)
+                warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
             else:
                 self.stats.deleted += deleted
         if heads.below > 0:
@@ -575,7 +576,7 @@ class SnapshotWriter:
         try:
             keeper.work(lambda: self._ledger.with_turn(look))
         except ReplogError as error:
-            _LOG.warning("ledger %s: no snapshot now: %s", self._ledger.ledger_id, error)
+            warn_of_upkeep(_LOG, self._ledger.ledger_id, "no snapshot now", error)
 
     def freeze(self) -> Draft | None:
         """Freeze a state that derives from the decided snapshot, in a turn; None as ``SnapshotKeeper.freeze``."""

@@ -17,6 +17,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.logs import warn_of_upkeep
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.garbage import GarbageCollector, GarbageFile, Why
 from spark_replog.maintenance.scrub import AwayRoots
@@ -75,7 +76,7 @@ class Upkeep:
             try:
                 ledger.snapshot(timeout_ms=self._config.delivery_timeout_ms)
             except ReplogError as error:
-                _log.warning("ledger %s has no newer snapshot: %s", ledger.ledger_id, error)
+                warn_of_upkeep(_log, ledger.ledger_id, "there is no newer snapshot", error)
 
     def run(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Delete some of the garbage, then decide what retention takes. Raises nothing: a later run repeats it.
@@ -94,7 +95,7 @@ class Upkeep:
             self._collect_deleted()
             ledger.collect()
         except ReplogError as error:
-            _log.warning("retention of ledger %s is left to a later commit: %s", ledger.ledger_id, error)
+            warn_of_upkeep(_log, ledger.ledger_id, "retention is left to a later commit", error)
 
     def _is_crowded(self, ledger: Ledger[TopicLedgerState]) -> bool:
         """Return whether inline rows should make room now."""
@@ -112,7 +113,7 @@ class Upkeep:
             moved_count = Compactor(self._cluster).move_inline(ledger).run_count
         except ReplogError as error:
             pause_ms = MOVE_FAILED_PAUSE_MS
-            _log.warning("inline rows of ledger %s stay in its entries for now: %s", ledger.ledger_id, error)
+            warn_of_upkeep(_log, ledger.ledger_id, "inline rows stay in its entries for now", error)
         if not moved_count:
             self._next_move_ms[ledger.ledger_id] = self._cluster.clock.monotonic_ms() + pause_ms
 

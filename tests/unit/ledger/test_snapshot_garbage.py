@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger import reader
 from spark_replog.snapshot import FrozenHead, FrozenState, PageMissingError
 from spark_replog.testing.faulty_store import Fault
@@ -257,3 +258,24 @@ def test_who_holds_a_newer_head_that_is_not_decided_deletes_no_page_of_the_decid
     assert keeper_of(sleeper).stats.restored == 2, "from the head that is not decided"
     sleeper.ledger.collect()
     assert all(needed <= pages(store, root) for root in range(3))
+
+
+def test_a_process_without_the_right_to_delete_says_so_once(make_store, caplog, monkeypatch):
+    """A coordinator deletes for it: the page of least privilege gives a producer no right to."""
+    store = make_store(1)
+    writer = paged(store, replace(BY_HAND, snapshot_entry_count_min=1, snapshot_first_entry_count_min=1,
+                                  snapshot_rest_factor=0))  # fmt: skip
+
+    def refuse(key: str) -> None:
+        raise RetriableError(ErrorCode.REPLOG_STORE_REFUSED, "no right to delete.")
+
+    monkeypatch.setattr(writer.counting[0], "delete", refuse)
+    stats = keeper_of(writer).stats
+    for number in range(60):
+        written = stats.written
+        writer.append(command(number))
+        if number % 4 == 0:
+            assert soon(lambda before=written: stats.written > before or stats.written > 12)
+    assert stats.written > 6
+    said = [each for each in caplog.messages if "REPLOG_STORE_REFUSED" in each]
+    assert 0 < len(said) <= 3, caplog.text  # of a journal, of heads, of pages
