@@ -51,7 +51,8 @@ class Once:
             return True
 
 
-_REFUSALS = Once()
+REFUSALS = Once()
+"""What this process has reported as refused."""
 
 
 def warn_of_upkeep(logger: logging.Logger, ledger_id: str, words: str, error: ReplogError) -> None:
@@ -65,7 +66,7 @@ def warn_of_upkeep(logger: logging.Logger, ledger_id: str, words: str, error: Re
         words: what was left out.
         error: why.
     """
-    if error.code is not ErrorCode.REPLOG_STORE_REFUSED or _REFUSALS.is_first((ledger_id, words)):
+    if error.code is not ErrorCode.REPLOG_STORE_REFUSED or REFUSALS.is_first((ledger_id, words)):
         logger.warning("ledger %s: %s: %s", ledger_id, words, error)
 
 
