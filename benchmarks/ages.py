@@ -48,6 +48,7 @@ from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark.options import parse_source_options
 from spark_replog.spark.source.stream_reader import StreamReader
 from spark_replog.storage.io_pool import IoPool
+from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import data_key
 from spark_replog.write.task_writer import TaskWriter
 
@@ -399,7 +400,7 @@ def measure(folder: Path, kind: Kind, age: int, rounds: int, commits: int) -> No
     paths = [settled(grow(folder, kind, each), each) for each in ages]
     measures = "ms, median", "CPU ms, median", "CPU ms, smallest"
     heads = " | ".join(f"{each}: 100 commits | {age:,} | ratio" for each in measures)
-    print(f"| {kind} | {heads} |\n|" + " --- |" * 10)
+    print(f"| {kind}, {file_system_of(str(folder)).type} | {heads} |\n|" + " --- |" * 10)
     open_figures(paths)
     case_figures(paths, rounds)
     pairs = list(zip(ages, paths, strict=True))
