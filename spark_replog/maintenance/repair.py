@@ -370,10 +370,6 @@ class StoreRepair:
         for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
-        for ledger_id in ledger_ids:
-            ledger = self._cluster.topic_ledger(ledger_id)
-            ledger.refresh()
-            self._catch_up.find_copies(ledger, {broker_id})
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
@@ -386,7 +382,7 @@ class StoreRepair:
             for ledger_id in ledger_ids:
                 if read_root(store) is not None:
                     return
-                ledger = self._cluster.topic_ledger(ledger_id)
+                ledger = self._keep_rows(ledger_id, broker_id)
                 timeout_ms = self._config.delivery_timeout_ms
                 warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=timeout_ms, is_first=True))
             return
@@ -394,7 +390,20 @@ class StoreRepair:
             root, brokers.cluster_id, ClusterLedgerState, lambda state: self._registration(state, broker_id, new_id())
         )
         for ledger_id in ledger_ids:
+            self._keep_rows(ledger_id, broker_id)
             self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leave)
+
+    def _keep_rows(self, ledger_id: LedgerId, broker_id: BrokerId) -> Ledger[TopicLedgerState]:
+        """Give other roots the rows that, as far as the log knows, only a root to rebuild has: its leave cuts the rest.
+
+        Right before that: writers that have not noticed yet go on writing to the root. Its disk may be empty, or all
+        that it lacks is its ``replog.json``.
+        """
+        ledger = self._cluster.topic_ledger(ledger_id)
+        ledger.refresh()
+        self._catch_up.find_copies(ledger, {broker_id})
+        self._catch_up.copy_from(ledger, {broker_id})
+        return ledger
 
     def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str) -> bytes:
         """Return the command that registers the broker's new root: a root from before it is refused from then on."""
