@@ -22,6 +22,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import warn_of_cut
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
+from spark_replog.commit.replication import in_sync_brokers
 from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
@@ -551,9 +552,10 @@ class StoreRepair:
     def _cut_lost(self, ledger_ids: list[LedgerId]) -> None:
         """Give up rows that were never readable and that no root holds: all rows after them would wait for ever.
 
-        Only where every root that should hold them was looked through, and none was named since as a holder: its copy
-        came after the look. The election does this when a broker is given up; here the root is back without them (one
-        of two), or a file is gone from a root that is there.
+        Only where every root that should hold them, or that is in sync and may have a copy that was not reported, was
+        looked through, and none was named since as a holder: its copy came after the look. The election does this when
+        a broker is given up; here the root is back without them (one of two), or a file is gone from a root that is
+        there.
         """
         lost = self._lost
         looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}
@@ -564,7 +566,7 @@ class StoreRepair:
                 for each in state.under_replicated(include_out_of_sync=True)
                 if each.object.holders <= lost.get(each.object.id.name, frozenset())
                 and each.entry_index > state.stable_index
-                and looked_through.issuperset(each.object.holders)
+                and looked_through.issuperset(each.object.holders | in_sync_brokers(state, each.sections))
             ]
             return (encode_command(Truncate(min(gone) - 1)),) if gone else None
 
