@@ -9,7 +9,8 @@ import pytest
 from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.errors import InvalidConfigError, NotFoundError, RetriableError
+from spark_replog.commit.failover import LeaderFailover
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.model import Outcome
 
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
@@ -222,6 +223,30 @@ def test_a_round_readmits_a_root_and_gives_it_its_leaders_back(store) -> None:
     assert store.held_by("orders", 0) == store.held_by("orders", 1)
     again = CoordinatorLoop(store.cluster).run_once()
     assert (again.failover_count, again.joined_count, again.elected_count) == (0, 0, 0)
+
+
+def test_a_part_of_a_round_that_fails_leaves_the_others_alone(store, monkeypatch, caplog) -> None:
+    """A ledger with a full disk keeps its upkeep: it deletes garbage, and nothing else makes room."""
+    store.create("orders")
+    store.create("parcels")
+    store.away(0)
+
+    def full(*_: object) -> bool:
+        raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the disks are full. Make room.")
+
+    monkeypatch.setattr(LeaderFailover, "fail_over", full)
+    kept, ended = [], []
+
+    def upkeep(ledger) -> None:
+        kept.append(ledger.ledger_id)
+        if len(kept) == 1:
+            raise RuntimeError("can't start new thread")
+
+    steps = [lambda: full(), lambda: ended.append(True)]
+    report = CoordinatorLoop(store.cluster, steps, upkeep).run_once()
+    assert (report.ledger_count, report.failed_count) == (2, 3)
+    assert len(set(kept)) == 2 and ended == [True]
+    assert "can't start new thread" in caplog.text
 
 
 def test_the_loop_stops_when_it_is_told_to(store) -> None:
