@@ -126,6 +126,26 @@ def test_a_fence_that_died_half_way_is_finished_by_the_next_coordinator(store) -
     assert set(store.isr("orders")) == {1, 2}
 
 
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_fences_give_up_the_rows_that_only_fenced_lost_roots_hold(five, is_at_once) -> None:
+    five.config = replace(five.config, replica_catchup_budget_ms=0)
+    five.reopen()
+    config = {"min.insync.replicas": "1"}
+    five.controller.create_topic("orders", assignment=[(0, 1, 2)], config=config)
+    assert is_applied(five.append("orders", {0: 4}, batch=0, holders={0, 1}, acks=1))
+    five.away(0)
+    if is_at_once:
+        five.away(1)
+    admin = BrokerAdmin(five.cluster)
+    admin.fence(0)
+    assert at(five).log_end_offset == 4
+    if not is_at_once:
+        five.away(1)
+    admin.fence(1)
+    assert is_applied(five.append("orders", {0: 5}, batch=1, holders={2}, acks=1))
+    assert (at(five).log_end_offset, at(five).isr, five.high_watermarks("orders")) == (5, (2,), [5])
+
+
 def test_a_fence_gives_up_the_rows_that_only_a_lost_root_holds(store) -> None:
     store.config = replace(store.config, replica_catchup_budget_ms=0)
     store.reopen()
