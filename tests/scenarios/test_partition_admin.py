@@ -8,6 +8,7 @@ import pytest
 
 from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.client.producer import Producer
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.failover import LeaderFailover
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
@@ -221,6 +222,15 @@ def test_a_reassignment_to_a_subset_is_done_at_once(five) -> None:
     five.create("orders")
     (now,) = PartitionAdmin(five.cluster).reassign("orders", {0: (2, 1)})
     assert (now.replicas, now.isr, now.leader, now.removing) == ((2, 1), (2, 1), 2, ())
+
+
+def test_a_partition_with_fewer_replicas_than_the_first_one_takes_rows(store) -> None:
+    store.create("orders", 2)
+    (now,) = PartitionAdmin(store.cluster).reassign("orders", {1: (1,)})
+    assert (now.error, now.replicas) == (None, (1,))
+    with Producer(store.cluster, delivery_timeout_ms=5_000, request_timeout_ms=4_500, linger_ms=0) as producer:
+        for number in range(2):
+            assert producer.send("orders", b"v", partition=number).result(30).offset == 0
 
 
 # -- the coordinator's process ------------------------------------------------------------------------
