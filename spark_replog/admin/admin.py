@@ -225,14 +225,15 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
         if not pending:
             return None
         fence = pending[0]  # one per ENTRY: the next depends on the ISRs after it
-        given_up = away & {fence.broker_id} if fence.is_fenced else frozenset()
+        # With those that were given up before: rows that only they and this one hold are lost by now.
+        given_up = away & {fence.broker_id, *state.fenced} if fence.is_fenced else frozenset[BrokerId]()
         lost = state_changes.failover_commands(state, given_up, now_ms, is_forced=True)
         return tuple(encode_command(each) for each in (*lost, fence))
 
     with ledger.lock:
-        given_up_now = away - ledger.state.fenced
-    for broker_id in sorted(given_up_now):
-        CatchUp.of(cluster).find_copies(ledger, {broker_id})
+        is_given_up_now = bool(away - ledger.state.fenced)
+    if is_given_up_now:
+        CatchUp.of(cluster).find_copies(ledger, away)
     outcome = ledger.append(propose, timeout_ms=timeout_ms, is_first=True)
     is_changed = outcome.index >= 0
     warn_of_cut(ledger.ledger_id, outcome)

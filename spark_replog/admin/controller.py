@@ -35,10 +35,12 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
+    CommandResult,
     ConfigSet,
     LedgerRegister,
     LogStartAdvance,
     LogStartReason,
+    Outcome,
     PartitionsAdd,
     TopicInit,
     TopicPublish,
@@ -436,18 +438,26 @@ class Controller(Admin):
             settle_fences(self._cluster, ledger, self._timeout_ms)
 
     def _publish(self, handle: TopicHandle) -> TopicId:
-        """Publish the topic's name; return the id that has the name: another topic's if a race was lost."""
+        """Publish the topic's name; return the id that got the name: another topic's if a race was lost.
+
+        Judged by the entry, since the topic may be deleted right after it.
+        """
+        winner = handle.topic_id
 
         def propose(state: ClusterLedgerState) -> bytes | None:
+            nonlocal winner
+            winner, _ = state.topics.get(handle.name, (handle.topic_id, ""))
             if handle.name in state.topics:
                 return None
             topic_rules.check_collision(handle.name, state.topics)
             return encode_command(TopicPublish(handle.name, handle.topic_id, handle.ledger_id))
 
         ledger = self._cluster.cluster_ledger
-        ledger.append(propose, timeout_ms=self._timeout_ms)
-        with ledger.lock:
-            return ledger.state.topics[handle.name][0]
+        result: CommandResult | None = ledger.append(propose, timeout_ms=self._timeout_ms).result
+        if result is not None and result.outcome is Outcome.EXISTS:  # another command of the same entry came first
+            with ledger.lock:
+                winner, _ = ledger.state.topics.get(handle.name, ("", ""))
+        return winner
 
     def _finish_delete(self, handle: TopicHandle) -> None:
         topic_ledger = self._cluster.topic_ledger(handle.ledger_id)

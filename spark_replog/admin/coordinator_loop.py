@@ -8,8 +8,9 @@ processes may run, stop or die at any moment. Source: the periodic tasks of Kafk
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from spark_replog.admin.admin import settle_fences, topic_ledgers
 from spark_replog.cluster.cluster import Cluster
@@ -57,13 +58,13 @@ class CoordinatorLoop:
 
     Args:
         upkeep: called with each ledger in each round; returns at once if nothing is due; never raises.
-        after_round: called at the end of each round; a ``ReplogError`` from it counts as a failure.
+        after_round: each called at the end of each round, also if one before it fails.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        after_round: Callable[[], object] = lambda: None,
+        after_round: Sequence[Callable[[], object]] = (),
         upkeep: Callable[[Ledger[TopicLedgerState]], object] = lambda _: None,
     ) -> None:
         self._cluster = cluster
@@ -101,16 +102,10 @@ class CoordinatorLoop:
         present: dict[BrokerId, bool] = {}
         for ledger in topic_ledgers(self._cluster):
             report.ledger_count += 1
-            try:
-                self._look_after(ledger, report, present, is_balancing=is_balancing)
-            except ReplogError as error:
-                _log.warning("ledger %s is left to the next round: %s", ledger.ledger_id, error)
-                report.failed_count += 1
-        try:
-            self._after_round()
-        except ReplogError as error:
-            _log.warning("the end of the round is left to the next one: %s", error)
-            report.failed_count += 1
+            work = partial(self._look_after, ledger, report, present, is_balancing=is_balancing)
+            report.failed_count += not _is_done(f"ledger {ledger.ledger_id}", work)
+        for step in self._after_round:
+            report.failed_count += not _is_done("the end of the round", step)
         return report
 
     def out_of_sync(self) -> list[OutOfSync]:
@@ -132,8 +127,23 @@ class CoordinatorLoop:
         *,
         is_balancing: bool,
     ) -> None:
-        timeout_ms = self._cluster.config.delivery_timeout_ms
         ledger.refresh()
+        try:
+            self._look_after_replicas(ledger, report, present, is_balancing=is_balancing)
+        except ReplogError:
+            self._upkeep(ledger)  # it deletes garbage: where a full disk takes no entry, nothing else makes room
+            raise
+        self._upkeep(ledger)
+
+    def _look_after_replicas(
+        self,
+        ledger: Ledger[TopicLedgerState],
+        report: RoundReport,
+        present: dict[BrokerId, bool],
+        *,
+        is_balancing: bool,
+    ) -> None:
+        timeout_ms = self._cluster.config.delivery_timeout_ms
         settle_fences(self._cluster, ledger, timeout_ms)
         with ledger.lock:
             in_sync = _brokers_in_sync(ledger.state)
@@ -146,7 +156,6 @@ class CoordinatorLoop:
         with ledger.lock:
             report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)
-        self._upkeep(ledger)
         if is_balancing:
             report.elected_count += self._elect_preferred(ledger, present, timeout_ms)
 
@@ -171,6 +180,19 @@ class CoordinatorLoop:
 
         ledger.append(propose, timeout_ms=timeout_ms)
         return count
+
+
+def _is_done(what: str, work: Callable[[], object]) -> bool:
+    """Do one part of a round; a failure, whatever it is, leaves it to the next round and the other parts alone."""
+    try:
+        work()
+    except ReplogError as error:
+        _log.warning("%s is left to the next round: %s", what, error)
+        return False
+    except Exception:
+        _log.exception("%s failed and is left to the next round", what)
+        return False
+    return True
 
 
 def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage: int) -> list[PartitionChange]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import asdict
+from functools import partial
 from types import FrameType
 
 import click
@@ -43,10 +44,7 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     require_of_readable(cluster, AclOperation.ALTER)
     groups, watch, compaction = GroupCoordinator(cluster), SilenceWatch(), CompactionRounds(cluster)
 
-    def after_round() -> None:
-        groups.remove_expired(watch)
-        compaction.run_once()
-
+    after_round = partial(groups.remove_expired, watch), compaction.run_once
     loop = CoordinatorLoop(cluster, after_round, Upkeep(cluster).run_if_due)
     if once:
         done = loop.run_once()

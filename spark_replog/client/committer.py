@@ -162,20 +162,32 @@ class Appender:
             return Append(identity, self.principal, self._client_id, now_ms, tuple(objects))
         return SequencedAppend(identity, self.principal, self._client_id, now_ms, tuple(objects), tuple(batches))
 
-    def append(self, ledger_id: LedgerId, append: Append, deadline_ms: int, *, is_atomic: bool) -> Answer:
+    def append(
+        self, ledger_id: LedgerId, append: Append, deadline_ms: int, *, is_atomic: bool, is_doubtful: bool = False
+    ) -> Answer:
         """Append until it is decided or refused for good.
+
+        If it may be in the log, it is repeated as a whole: a retriable refusal of one partition holds back the others.
+        Otherwise a second append could name the same object, and garbage collection would delete it with the rows of
+        the first one.
 
         Args:
             append: the same in every attempt, except that partitions refused on their own are removed.
             deadline_ms: on the monotonic clock; a running attempt is not interrupted.
             is_atomic: whether one refused partition refuses all.
+            is_doubtful: whether an earlier append of the same object may be in the log.
         """
         answer = Answer({})
         first_unknown: ReplogError | None = None
+        is_split = False  # a partition is refused for good, so the others go without it
         attempt = 0
         while True:
-            response = self._ask(ledger_id, append, is_atomic)
+            is_whole = is_atomic or ((is_doubtful or first_unknown is not None) and not is_split)
+            response = self._ask(ledger_id, append, is_whole)
             error = response.error
+            if is_whole and not is_atomic and not (error is None or _is_passing(error)):
+                is_split = True
+                continue
             own = {place: each for place, each in response.partitions.items() if each.error is not error}
             found = response.partitions if error is None else own
             if first_unknown is not None:  # a partition that is refused now may be in the log since that attempt
@@ -190,7 +202,7 @@ class Appender:
             if own:
                 append = without_partitions(append, {place: each.error or error for place, each in own.items()})
             attempt += 1
-            is_worth_it = isinstance(error, (RetriableError, OutcomeUnknownError)) and append.objects
+            is_worth_it = _is_passing(error) and append.objects
             pause_ms = self._backoff.pause_ms(attempt - 1)
             if (
                 not is_worth_it
@@ -210,6 +222,11 @@ class Appender:
         response = self._manager.append_records({ledger_id: request})[ledger_id]
         self._on_throttle(response.throttle_time_ms)
         return response
+
+
+def _is_passing(error: ReplogError) -> bool:
+    """Return whether the same append may succeed later."""
+    return isinstance(error, (RetriableError, OutcomeUnknownError))
 
 
 class Committer:
@@ -321,7 +338,8 @@ class Committer:
                 IdentityKind.ONE_SHOT,
             )
             deadline_ms = max(item.expires_ms for item in group)
-            answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=False)
+            is_doubtful = group[0].is_doubtful
+            answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=False, is_doubtful=is_doubtful)
         except RetriableError as error:
             answer = Answer({}, error)
         except Exception as error:  # the sender must get an answer

@@ -130,24 +130,23 @@ class Authorizer:
     ) -> dict[PartitionKey, ReplogError]:
         """Return the partitions of an append whose topic the principal may not write, with their errors.
 
-        Costs one decision per topic, and for each refused one a fold of the cluster ledger. Source of the order:
-        ``KafkaApis.handleProduceRequest``: a refused transactional.id refuses the whole request, a refused topic only
-        its partitions.
+        Costs one decision per topic and reads nothing: it is asked under the lock of a topic ledger. Source of the
+        order: ``KafkaApis.handleProduceRequest``: a refused transactional.id refuses the whole request, a refused topic
+        only its partitions.
 
         Raises:
             AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
         """
-        if append.identity.kind is IdentityKind.TRANSACTIONAL:
-            self.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, append.identity.producer_id)
+        identity, write = append.identity, AclOperation.WRITE
+        if identity.kind is IdentityKind.TRANSACTIONAL:
+            kind = ResourceType.TRANSACTIONAL_ID
+            if not self.is_allowed(write, kind, identity.producer_id):
+                raise self.refusal(write, kind, identity.producer_id)
         errors: dict[str, ReplogError] = {}
         for topic_id in {key[0] for key in partitions}:
             topic = state.topics.get(topic_id)
-            if topic is None:
-                continue
-            try:
-                self.require(AclOperation.WRITE, ResourceType.TOPIC, topic.name)
-            except AuthorizationError as error:
-                errors[topic_id] = error
+            if topic is not None and not self.is_allowed(write, ResourceType.TOPIC, topic.name):
+                errors[topic_id] = self.refusal(write, ResourceType.TOPIC, topic.name)
         return {key: errors[key[0]] for key in partitions if key[0] in errors}
 
     def refusal(self, operation: AclOperation, resource_type: ResourceType, name: str) -> AuthorizationError:

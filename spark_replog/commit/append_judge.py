@@ -24,6 +24,7 @@ from spark_replog.commit.replication import (
 )
 from spark_replog.commit.state_changes import leave_isr
 from spark_replog.errors import (
+    AuthorizationError,
     ErrorCode,
     FencedError,
     InvalidConfigError,
@@ -95,6 +96,7 @@ class Verdict:
         absent: leaders that lack their rows.
         failed: partitions to leave out from now on.
         leaving: brokers that leave the ISR with these commands, and why.
+        is_access_old: the principal is refused by ACLs that may be old: read the newest ones, then judge again.
     """
 
     next: Phase
@@ -107,6 +109,7 @@ class Verdict:
     absent: frozenset[BrokerId] = frozenset()
     failed: Mapping[PartitionKey, ReplogError] = field(default_factory=dict)
     leaving: Mapping[BrokerId, str] = field(default_factory=dict)
+    is_access_old: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,7 @@ class AppendJudge:
         known: copies made, replicas that leave and objects lost, beyond the fold.
         failed: partitions that are left out, with their errors.
         has_elected: whether the roots of leaders without their rows were checked; this happens once.
+        has_newest_access: whether the newest ACLs were read because the known ones refuse; this happens once.
     """
 
     def __init__(
@@ -161,6 +165,7 @@ class AppendJudge:
         )
         self.failed: dict[PartitionKey, ReplogError] = {}
         self.has_elected = False
+        self.has_newest_access = False
 
     def judge(self, state: TopicLedgerState) -> Verdict:
         """Judge the append on a fold. Called under the ledger's lock."""
@@ -256,7 +261,9 @@ class AppendJudge:
         request = self._request
         append = self.known.doubt(state, request.append)
         partitions = append.row_counts
-        errors = self._authorizer.refused_partitions(state, append, partitions)
+        errors = self._unauthorized(state, append, partitions)
+        if errors is None:
+            return Verdict(Phase.JUDGING, append, refused=refused, is_access_old=True)
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:
             append = self._leave_out(append, refused, errors)
@@ -308,6 +315,18 @@ class AppendJudge:
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         commands = (*commands, *append_commands(state, decided))
         return Verdict(Phase.SETTLING, append, commands, refused=refused, leaving=leaving)
+
+    def _unauthorized(
+        self, state: TopicLedgerState, append: Append, partitions: Collection[PartitionKey]
+    ) -> dict[PartitionKey, ReplogError] | None:
+        """Return the partitions that ACLs refuse; None if newer ACLs must be read first, which may not happen here."""
+        try:
+            errors = self._authorizer.refused_partitions(state, append, partitions)
+        except AuthorizationError:
+            if self.has_newest_access:
+                raise
+            return None
+        return errors if self.has_newest_access or not errors else None
 
     def _check_place(self, state: TopicLedgerState, after: int) -> None:
         """Refuse an append that does not follow the one that its writer saw; its ENTRY is decided on this very fold."""

@@ -209,7 +209,7 @@ class CatchUp:
             if broker_id in fenced:
                 reasons[broker_id] = f"it is fenced: 'replog broker unfence {broker_id}' takes it back"
                 continue
-            rest_ms = last_shrink_ms[broker_id] + self._config.replica_rejoin_wait_ms - self._clock.now_ms()
+            rest_ms = _rest_ms(last_shrink_ms[broker_id], self._config.replica_rejoin_wait_ms, self._clock.now_ms())
             missing_count = len(ledger.ask(partial(_missing_on, broker_id=broker_id)))
             if not is_root_there(self._brokers, broker_id, self._config.replica_lag_time_max_ms):
                 reasons[broker_id] = "its root does not answer"
@@ -334,10 +334,10 @@ class CatchUp:
         with ledger.lock:
             out = out_of_sync(ledger.state)
             last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
-        earliest_ms = self._clock.now_ms() - wait_ms
+        now_ms = self._clock.now_ms()
         returned = []
         for broker_id in sorted(out):
-            if last_shrink_ms[broker_id] > earliest_ms:
+            if _rest_ms(last_shrink_ms[broker_id], wait_ms, now_ms):
                 continue
             if is_root_there(self._brokers, broker_id, self._config.replica_lag_time_max_ms):
                 returned.append(broker_id)
@@ -419,6 +419,16 @@ class CatchUp:
             return tuple(encode_command(each) for each in (*commands, *then(state)))
 
         ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
+
+
+def _rest_ms(left_ms: int, wait_ms: int, now_ms: int) -> int:
+    """Return how long a broker that left an ISR still has to stay out.
+
+    `left_ms` is the clock of another process. A time that is ahead by `wait_ms` or more comes from a wrong one: the
+    broker must not stay out until then.
+    """
+    rest_ms = left_ms + wait_ms - now_ms
+    return rest_ms if 0 < rest_ms < 2 * wait_ms else 0
 
 
 def _newest(ledger: Ledger[TopicLedgerState]) -> int:

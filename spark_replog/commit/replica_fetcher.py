@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -98,7 +97,8 @@ class ReplicationThrottle:
 class _Target:
     """The copies to one broker."""
 
-    waiting: deque[tuple[Future[None], Callable[[], None]]]
+    waiting: dict[Future[None], Callable[[], None]]
+    """In the order in which they came."""
     active_count: int = 0
     failure_count: int = 0
     retry_at_ms: int = 0
@@ -159,7 +159,10 @@ class ReplicaFetcher:
                 self._finish(target)
 
         def report(done: Future[None]) -> None:
-            if not done.cancelled():
+            if done.cancelled():
+                with self._lock:  # the target may hang for days
+                    self._target(target).waiting.pop(done, None)
+            else:
                 error = done.exception()
                 on_done(
                     job, target, error if error is None or isinstance(error, Exception) else RuntimeError(str(error))
@@ -167,7 +170,7 @@ class ReplicaFetcher:
 
         future.add_done_callback(report)
         with self._lock:
-            self._target(target).waiting.append((future, run))
+            self._target(target).waiting[future] = run
         self._start(target)
         return future
 
@@ -266,7 +269,8 @@ class ReplicaFetcher:
                 found = self._target(target)
                 if not found.waiting or found.active_count >= self._config.num_replica_fetchers:
                     return
-                future, run = found.waiting.popleft()
+                future = next(iter(found.waiting))
+                run = found.waiting.pop(future)
                 found.active_count += 1
             try:
                 # A separate lane: bulk copies must not delay the journal's creates on this root.
@@ -283,7 +287,7 @@ class ReplicaFetcher:
         self._start(target)
 
     def _target(self, target: BrokerId) -> _Target:
-        return self._targets.setdefault(target, _Target(deque()))
+        return self._targets.setdefault(target, _Target({}))
 
     def _read_verified(self, job: CopyJob) -> Buffer:
         """Return the body from the first source whose bytes match every section's checksum."""

@@ -149,6 +149,10 @@ class LedgerAppend:
             self._is_refreshed = True
             self._ledger.refresh()
             return Phase.JUDGING
+        if verdict.is_access_old:  # a right may have been given a moment ago
+            self._services.cluster.refresh()
+            self._judge.has_newest_access = True
+            return Phase.JUDGING
         self._judge.failed.update(verdict.failed)
         result: CommandResult | None = outcome.result if verdict.commands else verdict.result
         if result is None:

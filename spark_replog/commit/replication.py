@@ -514,11 +514,14 @@ class _WaitingRound:
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in missing]
         # A look may wait for a hung root and delay timers, so it comes after the lag timer, not right before.
         first_look_ms = (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
-        purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
-        for timer in lag_timers:
-            purgatory.timer.cancel(timer)
-        for future in copies:  # do not begin copies that are no longer needed
-            future.cancel()
+        try:
+            purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
+        finally:
+            operation.force_complete()  # if a look has failed
+            for timer in lag_timers:
+                purgatory.timer.cancel(timer)
+            for future in copies:  # do not begin copies that are no longer needed
+                future.cancel()
         errors = operation.errors()
         return None if self._has_moved or (errors and self._is_joined()) else errors
 

@@ -82,6 +82,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
     with ledger.lock:
         state, topic = ledger.state, ledger.state.topics[handle.topic_id]
         config, unknown = stored_topic_config(tuple(topic.config.items()))
+        min_insyncs = tuple(each.min_insync for each in topic.partitions)
         if unknown and _warned.is_first((handle.topic_id, unknown)):
             _LOG.warning(
                 "topic '%s': this release does not know the settings %s, which a newer one set: it writes with their "
@@ -95,13 +96,14 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             generation=state.generation,
             replica_sets=tuple(_leader_first(each, each.replicas) for each in topic.partitions),
             in_sync=tuple(_leader_first(each, each.isr) for each in topic.partitions),
-            min_insync=topic.partitions[0].min_insync,
+            min_insync=min_insyncs[0],
             compression=config.compression_type,
             max_message_bytes=config.max_message_bytes,
             is_compacted="compact" in config.cleanup_policy,
             fenced=frozenset(state.fenced),
             offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
             fold_index=state.applied_index,
+            min_insyncs=min_insyncs if len(set(min_insyncs)) > 1 else (),
         )
 
 

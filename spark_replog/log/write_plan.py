@@ -56,7 +56,7 @@ class TopicPlan:
     in_sync: tuple[tuple[BrokerId, ...], ...]
     """Per partition: the in-sync brokers, leader first; never empty."""
     min_insync: int
-    """``min.insync.replicas``, already clamped to the replication factor."""
+    """``min.insync.replicas`` of the first partition, already clamped to its number of replicas."""
     compression: str
     """none, lz4 or zstd."""
     max_message_bytes: int
@@ -68,6 +68,14 @@ class TopicPlan:
     """Partitions without a leader: the commit refuses their rows."""
     fold_index: int = field(default=-1, compare=False)
     """The ledger's last entry that the plan knows; -1: none."""
+    min_insyncs: tuple[int, ...] = ()
+    """Per partition, if they differ, as while replicas are added to one partition after another."""
+
+    def copies_needed(self, partition: int) -> int:
+        """Return how many copies acks=all needs."""
+        # A plan from a driver of an older release lacks the attribute.
+        each: tuple[int, ...] = getattr(self, "min_insyncs", ())
+        return each[partition] if each else self.min_insync
 
     def spares(self, partition: int) -> tuple[BrokerId, ...]:
         """Return the assigned brokers that are out of sync and that a commit may let join, ascending.

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config.registry import stored_topic_config
 from spark_replog.config.store import TopicConfig
-from spark_replog.errors import ReplogError, unknown_partition
+from spark_replog.errors import NotFoundError, ReplogError, unknown_partition
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
@@ -507,6 +507,8 @@ class CompactionRounds:
             self._last = handle.name
             try:
                 total.add(self._compactor.compact(handle, bytes_max=self._bytes_max - total.size_bytes))
+            except NotFoundError:
+                continue  # it is being deleted, or its deletion was interrupted
             except ReplogError as error:
                 total.failed_count += 1
                 _log.warning("topic %s is left to the next round: %s", handle.name, error)

@@ -22,6 +22,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import warn_of_cut
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
+from spark_replog.commit.replication import in_sync_brokers
 from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
@@ -370,10 +371,6 @@ class StoreRepair:
         for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
-        for ledger_id in ledger_ids:
-            ledger = self._cluster.topic_ledger(ledger_id)
-            ledger.refresh()
-            self._catch_up.find_copies(ledger, {broker_id})
         now_ms = self._cluster.clock.now_ms()
 
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
@@ -386,7 +383,7 @@ class StoreRepair:
             for ledger_id in ledger_ids:
                 if read_root(store) is not None:
                     return
-                ledger = self._cluster.topic_ledger(ledger_id)
+                ledger = self._keep_rows(ledger_id, broker_id)
                 timeout_ms = self._config.delivery_timeout_ms
                 warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=timeout_ms, is_first=True))
             return
@@ -394,7 +391,20 @@ class StoreRepair:
             root, brokers.cluster_id, ClusterLedgerState, lambda state: self._registration(state, broker_id, new_id())
         )
         for ledger_id in ledger_ids:
+            self._keep_rows(ledger_id, broker_id)
             self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leave)
+
+    def _keep_rows(self, ledger_id: LedgerId, broker_id: BrokerId) -> Ledger[TopicLedgerState]:
+        """Give other roots the rows that, as far as the log knows, only a root to rebuild has: its leave cuts the rest.
+
+        Right before that: writers that have not noticed yet go on writing to the root. Its disk may be empty, or all
+        that it lacks is its ``replog.json``.
+        """
+        ledger = self._cluster.topic_ledger(ledger_id)
+        ledger.refresh()
+        self._catch_up.find_copies(ledger, {broker_id})
+        self._catch_up.copy_from(ledger, {broker_id})
+        return ledger
 
     def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str) -> bytes:
         """Return the command that registers the broker's new root: a root from before it is refused from then on."""
@@ -542,9 +552,10 @@ class StoreRepair:
     def _cut_lost(self, ledger_ids: list[LedgerId]) -> None:
         """Give up rows that were never readable and that no root holds: all rows after them would wait for ever.
 
-        Only where every root that should hold them was looked through, and none was named since as a holder: its copy
-        came after the look. The election does this when a broker is given up; here the root is back without them (one
-        of two), or a file is gone from a root that is there.
+        Only where every root that should hold them, or that is in sync and may have a copy that was not reported, was
+        looked through, and none was named since as a holder: its copy came after the look. The election does this when
+        a broker is given up; here the root is back without them (one of two), or a file is gone from a root that is
+        there.
         """
         lost = self._lost
         looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}
@@ -555,7 +566,7 @@ class StoreRepair:
                 for each in state.under_replicated(include_out_of_sync=True)
                 if each.object.holders <= lost.get(each.object.id.name, frozenset())
                 and each.entry_index > state.stable_index
-                and looked_through.issuperset(each.object.holders)
+                and looked_through.issuperset(each.object.holders | in_sync_brokers(state, each.sections))
             ]
             return (encode_command(Truncate(min(gone) - 1)),) if gone else None
 

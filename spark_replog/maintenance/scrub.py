@@ -19,7 +19,7 @@ import crc32c
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.replica_fetcher import CopyJob, copy_job, damage
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
@@ -195,7 +195,10 @@ def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef
     handles = [cluster.lookup(name, is_folded=True) for name in cluster.topic_names()]
     cluster.refresh_topics(handles)
     for handle in handles:
-        ledger, _ = cluster.folded_topic(handle)
+        try:
+            ledger, _ = cluster.folded_topic(handle)
+        except NotFoundError:
+            continue  # it is being deleted, or its deletion was interrupted
         for section in ledger.ask(partial(_sections, handle.topic_id)):
             if section.object.inline:
                 continue

@@ -66,8 +66,11 @@ class BatchCompletion:
         """Return whether it is unknown if an object was appended.
 
         If so, the same object must be delivered again: in another object its batches would not be recognised as a
-        repetition. A later attempt that did not reach the log proves nothing about the earlier one.
+        repetition. A later attempt that did not reach the log proves nothing about the earlier one. Batches without
+        sequences are never recognised: they go into another object, since no two appends may name the same one.
         """
+        if self._sequences is None:
+            return False
         return any(self._is_unknown(request, response.error) for response in result.responses.values())
 
     def settle(self, request: DataRequest, result: DeliveryResult, now_ms: int) -> frozenset[TopicPartition]:
@@ -165,7 +168,7 @@ class BatchCompletion:
             return False
         if self._sequences is not None and batch.has_sequence:
             return self._sequences.can_retry(batch, error)
-        return isinstance(error, RetriableError)
+        return isinstance(error, (RetriableError, OutcomeUnknownError))
 
     def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:
         """Log that records wait, and why; not again until a batch succeeds."""

@@ -306,7 +306,7 @@ class ObjectBuilder:
             size_bytes=encoded.size_bytes,
             batches=batches,
             memory=memory,
-            required_count=max(topic.min_insync for topic in topics.values()),
+            required_count=max(topics[name.topic].copies_needed(name.partition) for name in sections),
             created_ms=now_ms,
             topic_ids=topic_ids,
             after_index=self._folded(destination.ledger_id),

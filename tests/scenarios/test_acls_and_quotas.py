@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer, default_principal
+from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
@@ -49,6 +51,27 @@ def answers_of(store, entries, *, is_atomic):
     (answer,) = store.manager.append_records(requests).values()
     names = {store.cluster.lookup(name).topic_id: name for name in store.cluster.topic_names()}
     return answer, {names[key[0]]: each for key, each in answer.partitions.items()}
+
+
+@pytest.mark.parametrize("is_atomic", [True, False])
+def test_an_append_that_is_refused_reads_the_newest_acls_without_holding_up_its_ledger(store, monkeypatch, is_atomic):
+    store.create("closed", ledger_name="l")
+    secured(store, acl("closed", WRITE, principal="User:other"))
+    entries = append_as(store, "test", ["closed"])
+    (ledger_id,) = entries
+    refresh, free = Cluster.refresh, []
+
+    def look(self, **how):
+        taker = threading.Thread(target=lambda: free.append(lock.acquire(timeout=1) and lock.release() is None))
+        lock = self.topic_ledger(ledger_id).lock
+        taker.start()
+        taker.join()
+        refresh(self, **how)
+
+    monkeypatch.setattr(Cluster, "refresh", look)
+    (answer,) = store.commit(entries, is_atomic=is_atomic).values()
+    assert answer.error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert free and all(free)
 
 
 @pytest.mark.case("server-10-4-refused-topic-answered-per")

@@ -185,6 +185,31 @@ def test_a_deletion_does_not_free_the_name_of_the_topic_that_another_made_in_its
     assert len(again.partitions) == 3
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_topic_that_is_deleted_right_after_its_creation(store, other, monkeypatch, is_first):
+    store.create("parcels", ledger_name="shop")
+    names, calls = store.cluster.cluster_ledger, []
+    decide = names.append
+
+    def overtaken(*given, **more):
+        calls.append(given)
+        if len(calls) == 1:  # the ledger's name; the next one publishes the topic
+            return decide(*given, **more)
+        if not is_first:
+            other.create_topic("orders")
+        outcome = decide(*given, **more)
+        other.delete_topic("orders")
+        names.refresh()
+        return outcome
+
+    monkeypatch.setattr(names, "append", overtaken)
+    with pytest.raises(ReplogError, match="UNKNOWN_TOPIC_OR_PARTITION" if is_first else "TOPIC_ALREADY_EXISTS"):
+        store.controller.create_topic("orders", ledger_name="shop")
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup("parcels"))
+    assert sorted((each.name, each.closed) for each in ledger.state.topics.values()) == [
+        ("orders", True), ("parcels", False)]  # fmt: skip
+
+
 @pytest.mark.case("server-7-4-7-8-illegal-move-refused")
 def test_the_name_of_a_topic_that_is_in_use_is_never_freed(store, monkeypatch):
     store.create("orders")

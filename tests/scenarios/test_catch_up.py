@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import IsrChange
 from tests.manual_clock import ManualClock
 
 
@@ -29,6 +33,21 @@ def test_a_root_that_is_back_gets_one_object_a_look_however_large_and_is_looked_
         assert len(store.held_by("orders", 2)) == look and store.isr("orders") == (0, 1)
         catch_up.readmit(ledger_of(store))
     assert len(store.held_by("orders", 2)) == 3 and store.isr("orders") == (0, 1, 2)
+
+
+TIMES = [(86_400_000, True), (20_000, False), (-20_000, False), (-31_000, True)]
+
+
+@pytest.mark.parametrize(("ahead_ms", "is_back"), TIMES)
+def test_a_clock_that_was_ahead_when_a_root_left_does_not_keep_it_out(store, ahead_ms, is_back) -> None:
+    store.create("orders")
+    clock = ManualClock(store.cluster.clock.now_ms())
+    leave = encode_command(IsrChange(None, 2, False, clock.now_ms() + ahead_ms))
+    ledger_of(store).append(lambda _: leave, timeout_ms=10_000)
+    config = replace(store.config, replica_rejoin_wait_ms=30_000)
+    catch_up = CatchUp(store.cluster.brokers, config, clock, ReplicaFetcher(store.cluster.brokers, config, clock=clock))
+    assert ("is due in" in catch_up.why_out(ledger_of(store))[2]) != is_back
+    assert catch_up.readmit(ledger_of(store)) == is_back
 
 
 def test_a_follower_that_failed_is_left_alone_for_the_backoff(store) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.client.producer import Producer
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.errors import InvalidConfigError, NotFoundError, RetriableError
+from spark_replog.commit.failover import LeaderFailover
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.model import Outcome
 
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
@@ -125,6 +127,26 @@ def test_a_fence_that_died_half_way_is_finished_by_the_next_coordinator(store) -
     assert set(store.isr("orders")) == {1, 2}
 
 
+@pytest.mark.parametrize("is_at_once", [True, False])
+def test_fences_give_up_the_rows_that_only_fenced_lost_roots_hold(five, is_at_once) -> None:
+    five.config = replace(five.config, replica_catchup_budget_ms=0)
+    five.reopen()
+    config = {"min.insync.replicas": "1"}
+    five.controller.create_topic("orders", assignment=[(0, 1, 2)], config=config)
+    assert is_applied(five.append("orders", {0: 4}, batch=0, holders={0, 1}, acks=1))
+    five.away(0)
+    if is_at_once:
+        five.away(1)
+    admin = BrokerAdmin(five.cluster)
+    admin.fence(0)
+    assert at(five).log_end_offset == 4
+    if not is_at_once:
+        five.away(1)
+    admin.fence(1)
+    assert is_applied(five.append("orders", {0: 5}, batch=1, holders={2}, acks=1))
+    assert (at(five).log_end_offset, at(five).isr, five.high_watermarks("orders")) == (5, (2,), [5])
+
+
 def test_a_fence_gives_up_the_rows_that_only_a_lost_root_holds(store) -> None:
     store.config = replace(store.config, replica_catchup_budget_ms=0)
     store.reopen()
@@ -202,6 +224,15 @@ def test_a_reassignment_to_a_subset_is_done_at_once(five) -> None:
     assert (now.replicas, now.isr, now.leader, now.removing) == ((2, 1), (2, 1), 2, ())
 
 
+def test_a_partition_with_fewer_replicas_than_the_first_one_takes_rows(store) -> None:
+    store.create("orders", 2)
+    (now,) = PartitionAdmin(store.cluster).reassign("orders", {1: (1,)})
+    assert (now.error, now.replicas) == (None, (1,))
+    with Producer(store.cluster, delivery_timeout_ms=5_000, request_timeout_ms=4_500, linger_ms=0) as producer:
+        for number in range(2):
+            assert producer.send("orders", b"v", partition=number).result(30).offset == 0
+
+
 # -- the coordinator's process ------------------------------------------------------------------------
 
 
@@ -222,6 +253,30 @@ def test_a_round_readmits_a_root_and_gives_it_its_leaders_back(store) -> None:
     assert store.held_by("orders", 0) == store.held_by("orders", 1)
     again = CoordinatorLoop(store.cluster).run_once()
     assert (again.failover_count, again.joined_count, again.elected_count) == (0, 0, 0)
+
+
+def test_a_part_of_a_round_that_fails_leaves_the_others_alone(store, monkeypatch, caplog) -> None:
+    """A ledger with a full disk keeps its upkeep: it deletes garbage, and nothing else makes room."""
+    store.create("orders")
+    store.create("parcels")
+    store.away(0)
+
+    def full(*_: object) -> bool:
+        raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the disks are full. Make room.")
+
+    monkeypatch.setattr(LeaderFailover, "fail_over", full)
+    kept, ended = [], []
+
+    def upkeep(ledger) -> None:
+        kept.append(ledger.ledger_id)
+        if len(kept) == 1:
+            raise RuntimeError("can't start new thread")
+
+    steps = [lambda: full(), lambda: ended.append(True)]
+    report = CoordinatorLoop(store.cluster, steps, upkeep).run_once()
+    assert (report.ledger_count, report.failed_count) == (2, 3)
+    assert len(set(kept)) == 2 and ended == [True]
+    assert "can't start new thread" in caplog.text
 
 
 def test_the_loop_stops_when_it_is_told_to(store) -> None:

@@ -113,6 +113,35 @@ def test_rows_that_only_a_root_to_rebuild_holds_are_copied_before_it_is_given_up
     assert read_all(store) == 19
 
 
+@pytest.mark.parametrize("broker_count", [3, 5])
+def test_rows_that_come_to_a_root_to_rebuild_after_its_rows_were_copied_are_not_cut(
+    tmp_path, store, monkeypatch, caplog, broker_count
+) -> None:
+    if broker_count == 5:  # broker 3 holds no journals
+        store.path = tmp_path / "five"
+        init_cluster(str(store.path), 5, fsync=False)
+    stale = 1 if broker_count == 3 else 3
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.controller.create_topic("orders", assignment=[(0, stale, 2), (stale, 2, 0)])
+    fill(store, 0, 2, holders=frozenset({0, stale, 2}))
+    copy_from, written = CatchUp.copy_from, []
+
+    def slow(self, *args) -> None:
+        copy_from(self, *args)
+        if not written:
+            written.append(True)
+            assert is_applied(store.append("orders", {1: 9}, batch=2, holders={stale}, acks=1))
+
+    monkeypatch.setattr(CatchUp, "copy_from", slow)
+    root = repair(store, rebuild=frozenset({stale})).roots[stale]
+    assert root.is_repaired, root.detail
+    assert told_cuts(caplog) == []
+    store.reopen()
+    assert store.high_watermarks("orders") == [4, 15]
+    assert read_all(store) == 19
+
+
 def test_a_root_that_another_repair_has_rebuilt_meanwhile_is_not_given_up_again(store, monkeypatch) -> None:
     store.config = replace(store.config, replica_catchup_budget_ms=0)
     store.reopen()

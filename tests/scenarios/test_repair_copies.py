@@ -20,7 +20,7 @@ from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultyStore
-from tests.scenarios.repairing import fill, is_applied, lose, repair
+from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 
 @pytest.mark.guarantee("G7")
@@ -147,6 +147,25 @@ def test_unread_rows_on_a_root_that_does_not_answer_are_not_given_up(store) -> N
     assert "does not list" in report.roots[2].detail
     assert is_applied(store.append("orders", {0: 2, 1: 3}, batch=2))
     assert store.high_watermarks("orders") == [5, 6]
+
+
+def test_unread_rows_that_a_root_in_sync_may_hold_are_not_given_up_while_it_does_not_answer(store, caplog) -> None:
+    """With acks=1 a copy is reported after the answer, and its writer may have died before."""
+    store.config = replace(store.config, replica_catchup_budget_ms=0)
+    store.reopen()
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    made = store.put("orders", {0: 1}, {0, 2})
+    reported = replace(made, holders=frozenset({0}))
+    assert is_applied(store.append("orders", {}, batch=1, objects=(reported,), acks=1))
+    next((store.path / "broker-0").rglob(made.id.name)).unlink()
+    folder = next((store.path / "broker-2").rglob(made.id.name)).parent
+    store.cluster.brokers.stores[2] = Unlisted(store.cluster.brokers.store(2), folder.name)  # type: ignore[assignment]
+    assert StoreRepair(store.cluster).run().lost_objects == [made.id.name]
+    assert told_cuts(caplog) == []
+    store.reopen()
+    assert repair(store).lost_objects == []
+    assert store.high_watermarks("orders") == [3, 3] and read_all(store) == 6
 
 
 @pytest.mark.parametrize("was_there", [True, False])

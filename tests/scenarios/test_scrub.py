@@ -14,6 +14,7 @@ from spark_replog.cli.main import run
 from spark_replog.commit.replica_fetcher import copy_job
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.data_object import frame_damage
+from spark_replog.maintenance.compaction import CompactionRounds
 from spark_replog.maintenance.journal_scrub import JournalFault, _LedgerScrub, scrub_journals
 from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, _live_objects, _looks, scrub
 from spark_replog.storage.object_store import Buffer, ObjectStore
@@ -39,6 +40,22 @@ def test_a_whole_store_has_no_findings(written: LocalStore) -> None:
 
     assert (report.object_count, report.copy_count, report.findings) == (1, 3, [])
     assert report.checked_bytes == 3 * 120
+
+
+def test_a_topic_whose_deletion_was_interrupted_does_not_end_the_verification_of_the_others(
+    written: LocalStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written.create("parcels")
+
+    def die(*_: object, **__: object) -> None:
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away.")
+
+    monkeypatch.setattr(written.cluster.cluster_ledger, "append", die)
+    with pytest.raises(RetriableError, match="are away"):
+        written.controller.delete_topic("parcels")
+    written.reopen()
+    assert scrub(written.cluster).object_count == 1
+    assert CompactionRounds(written.cluster).run_once().failed_count == 0 and not caplog.records
 
 
 class MeetingStore:

@@ -26,11 +26,13 @@ class Manager:
     def __init__(self, *errors: ReplogError | None) -> None:
         self.errors = errors
         self.asked: list[Append] = []
+        self.atomic: list[bool] = []
 
     def append_records(self, requests: Any) -> Any:
         ((ledger_id, request),) = requests.items()
         error = self.errors[min(len(self.asked), len(self.errors) - 1)]
         self.asked.append(request.append)
+        self.atomic.append(request.is_atomic)
         return {ledger_id: ProduceResponse(error, None)}
 
 
@@ -99,3 +101,21 @@ def test_a_partition_that_is_refused_after_an_attempt_without_an_answer_stays_in
     answer = made.append("L", append, clock.monotonic_ms() + 60_000, is_atomic=False)
     assert answer.error is None
     assert [answer.responses[place].error for place in places] == [None, UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_doubtful", "whole"),
+    [
+        ((AWAY, UNKNOWN, AWAY, None), False, [False, False, True, True]),
+        ((AWAY, None), True, [True, True]),
+        ((UNKNOWN, REFUSED), False, [False, True, False]),
+    ],
+)
+def test_an_append_that_may_be_in_the_log_is_repeated_as_a_whole_unless_it_is_refused_for_good(
+    clock: Any, errors: tuple[ReplogError | None, ...], is_doubtful: bool, whole: list[bool]
+) -> None:
+    manager = Manager(*errors)
+    made, _ = appender_of(clock, manager)
+    append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
+    made.append("L", append, clock.monotonic_ms() + 60_000, is_atomic=False, is_doubtful=is_doubtful)
+    assert manager.atomic == whole

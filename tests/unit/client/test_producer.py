@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -13,12 +14,15 @@ import pytest
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.client import settings as client_settings
 from spark_replog.client.committer import Answer, Appender
+from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.commit.append_request import without_partitions
+from spark_replog.commit.append_request import refuse_all, without_partitions
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.log.model import PartitionResponse
+from spark_replog.maintenance.garbage import GarbageCollector
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.partitioner import partition_of
 from tests.unit.client.consumer_setup import Store
@@ -484,12 +488,12 @@ def test_a_partition_with_an_answer_of_its_own_is_not_sent_again_with_those_in_d
     unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
     append, lost = Appender.append, []
 
-    def answer_lost(self, ledger_id, asked, *deadline, is_atomic):
+    def answer_lost(self, ledger_id, asked, *deadline, **how):
         if lost:
-            return append(self, ledger_id, asked, *deadline, is_atomic=is_atomic)
+            return append(self, ledger_id, asked, *deadline, **how)
         first, second = sorted(asked.row_counts)
         rest = without_partitions(asked, {second: short})
-        lost.append(append(self, ledger_id, rest, *deadline, is_atomic=is_atomic))
+        lost.append(append(self, ledger_id, rest, *deadline, **how))
         return Answer({first: PartitionResponse(unknown), second: PartitionResponse(short)}, unknown)
 
     monkeypatch.setattr(Appender, "append", answer_lost)
@@ -507,8 +511,8 @@ def test_rows_in_the_log_that_lack_replicas_are_not_sent_again_with_others(shop,
     after = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the rows are in the log. Repeat it.")
     append, handles = Appender.append, []
 
-    def answer_short(self, ledger_id, asked, *deadline, is_atomic):
-        answer = append(self, ledger_id, asked, *deadline, is_atomic=is_atomic)
+    def answer_short(self, ledger_id, asked, *deadline, **how):
+        answer = append(self, ledger_id, asked, *deadline, **how)
         if len(handles) == 1:
             handles.append(producer.send("orders", b"1", partition=1))  # would go with the retry
             return Answer(dict.fromkeys(asked.row_counts, PartitionResponse(after)), after)
@@ -520,3 +524,57 @@ def test_rows_in_the_log_that_lack_replicas_are_not_sent_again_with_others(shop,
     assert handles[0].result(10).offset == 0
     assert handles[1].result(10).offset == 0
     assert [shop.values(partition=number) for number in range(2)] == [[b"0"], [b"1"]]
+
+
+@pytest.mark.guarantee("G6")
+def test_an_object_of_an_append_without_an_answer_is_not_named_by_two_appends(shop, monkeypatch):
+    """Garbage collection would delete it with the rows of the first one, though the second one's are still there."""
+    shop.topic(partitions=2)
+    short = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few. Wait.")
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+    append, asked = ReplicaManager.append_records, []
+
+    def refuse_a_part(self, requests):
+        ((ledger_id, request),) = requests.items()
+        asked.append(request)
+        second = max(request.append.row_counts)
+        if len(asked) == 1:
+            return {ledger_id: refuse_all(request.append, unknown)}
+        if len(asked) > 2 or second[1] == 0:
+            return append(self, requests)
+        if request.is_atomic:
+            return {ledger_id: refuse_all(request.append, short)}
+        rest = without_partitions(request.append, {second: short})
+        answer = append(self, {ledger_id: replace(request, append=rest)})[ledger_id]
+        return {ledger_id: replace(answer, partitions={**answer.partitions, second: PartitionResponse(short)})}
+
+    monkeypatch.setattr(ReplicaManager, "append_records", refuse_a_part)
+    producer = shop.producer(linger__ms=50)
+    handles = [producer.send("orders", b"%d" % number, partition=number) for number in range(2)]
+    assert [handle.result(10).offset for handle in handles] == [0, 0]
+    shop.controller.delete_records("orders", {0: -1})
+    GarbageCollector(shop.cluster).run()
+    assert shop.values(partition=1) == [b"1"]
+
+
+@pytest.mark.guarantee("G6")
+def test_rows_without_sequences_whose_append_has_no_answer_are_sent_again_in_another_object(shop, monkeypatch):
+    """The log cannot recognise the second append, so the rows may be there twice. It must not name one object twice."""
+    shop.topic()
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+    full = ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the disks are full. Make room.")
+    append, asked = ReplicaManager.append_records, []
+
+    def lose_the_answer(self, requests):
+        ((ledger_id, request),) = requests.items()
+        asked.append(request)
+        answer = {ledger_id: refuse_all(request.append, full)} if 1 < len(asked) <= 3 else append(self, requests)
+        return {ledger_id: refuse_all(request.append, unknown)} if len(asked) == 1 else answer
+
+    monkeypatch.setattr(ReplicaManager, "append_records", lose_the_answer)
+    assert shop.producer(acks="1").send("orders", b"v").result(10).offset == 1
+    assert shop.values() == [b"v", b"v"]
+    shop.controller.delete_records("orders", {0: 1})
+    GarbageCollector(shop.cluster).run()
+    with Consumer(shop.cluster, "orders", auto_offset_reset="earliest") as consumer:
+        assert [each.value for each in consumer.poll(timeout_ms=5_000)] == [b"v"]

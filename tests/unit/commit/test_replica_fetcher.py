@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
@@ -184,6 +186,39 @@ def test_a_copy_that_waits_for_its_turn_can_be_cancelled(roots: Roots) -> None:
     wait([running], timeout=60)
     assert told == [first.id.name]
     assert target.get(second.storage_key) is None
+
+
+def test_a_cancelled_copy_is_forgotten_while_its_target_hangs(roots: Roots) -> None:
+    """A mount may hang for days, and appends that wait for it are tried again all the time."""
+    gate, begun = threading.Event(), threading.Event()
+
+    class Hung:
+        url = roots.stores[1].url
+
+        def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
+            begun.set()
+            assert gate.wait(20)
+            raise RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "the mount hangs")
+
+    class Round:
+        """What the callback of a waiting append holds."""
+
+        def on_copied(self, *_: Any) -> None:
+            pass
+
+    job, roots.stores[1] = job_of(roots, b"bytes"), Hung()
+    fetcher = fetcher_of(roots, num_replica_fetchers=1)
+    running = fetcher.submit(job, 1, Round().on_copied)
+    assert begun.wait(20)
+    rounds = [Round() for _ in range(3)]
+    for waiting in [fetcher.submit(job, 1, each.on_copied) for each in rounds]:
+        assert waiting.cancel()
+    gone = [weakref.ref(each) for each in rounds]
+    del rounds, waiting
+    gc.collect()
+    assert [each() for each in gone] == [None] * 3
+    gate.set()
+    wait([running], timeout=60)
 
 
 def test_a_copy_that_gets_no_thread_fails_and_leaves_its_place_to_the_next_one(roots: Roots, monkeypatch) -> None:

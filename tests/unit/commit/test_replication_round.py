@@ -291,3 +291,19 @@ def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_tim
     run_round(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000, lambda: False)
     assert known.departed == {} and known.lost == {(0, "new"): (0,)}
     assert purgatory.timer.size == 0  # a late one would take replicas out of the next round
+
+
+def test_a_round_that_fails_leaves_no_timer_no_copy_and_nothing_that_waits(without_0) -> None:
+    """A look may find no majority of the metadata roots."""
+    rounds = Rounds(without_0, frozenset({0, 2}), lag_ms=5)
+    begin, begun = rounds.copies.submit, []
+    rounds.copies.submit = lambda *call: (begun.append(begin(*call)), begun[-1])[1]  # type: ignore[method-assign]
+
+    def lost() -> bool:
+        raise ReplogError(ErrorCode.REPLOG_NO_QUORUM, "too few roots answer.")
+
+    with pytest.raises(ReplogError, match="too few roots"):
+        rounds.run(rounds.plan(), lost, timeout_ms=60_000)
+    assert [each.cancelled() for each in begun] == [True]
+    assert rounds.purgatory.timer.size == 0
+    assert all(each.is_completed for watched in rounds.purgatory.watchers.values() for each in watched)
