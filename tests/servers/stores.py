@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from typing import Any, Self
 
@@ -93,7 +93,7 @@ class Prefixed:
     def check(self, roots: RealRoots, *, may: Iterable[str] = (), may_not: Iterable[str] = ()) -> None:
         """Try operations, each a verb and a key below a root; what is not refused leaves nothing."""
         raw = open_store(f"{roots.path}/broker-1", roots.options)
-        calls = {
+        calls: dict[str, Callable[[str], object]] = {
             "get": raw.get,
             "list": lambda key: list(raw.list_keys(key)),
             "create": lambda key: raw.create(key, b"x"),
