@@ -78,10 +78,19 @@ def emit(command: str, items: Sequence[Item], settings: Settings, *, text: str, 
     else:
         if text:
             show(escaped(text))
-        for item in items:
-            if "error" in item and not item.get("ok", True):
-                note(f"replog: [{item['error']}] {item['message']}")
+        _note_errors(items)
     return exit_code if exit_code is not None else (EXIT_OK if ok else EXIT_FAILED)
+
+
+def _note_errors(items: Sequence[Item]) -> None:
+    """Print the errors of items; one that several partitions have once, with their names."""
+    alike: dict[str, list[str]] = {}
+    for item in items:
+        if "error" in item and not item.get("ok", True):
+            names = alike.setdefault(f"[{item['error']}] {item['message']}", [])
+            names += [f"{item['topic']}-{item['partition']}"] if item.keys() >= {"topic", "partition"} else []
+    for text, names in alike.items():
+        note(f"replog: {text}" + (f" partitions=`{','.join(names)}`" if len(names) > 1 else ""))
 
 
 def show(text: str | bytes, *, newline: bool = True) -> None:
