@@ -555,14 +555,19 @@ async def _check_404_of_gcs(_session: Any, _context: Any, ended: Any) -> None:
     if answer.status != 404 or "x-guploader-uploadid" in answer.headers:
         return
     body = await answer.read()
-    if not _is_404_of_gcs(body):
+    if not _is_404_of_gcs(body, answer.url.host or ""):
         raise OSError(f"a 404 that is not the service's: {body[:100].decode(errors='replace')}")
 
 
-def _is_404_of_gcs(body: bytes) -> bool:
-    """Return whether GCS or an emulator of it says 404 in these words: JSON, but plain text to a download."""
-    if body.startswith(b"No such object") or body.strip() == b"Not Found":
+def _is_404_of_gcs(body: bytes, host: str) -> bool:
+    """Return whether GCS or an emulator of it says 404 in these words: JSON, but plain text to a download.
+
+    "Not Found" is what fake-gcs-server says to a download. Google says "No such object", and has its header there.
+    """
+    if body.startswith(b"No such object"):
         return True
+    if body.strip() == b"Not Found":
+        return not host.endswith("googleapis.com")
     try:
         return isinstance(json.loads(body)["error"], dict)
     except (ValueError, LookupError, TypeError):
