@@ -14,9 +14,13 @@ from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import ContentLengthError
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage.fsspec_store import AzureStore, FsspecStore, GcsStore, S3Store, error_code_of, status_of
+from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.client_errors import error_code_of, status_of
+from spark_replog.storage.fsspec_store import FsspecStore
+from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.storage.s3_store import S3Store
 from tests.manual_clock import ManualClock
 
 
