@@ -192,7 +192,7 @@ def test_a_repair_that_dies_is_finished_by_the_next_one(store, stop_at: int) -> 
     try:
         StoreRepair(cluster).run()
     except Died:
-        # Nobody may use a root before it is whole.
+        # No process may use a root before it is whole.
         assert not (store.path / "broker-1" / "replog.json").exists() or calls[0] > stop_at
     report = repair(store)
     assert report.roots[1].is_repaired, report.roots[1].detail
@@ -629,7 +629,7 @@ def test_unread_rows_whose_copy_comes_while_a_repair_runs_are_not_cut(store, mon
 
 
 def test_unread_rows_of_the_last_replica_in_sync_are_cut_when_its_root_is_lost(store) -> None:
-    """Nobody else is in sync, so none in sync lacks them: it has to be asked what those lack that are to join."""
+    """No other replica is in sync, so none in sync lacks them: it has to be asked what those lack that are to join."""
     store.create("orders", 2)
     fill(store, 0, 2)
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)

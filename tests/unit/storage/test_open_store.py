@@ -122,7 +122,7 @@ class Patched(S3FileSystem):
 
 @pytest.mark.parametrize("cls", [Patched, LocalFileSystem, MemoryFileSystem])
 def test_another_class_under_a_known_scheme_is_refused(monkeypatch, cls):
-    # A subclass is refused as well: nobody has proven what it does with mode="create".
+    # A subclass is refused as well: it is not proven what it does with mode="create".
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: cls)
     with pytest.raises(InvalidConfigError, match=cls.__name__) as raised:
         open_store("s3://bucket/a")
