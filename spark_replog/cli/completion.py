@@ -27,13 +27,13 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 @click.command("completion", cls=ReplogCommand, examples=["completion bash"])
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> int:
-    r"""Print the completion script of a shell.
+    """Print the completion script of a shell.
 
     \b
     bash:  eval "$(replog completion bash)"   in ~/.bashrc
     zsh:   eval "$(replog completion zsh)"   in ~/.zshrc, after compinit
     fish:  replog completion fish > ~/.config/fish/completions/replog.fish
-    """
+    """  # noqa: D301 - Click reads the backspace as "do not wrap"
     made = get_completion_class(shell)
     assert made is not None
     script = made(click.get_current_context().find_root().command, {}, _PROGRAM, COMPLETE_VARIABLE).source()

@@ -107,6 +107,13 @@ def test_the_script_is_printed_and_calls_the_program(replog, shell):
     assert item["script"].strip("\n") == answer.out.strip("\n")
 
 
+def test_the_help_has_a_line_for_each_shell(replog):
+    lines = [line.strip() for line in replog("completion", "--help").out.splitlines()]
+    for shell in SHELLS:
+        assert [line for line in lines if line.startswith(f"{shell}:") and f"replog completion {shell}" in line]
+    assert "\\b" not in "".join(lines)
+
+
 def test_bash_completes_with_the_script(program, store):
     line = (
         'eval "$(replog completion bash)"; COMP_WORDS=(replog topic describe ord); COMP_CWORD=3;'
