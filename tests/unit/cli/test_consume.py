@@ -169,7 +169,21 @@ def test_ranges_and_filters(numbered, words, found):
     assert numbered(*words) == found
 
 
-@pytest.mark.parametrize("words", [("--grep", "("), ("--to", "soon"), ("--follow", "--to", 3), ("-g", "g", "--to", 3)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--grep", "("),
+        ("--to", "soon"),
+        ("--follow", "--to", 3),
+        ("-g", "g", "--to", 3),
+        ("--header", ""),
+        ("--header", "=big"),
+        ("--follow", "--timeout-ms", -1),
+        ("--from", 5, "--to", 3),
+        ("--from", -1, "--to", -3),
+        ("--from", "@-1h", "--to", "@-2h"),
+    ],
+)
 def test_ranges_and_filters_that_make_no_sense_are_refused(numbered, words):
     assert isinstance(numbered(*words), str)
 
