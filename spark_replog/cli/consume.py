@@ -290,7 +290,7 @@ def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, whe
     if where == "end":
         return ends
     if where.startswith("@"):
-        found = reader.offsets_for_times(dict.fromkeys(ends, parse_time_ms(where[1:])))
+        found = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
         return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
     starts = reader.beginning_offsets(list(ends))
     if where == "beginning":
@@ -302,6 +302,11 @@ def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, whe
             f"{flag} is '{where}'. Give beginning, end, N, -N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
         ) from None
     return {key: min(number, end) if number >= 0 else max(starts[key], end + number) for key, end in ends.items()}
+
+
+def _time_ms(where: str) -> int:
+    """Return the time of ``@TIME``, 0 for one before 1970: no row is older."""
+    return max(0, parse_time_ms(where[1:]))
 
 
 def check_range(begin: str | None, until: str | None) -> None:
@@ -341,7 +346,7 @@ def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> No
         reader.seek_to_beginning(list(ends))
         return
     if where.startswith("@"):
-        reader.seek_to_time(parse_time_ms(where[1:]), list(ends))
+        reader.seek_to_time(_time_ms(where), list(ends))
         return
     for key, offset in offsets_at(reader, ends, "--from", where).items():
         if where.isdecimal() and int(where) > offset:
