@@ -50,9 +50,9 @@ def _names(context: click.Context) -> dict[str, str]:
 
 def _others(context: click.Context) -> dict[str, str]:
     """Return where a verb may be instead: at the root, or, if it was looked for there, under the nouns."""
-    root = context.parent
-    if root is not None:
-        return _names(root)
+    above = context.parent
+    if above is not None:
+        return _names(above)
     found: dict[str, str] = {}
     group = context.command
     assert isinstance(group, click.Group)
