@@ -2,7 +2,7 @@
 
     python -m benchmarks.group_cold_start [DIRECTORY] [COMMITS]
 
-Three local roots. One consumer commits one offset, or 64, again and again; then the same store is opened anew and the
+Three local roots. One consumer commits one offset, or 64, again and again; then the same store is opened again and the
 group's offsets are asked for. There are no snapshots of a ledger, so that reads every commit ever made.
 """
 

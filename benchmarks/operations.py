@@ -90,7 +90,7 @@ def main() -> None:
         with serving(command, environment, r"enter\?token=\S+") as link:
             connection = http.client.HTTPConnection("127.0.0.1", 9418)
             cookie = get(connection, f"/{link[0]}").headers["Set-Cookie"].partition(";")[0]
-            # Looks are kept for 1.5 seconds while nobody follows: each of these is a new one.
+            # Looks are kept for 1.5 seconds while no reader follows: each of these is a new one.
             measure("first view", given.rounds, lambda: [get(connection, each, cookie) for each in FIRST_VIEW], 1.6)
 
 

@@ -155,11 +155,17 @@ def commands_page(old: str) -> str:
     return _below(old, "the commands' help", _commands(cli, "replog"))
 
 
+def _help(command: click.Command) -> str:
+    """Return a command's help as Markdown; lines that Click does not wrap stand in a block of their own."""
+    text = inspect.cleandoc(command.help or "")
+    return re.sub(r"\x08\n(.+?)(?=\n\n|\Z)", r"```text\n\1\n```", text, flags=re.DOTALL)
+
+
 def _commands(command: click.Command, path: str) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     if isinstance(command, click.Group):
         if path != "replog":
-            yield f"\n## {path}\n\n{inspect.cleandoc(command.help or '')}"
+            yield f"\n## {path}\n\n{_help(command)}"
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             assert child is not None
@@ -167,7 +173,7 @@ def _commands(command: click.Command, path: str) -> Iterator[str]:
         return
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     level = "##" if path.count(" ") == 1 else "###"
-    yield f"\n{level} {path}\n\n```text\n{usage}\n```\n\n{inspect.cleandoc(command.help or '')}\n"
+    yield f"\n{level} {path}\n\n```text\n{usage}\n```\n\n{_help(command)}\n"
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.name not in _GLOBAL and not parameter.hidden:
             head, text = parameter.get_help_record(context) or ("", "")

@@ -64,7 +64,7 @@ def test_driver_killed_again_and_again(
 ):
     """SIGKILL at random moments of running queries; every row is in the topic once, offsets dense.
 
-    Two queries, each with a driver that is killed and started anew, write to one topic at the same time.
+    Two queries, each with a driver that is killed and started again, write to one topic at the same time.
     """
     kills = request.config.getoption("--kills")
     seed = random.SystemRandom().randrange(2**32)

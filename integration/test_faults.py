@@ -31,7 +31,7 @@ def test_root_goes_and_comes_back(spark, make_store):
     root, away = store.path / "broker-1", store.path / "broker-1.away"
     root.rename(away)
     wait_for(5)
-    assert not root.exists(), "a write made the vanished root anew"
+    assert not root.exists(), "a write made the vanished root again"
     (sink_partitions,) = [item["partitions"] for item in store.cli("topic", "describe", sink)]
     assert all(1 not in item["isr"] for item in sink_partitions)
     away.rename(root)

@@ -87,7 +87,7 @@ def test_stream_in_and_out_with_restart(spark, store):
 
 
 def test_latest_survives_a_first_batch_that_was_not_committed(spark, store):
-    """Spark asks for the initial offset anew when it repeats batch 0; "latest" has moved by then."""
+    """Spark asks for the initial offset again when it repeats batch 0; "latest" has moved by then."""
     source, sink = store.topic("late", 1), store.topic("late-out", 1)
     path, checkpoint = str(store.path), store.checkpoint("latest")
     latest = {"startingOffsets": "latest"}

@@ -79,7 +79,7 @@ class Environment:
         """Return the same environment for drivers that live for seconds.
 
         Spark puts ``pyspark.zip`` first on its Python workers' path, where nothing is kept compiled: each of a
-        dozen processes compiles pyspark anew. A SPARK_HOME without the zip leaves them the installed package.
+        dozen processes compiles pyspark again. A SPARK_HOME without the zip leaves them the installed package.
         And a JVM of a few seconds need not compile for speed.
         """
         home = self.folder / "spark-home"

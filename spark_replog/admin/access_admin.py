@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.authorizer import is_allowed, is_open_without_acls
 from spark_replog.config import keys_of, unknown_option_error
+from spark_replog.config.key import INT64_MAX
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 from spark_replog.log.acl import (
     CLUSTER_NAME,
@@ -194,9 +195,13 @@ def _changed(acls: AclSet, added: Iterable[AclBinding], removed: Iterable[AclBin
     return after
 
 
+def _has_name(principal: str) -> bool:
+    return bool(normal_principal(principal).partition(":")[2])
+
+
 def _checked(binding: AclBinding) -> AclBinding:
     """Return the binding with a typed principal."""
-    if not binding.name or not binding.principal:
+    if not binding.name or not _has_name(binding.principal):
         raise InvalidConfigError(
             ErrorCode.INVALID_REQUEST, "an ACL needs a resource name and a principal. Give 'User:*' for everybody."
         )
@@ -231,7 +236,10 @@ class QuotaAdmin(Admin):
             AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        if entity == QuotaEntity(None, None) or "" in entity:
+        is_nameless = entity.user not in (None, DEFAULT_NAME) and not _has_name(str(entity.user))
+        if is_nameless and all(each is None for each in changes.values()):
+            is_nameless = False  # an earlier release set quotas of such a user
+        if entity == QuotaEntity(None, None) or "" in entity or is_nameless:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "a quota needs --user, --client-id or one of the defaults."
             )
@@ -242,9 +250,9 @@ class QuotaAdmin(Admin):
                 raise InvalidConfigError(
                     ErrorCode.INVALID_CONFIG, f"'{key}' is not a quota. Set one of: {', '.join(QUOTA_KEYS)}."
                 )
-            if value is not None and value < 1:
+            if value is not None and not 1 <= value <= INT64_MAX:
                 raise InvalidConfigError(
-                    ErrorCode.INVALID_CONFIG, f"'{key}' is {value}. Give bytes per second, 1 or more."
+                    ErrorCode.INVALID_CONFIG, f"'{key}' is {value}. Give bytes per second, from 1 to {INT64_MAX}."
                 )
 
         def propose(state: ClusterLedgerState) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -27,13 +28,13 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 @click.command("completion", cls=ReplogCommand, examples=["completion bash"])
 @click.argument("shell", type=click.Choice(_SHELLS))
 def completion(shell: str) -> int:
-    r"""Print the completion script of a shell.
+    """Print the completion script of a shell.
 
     \b
     bash:  eval "$(replog completion bash)"   in ~/.bashrc
     zsh:   eval "$(replog completion zsh)"   in ~/.zshrc, after compinit
     fish:  replog completion fish > ~/.config/fish/completions/replog.fish
-    """
+    """  # noqa: D301 - Click reads the backspace as "do not wrap"
     made = get_completion_class(shell)
     assert made is not None
     script = made(click.get_current_context().find_root().command, {}, _PROGRAM, COMPLETE_VARIABLE).source()
@@ -43,9 +44,16 @@ def completion(shell: str) -> int:
 
 
 def answer_shell(tree: click.Command) -> int | None:
-    """Answer a completion script on stdout; None if no script asks."""
+    """Answer a completion script on stdout; None if no script asks. Nothing is logged into the line being typed."""
     instruction = os.environ.get(COMPLETE_VARIABLE)
-    return None if not instruction else shell_complete(tree, {}, _PROGRAM, COMPLETE_VARIABLE, instruction)
+    if not instruction:
+        return None
+    silent = logging.NullHandler()  # with a handler, Python does not print warnings on stderr
+    logging.getLogger().addHandler(silent)
+    try:
+        return shell_complete(tree, {}, _PROGRAM, COMPLETE_VARIABLE, instruction)
+    finally:
+        logging.getLogger().removeHandler(silent)
 
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -56,13 +56,15 @@ class RecordFilter:
         """Return the filter of the flags.
 
         Raises:
-            click.UsageError: the regular expression is invalid.
+            click.UsageError: the regular expression is invalid, or a header has no name.
         """
         try:
             pattern = None if given["grep"] is None else re.compile(os.fsencode(given["grep"]))
         except re.error as error:
             raise click.UsageError(f"--grep is not a regular expression: {error}") from None
         pairs = [each.partition("=") for each in given["headers"]]
+        if any(not name for name, _, _ in pairs):
+            raise click.UsageError("--header has no name: give NAME or NAME=VALUE")
         headers = tuple((name, os.fsencode(value) if equals else None) for name, equals, value in pairs)
         return cls(frozenset(map(os.fsencode, given["keys"])), pattern, headers)
 
@@ -113,7 +115,7 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
     shell_complete=complete_groups,
 )
 @click.option("--follow", is_flag=True, help="Wait for new records instead of exiting at the end.")
-@click.option("--timeout-ms", type=int, help="With --follow: exit after this long without a record.")
+@click.option("--timeout-ms", type=click.IntRange(min=0), help="With --follow: exit after this long without a record.")
 @click.option("--output", default="values", metavar="HOW", show_default=True,
               help="values, raw (no newline), jsonl, csv, or a kcat pattern: '%t %p %o %T %k %s %h\\n'.")  # fmt: skip
 @click.option("--print-key", is_flag=True, help="With values: print the key and a tab first.")
@@ -190,6 +192,7 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if given["until"] is not None and given["follow"]:
         raise click.UsageError("--to and --follow exclude each other")
+    check_range(given["offset"], given["until"])
     if given["group"] is not None and not given["partitions"] and (given["offset"] or given["until"]) is not None:
         raise click.UsageError(
             "a group member starts at the committed offsets: change them with 'replog group reset-offsets', or read"
@@ -287,7 +290,7 @@ def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, whe
     if where == "end":
         return ends
     if where.startswith("@"):
-        found = reader.offsets_for_times(dict.fromkeys(ends, parse_time_ms(where[1:])))
+        found = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
         return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
     starts = reader.beginning_offsets(list(ends))
     if where == "beginning":
@@ -295,8 +298,36 @@ def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, whe
     try:
         number = int(where)
     except ValueError:
-        raise click.UsageError(f"{flag} is '{where}'. Give beginning, end, N, -N or @TIME.") from None
+        raise click.UsageError(
+            f"{flag} is '{where}'. Give beginning, end, N, -N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
+        ) from None
     return {key: min(number, end) if number >= 0 else max(starts[key], end + number) for key, end in ends.items()}
+
+
+def _time_ms(where: str) -> int:
+    """Return the time of ``@TIME``, 0 for one before 1970: no row is older."""
+    return max(0, parse_time_ms(where[1:]))
+
+
+def check_range(begin: str | None, until: str | None) -> None:
+    """Refuse a range that ends before it begins, in every partition and whatever they hold.
+
+    Raises:
+        click.UsageError: with both ends.
+    """
+    first, last = _place(begin), _place(until)
+    if first is not None and last is not None and first[0] == last[0] and first[1] > last[1]:
+        raise click.UsageError(f"--from {begin} is after --to {until}, so no record is in the range. Exchange the two.")
+
+
+def _place(where: str | None) -> tuple[str, int] | None:
+    """Return what a place is counted from, and how far it is from there; None for a word or a wrong place."""
+    if where is None or where.startswith("@"):
+        return None if where is None else ("time", parse_time_ms(where[1:]))
+    try:
+        return "end" if where.startswith("-") else "offset", int(where)
+    except ValueError:
+        return None
 
 
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
@@ -315,9 +346,9 @@ def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> No
         reader.seek_to_beginning(list(ends))
         return
     if where.startswith("@"):
-        reader.seek_to_time(parse_time_ms(where[1:]), list(ends))
+        reader.seek_to_time(_time_ms(where), list(ends))
         return
-    for key, offset in offsets_at(reader, ends, "--offset", where).items():
+    for key, offset in offsets_at(reader, ends, "--from", where).items():
         if where.isdecimal() and int(where) > offset:
             note(f"replog: {key.topic}-{key.partition} ends at {offset}, before {where}: starting at its end")
         reader.seek(key, offset)
@@ -513,6 +544,7 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
         raise click.UsageError("tail has no end to print one object at: use -f jsonl, or consume")
     if given["until"] is not None and given["follow"]:
         raise click.UsageError("--to goes with --no-follow")
+    check_range(given["begin"], given["until"])
     wanted, print_record = RecordFilter.of(given), _line_printer(settings, topics, given["colour"])
     begin = given["begin"] if given["begin"] is not None else f"-{given['lines']}" if given["lines"] else "end"
     from spark_replog.client.consumer import Consumer

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_topics
-from spark_replog.cli.consume import offsets_at
+from spark_replog.cli.consume import check_range, offsets_at
 from spark_replog.cli.output import ProgressLine, emit, human_bytes, item_table, note
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
 from spark_replog.config import STORAGE_PREFIX, storage_options
@@ -47,6 +47,7 @@ def copy(source: str, target: str, **given: Any) -> int:
     Rows reported as copied are in the target's log, even if the command fails.
     """
     settings = current_settings()
+    check_range(given["begin"], given["until"])
     cluster = settings.open_cluster()
     from spark_replog.client.topic_copy import TopicCopy
 

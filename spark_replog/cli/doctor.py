@@ -213,7 +213,8 @@ def _session(environ: Mapping[str, str]) -> Check:
     if not lost:
         return Check("spark settings", "ok", f"{path} has what shortens micro-batches")
     what = ", ".join(f"{name} ({ms} ms)" for name, ms in lost.items())
-    remedy = "Put what spark_replog.session_conf() returns there, or give it to the sessions that programs start."
+    where = "Spark's conf/spark-defaults.conf" if path.startswith("/conf/") else path
+    remedy = f"Put what spark_replog.session_conf() returns in {where}, or give it to the sessions that programs start."
     detail = f"a session that does not set them itself loses {sum(lost.values())} ms a micro-batch: {what}"
     return Check("spark settings", "ok", detail, remedy)
 

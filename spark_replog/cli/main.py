@@ -181,8 +181,9 @@ def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) ->
         return EXIT_USAGE
     if error.ctx is not None:
         settings.command = error.ctx.command_path.partition(" ")[2] or settings.command
-    message = error.format_message().rstrip(".")
-    wrapped = InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{message}. See 'replog --help'.")
+    message = error.format_message()
+    message += "" if message.endswith((".", "?")) else "."
+    wrapped = InvalidConfigError(ErrorCode.INVALID_REQUEST, f"{message} See 'replog --help'.")
     return _failure(wrapped, settings)
 
 

@@ -78,10 +78,19 @@ def emit(command: str, items: Sequence[Item], settings: Settings, *, text: str, 
     else:
         if text:
             show(escaped(text))
-        for item in items:
-            if "error" in item and not item.get("ok", True):
-                note(f"replog: [{item['error']}] {item['message']}")
+        _note_errors(items)
     return exit_code if exit_code is not None else (EXIT_OK if ok else EXIT_FAILED)
+
+
+def _note_errors(items: Sequence[Item]) -> None:
+    """Print the errors of items; one that several partitions have once, with their names."""
+    alike: dict[str, list[str]] = {}
+    for item in items:
+        if "error" in item and not item.get("ok", True):
+            names = alike.setdefault(f"[{item['error']}] {item['message']}", [])
+            names += [f"{item['topic']}-{item['partition']}"] if item.keys() >= {"topic", "partition"} else []
+    for text, names in alike.items():
+        note(f"replog: {text}" + (f" partitions=`{','.join(names)}`" if len(names) > 1 else ""))
 
 
 def show(text: str | bytes, *, newline: bool = True) -> None:
@@ -363,15 +372,19 @@ class ProgressLine:
         self._clock = clock
         self._is_terminal = is_terminal(self._stream)
         self._shown_ms: int | None = None
+        self._left: str | None = None
         self._width = 0
 
     def update(self, text: str) -> None:
-        """Show the text, unless the last one was shown a moment ago."""
+        """Show the text, unless the last one was shown a moment ago; the last text of all is shown by ``close``."""
         now_ms = self._clock.monotonic_ms()
         every_ms = _TERMINAL_EVERY_MS if self._is_terminal else _PLAIN_EVERY_MS
-        if self._quiet or (self._shown_ms is not None and now_ms - self._shown_ms < every_ms):
+        if self._quiet:
             return
-        self._shown_ms = now_ms
+        if self._shown_ms is not None and now_ms - self._shown_ms < every_ms:
+            self._left = text
+            return
+        self._shown_ms, self._left = now_ms, None
         if self._is_terminal:
             # A line that wraps cannot be rewritten: \r only returns to its last row.
             text = text[: shutil.get_terminal_size().columns - 1]
@@ -385,12 +398,17 @@ class ProgressLine:
         """Print a line that remains."""
         if self._quiet:
             return
+        self._left = None
         self.close()
         self._stream.write(text + "\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Clear the live line."""
+        """Clear the live line; elsewhere show the last text, so that no older one stands as the result."""
+        if self._left is not None and not self._is_terminal:
+            self._stream.write(self._left + "\n")
+            self._stream.flush()
+        self._left = None
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()

@@ -80,11 +80,14 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     try:
         with Producer(settings.open_cluster(), config) as producer:
             for batch in _batches(files, given):
+                _check_partition(producer, topic, given["partition"])
                 changed = _with_constants(batch, headers, given["partition"])
                 _send(producer, topic, changed, written)
                 if written.row_count:
                     progress.update(f"{written.row_count:,} records acknowledged")
             written.settle(0)
+            if not written.row_count:
+                producer.partitions_for(topic)  # so that an empty input does not hide a wrong name
     except ReplogError as error:
         failure = error
     except KeyboardInterrupt:  # the producer was closed, so the records sent to it are decided
@@ -176,6 +179,15 @@ def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Writt
         written.add(handle)
         producer.send_arrow(topic, batch, handle)
         written.settle(HANDLES_OPEN_MAX)
+
+
+def _check_partition(producer: Producer, topic: str, number: int | None) -> None:
+    count = None if number is None else producer.partitions_for(topic)
+    if number is not None and count is not None and number >= count:
+        raise InvalidConfigError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"-p is {number}, and topic '{topic}' has partitions 0 to {count - 1}. Give one of them, or leave -p out.",
+        )
 
 
 def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.RecordBatch]:
@@ -274,6 +286,7 @@ def read_batches(
     """
     import pyarrow as pa
 
+    name = "standard input" if name == "-" else name
     try:
         if kind == "lines":
             yield from _lines(stream, key)
@@ -283,7 +296,7 @@ def read_batches(
             for batch in _tables(stream, kind, key, value):
                 yield _columns(batch, name, key, value)
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        remedy = "Give its format with --input."
+        remedy = "Correct it, or give its format with --input."
         if "CSV conversion error" in str(error):
             remedy = "The first MiB of a CSV file gives the types of its columns. Convert the file to JSON lines."
         raise InvalidConfigError(ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. {remedy}") from error
@@ -324,7 +337,7 @@ def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]
 def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    first = 1
+    first, row_count, lacking = 1, 0, {field for field in (key, value) if field is not None}
     for lines in _chunks(stream):
         if first == 1:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # with it the line is not JSON, and readers would fail
@@ -334,13 +347,17 @@ def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None
             columns = _record_columns([_record(line, name, number) for number, line in rows])
         else:
             found = [_parsed(line, name, number) for number, line in rows]
+            lacking = {field for field in lacking if not any(field in row for row in found)}
             if key is not None:
                 columns["key"] = pa.array([_bytes(row.get(key)) for row in found], pa.binary())
             whole = [line for _, line in rows] if value is None else [_bytes(row.get(value)) for row in found]
             columns["value"] = pa.array(whole, pa.binary())
         first += len(lines)
+        row_count += len(rows)
         if rows:
             yield pa.record_batch(columns)
+    for field in sorted(lacking) if row_count else ():
+        note(f"warning: no line of {name} has the field '{field}', so it is null in each record")
 
 
 class _Record(NamedTuple):

@@ -191,6 +191,17 @@ class ReplogGroup(click.Group):
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command, as Click does; the error for an unknown one names those that may be meant."""
+        word = args[0]
+        if not ctx.resilient_parsing and not word.startswith("-") and self.get_command(ctx, word) is None:
+            from spark_replog.cli.suggestion import suggestion
+
+            raise click.UsageError(f"No such command `{ctx.command_path} {word}`. {suggestion(ctx, word)}", ctx)
+        return super().resolve_command(ctx, args)
+
 
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 

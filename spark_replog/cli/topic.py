@@ -490,6 +490,14 @@ def elect(name: str, partitions: str | None, unclean: bool, yes: bool) -> int:
     return _show_moves("topic elect", name, outcomes, settings)
 
 
+def _cancelled(admin: PartitionAdmin, name: str, numbers: list[int] | None) -> list[PartitionOutcome]:
+    """Cancel reassignments; without numbers, leave out the partitions that had none, unless none had one."""
+    outcomes = admin.cancel(name, numbers)
+    idle = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    moved = [each for each in outcomes if each.error is None or each.error.code is not idle]
+    return moved if moved and numbers is None else outcomes
+
+
 @topic.command("reassign", examples=["topic reassign orders 0=1,2,3 1=2,3,1", "topic reassign orders --cancel"])
 @click.argument("name", shell_complete=complete_topics)
 @click.argument("targets", nargs=-1, metavar="[PARTITION=BROKER,BROKER...]...")
@@ -511,7 +519,7 @@ def reassign(name: str, targets: tuple[str, ...], cancel: bool, partitions: str 
             raise click.UsageError(f"invalid target '{target}': give PARTITION=BROKER,BROKER such as 0=1,2,3")
     admin = _partition_admin(settings)
     if cancel:
-        return _show_moves("topic reassign", name, admin.cancel(name, _numbers(partitions)), settings)
+        return _show_moves("topic reassign", name, _cancelled(admin, name, _numbers(partitions)), settings)
     if not wanted:
         return _show_moves("topic reassign", name, admin.list_reassignments(name), settings)
     outcomes = admin.reassign(name, wanted)

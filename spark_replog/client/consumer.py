@@ -580,7 +580,7 @@ class Consumer:
     def _look(
         self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int, *, is_folded: bool
     ) -> dict[TopicPartition, ErrorCode]:
-        """Fetch rows, or only check the positions: rows that nobody takes would be read again by each such poll."""
+        """Fetch rows, or only check the positions: rows that are not returned would be read again by each such poll."""
         if limit:
             return self._fetcher.fetch(positions, rest_ms, is_folded=is_folded)
         return self._fetcher.check_newest(positions)

@@ -228,6 +228,6 @@ def _made_again(topic: str) -> ReplogError:
     return ReplogError(
         ErrorCode.UNKNOWN_TOPIC_ID,
         f"topic '{topic}' was deleted and created again while the copy ran. The one that has the name now was neither "
-        "read nor written. Run the copy again: it begins anew.",
+        "read nor written. Run the copy again: it starts from the beginning.",
         topic=topic,
     )

@@ -96,7 +96,8 @@ def _brokers_to_finish(
     try:
         return write_root_files(urls, storage_options, racks=racks, fsync=fsync)
     except ReplogError as error:
-        if error.code is not ErrorCode.REPLOG_STORE_EXISTS or not error.context.get("complete"):
+        is_complete = error.context.pop("complete", False)  # it tells a user nothing
+        if error.code is not ErrorCode.REPLOG_STORE_EXISTS or not is_complete:
             raise
         cluster = Cluster.open(",".join(urls), storage_options)
         cluster.refresh()

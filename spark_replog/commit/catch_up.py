@@ -294,7 +294,7 @@ class CatchUp:
 
         Call it on a refreshed ledger, before one ENTRY gives them all up. A copy is reported after the answer (acks 0
         and 1), and its writer may have died before. The oldest objects come first, a few at a time, up to one that
-        nobody holds: the log is cut there. A root that does not answer within ``replica.lag.time.max.ms`` holds
+        no root holds: the log is cut there. A root that does not answer within ``replica.lag.time.max.ms`` holds
         nothing and is not asked again.
 
         Raises:

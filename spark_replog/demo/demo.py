@@ -25,7 +25,7 @@ import click
 from spark_replog.cli.output import ProgressLine, emit, note, table
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -336,7 +336,7 @@ def write_pieces(source: Path, folder: Path) -> Pieces:
         folder: made here; must not exist.
 
     Raises:
-        ReplogError: REPLOG_INPUT when the file is missing, empty, of another kind or damaged.
+        InvalidConfigError: REPLOG_INPUT when the file is missing, empty, of another kind or damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -367,8 +367,8 @@ def write_pieces(source: Path, folder: Path) -> Pieces:
     return Pieces(folder, count, row_count, columns)
 
 
-def _bad(source: Path, what: str) -> ReplogError:
-    return ReplogError(ErrorCode.REPLOG_INPUT, f"input '{source}' {what}")
+def _bad(source: Path, what: str) -> InvalidConfigError:
+    return InvalidConfigError(ErrorCode.REPLOG_INPUT, f"input '{source}' {what}")
 
 
 def _batches(source: Path) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,8 @@ def unknown_topic(name: str, path: str) -> ReplogError:
     return NotFoundError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         f"this store does not host this topic-partition: it has no topic '{name}'. "
-        f"Create it: {command_line(path, 'topic', 'create', name, '-p', '1')}.",
+        f"Create it: {command_line(path, 'topic', 'create', name, '-p', '1')}, or correct the name: "
+        f"{command_line(path, 'topic', 'list')} shows those that there are.",
         topic=name,
     )
 

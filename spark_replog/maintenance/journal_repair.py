@@ -65,9 +65,7 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
         torn = []
         for position in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
             key = journal_key(ledger_id, position)
-            try:
-                decode_record(store.get(key, size_bytes=RECORD_GET_BYTES) or b"", root=store.url, position=position)
-            except CorruptDataError:
+            if _is_damaged(store, key):
                 torn.append(key)
             else:
                 found += torn
@@ -75,15 +73,34 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
     return found
 
 
+def _is_damaged(store: ObjectStore, key: str) -> bool:
+    """Return whether a journal record is there and cannot be read."""
+    body = store.get(key, size_bytes=RECORD_GET_BYTES)
+    try:
+        if body is not None:
+            decode_record(body, root=store.url, position=int(key.rpartition("/")[2]))
+    except CorruptDataError:
+        return True
+    return False
+
+
 def drop_torn_tails(brokers: BrokerSet) -> set[BrokerId]:
-    """Remove what ``torn_tails`` finds on the roots that answer; return the brokers that had some."""
+    """Remove what ``torn_tails`` finds on the roots that answer; return the brokers that had some.
+
+    Each record is read again right before its deletion: another repair may have removed it since, and a writer may have
+    decided an entry under its name. No store deletes under a condition, so two repairs that are stopped in the moment
+    between the read and the deletion can still lose that entry (docs/storage.md).
+    """
     torn = set()
     for broker_id in brokers.metadata_broker_ids:
         with suppress(RetriableError):
             brokers.check_root(broker_id)
+            store = brokers.store(broker_id)
             for key in torn_tails(brokers, broker_id):
+                if not _is_damaged(store, key):
+                    continue
                 _log.warning("broker %d: %s is damaged at the end of its journal and is removed", broker_id, key)
-                brokers.store(broker_id).delete(key)
+                store.delete(key)
                 torn.add(broker_id)
     return torn
 

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 BATCHES_KEPT = 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Query:
@@ -207,4 +208,4 @@ class ReplogListener(StreamingQueryListener):
 
 
 def _time_ms(text: str) -> int:
-    return int(datetime.fromisoformat(text).timestamp() * 1000)
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)  # exact, unlike a float

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -168,7 +168,8 @@ class BrokerSet:
         Args:
             path: one or more roots, comma separated, or a parent directory that holds ``broker-*``.
                 One answering root is enough: it names the others. A URL given here overrides the
-                recorded one of the broker whose root file is there.
+                recorded one of the broker whose root file is there. A root that is none of the store's
+                is not used, and logged as REPLOG_CLUSTER_MISMATCH.
 
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: no root file under the path.
@@ -194,7 +195,10 @@ class BrokerSet:
         _report_deviating(agreement.deviating)
         roots = agreement.roots
         _check_given(given, read, roots)
-        made = _assemble(given if roots.keys() & set(given) else list(roots), roots, options, calls)
+        is_list = not roots.keys().isdisjoint(given)
+        made = _assemble(given if is_list else list(roots), roots, options, calls)
+        if is_list:
+            _report_surplus(given, agreement.deviating, made)
         made._opened = {each.broker_id: each for each in roots.values()}
         made._opened_ms, made._clock = started_ms, clock
         return made
@@ -377,9 +381,31 @@ _reported: set[tuple[int, str, str]] = set()
 def _report_deviating(deviating: Mapping[str, str]) -> None:
     """Log each root that is outvoted, once per process."""
     for url, why in deviating.items():
-        if (os.getpid(), url, why) not in _reported:
-            _reported.add((os.getpid(), url, why))
+        if _is_first_report(url, why):
             _log.warning("[REPLOG_ROOT_STALE] the root is not used: %s root=`%s`", why, url)
+
+
+def _report_surplus(given: Sequence[str], deviating: Container[str], made: BrokerSet) -> None:
+    """Log each given root that is none of the store's, once per process.
+
+    Not an error: while a root is moved, a path may name its old and its new place.
+    """
+    urls = [broker.url for broker in made.brokers]
+    path = ",".join(url for url in given if url in urls)
+    for url in given:
+        if url not in urls and url not in deviating and _is_first_report(url, path):
+            _log.warning(
+                "[REPLOG_CLUSTER_MISMATCH] the root is not used: it is none of the store's %d roots, which `init` "
+                "has set for good. Give the path `%s`. root=`%s`",
+                len(urls), path, url,
+            )  # fmt: skip
+
+
+def _is_first_report(url: str, what: str) -> bool:
+    report = os.getpid(), url, what
+    is_first = report not in _reported
+    _reported.add(report)
+    return is_first
 
 
 def _assemble(

@@ -1,4 +1,4 @@
-"""Base of the object stores reached through fsspec: one file system per process, error mapping.
+"""Base of the object stores reached through fsspec: one file system per process; what an error means for a call.
 
 Only fsspec classes that a subclass names are used. A check-then-write ``mode="create"`` passes every
 sequential test, so an unknown class is refused by name instead of probed.
@@ -6,20 +6,14 @@ sequential test, so an unknown class is refused by name instead of probed.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
-import re
-import sys
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import fsspec
-import fsspec.asyn
 
 from spark_replog.errors import (
     ErrorCode,
@@ -29,6 +23,18 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import KEY
+from spark_replog.storage.client_cache import kept_file_system, note_in_use
+from spark_replog.storage.client_errors import (
+    Apart,
+    causes_of,
+    describe,
+    error_code_of,
+    is_of_foreign_name,
+    is_told_absent,
+    remedy,
+    shown,
+    status_of,
+)
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
 from spark_replog.storage.obstore_client import (
     ObstoreClient,
@@ -40,107 +46,17 @@ from spark_replog.storage.obstore_client import (
 )
 
 CLIENTS = ("auto", "fsspec", "obstore")
-CLIENTS_MAX = 16
-"""The newest file systems that a process keeps open, used or not: each takes megabytes, and each new token needs one.
-All roots with the same options share one."""
-_newest: dict[str, Any] = {}
-"""By a digest of class and options, which may hold secrets; the one used last comes last."""
-_alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_inherited: list[Any] = []
-"""The parent's, kept for ever in a forked child. If it released one, its clean-up would close connections in the event
-poll that the child SHARES with its parent, and the parent would wait for answers for ever."""
-
-
-def _keep_inherited() -> None:
-    _inherited.extend(_alive.values())
-    _alive.clear()
-    _newest.clear()
-
-
-os.register_at_fork(after_in_child=_keep_inherited)
-
-_CAUSES_MAX = 8
+# Our own loop repeats calls, with a deadline; a client that also repeats only hides time.
+CONNECT_SECONDS = 5
+READ_SECONDS = 10
 _REPEATED_STATUSES = frozenset({408, 409, 425, 429})
 """Client errors that mean "not decided" rather than "never"."""
 _OPTION_TEXTS = ("'str' object has no attribute", "Invalid endpoint: ")
 """Errors of a text option that should be a mapping, and botocore's ValueError for an endpoint that is not a URL."""
-_QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
-"""Of a URL. WebHDFS takes tokens there, and Google's service that tells how long one is valid."""
 _REFUSED_CLASSES = (PermissionError, FileNotFoundError, NotImplementedError)
 _REFUSED_NAMES = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError", "ParamValidationError"}
 )
-
-
-def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes, outermost first."""
-    current: BaseException | None = error
-    for _ in range(_CAUSES_MAX):
-        if current is None:
-            return
-        yield current
-        current = current.__cause__ or current.__context__
-
-
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that caused an exception; None if there was no answer.
-
-    The exception class proves nothing: MinIO's 412 arrives as ``OSError(EINVAL)``, and so do a dozen 400 codes.
-    """
-    for cause in causes_of(error):
-        if type(cause).__module__ == "aiohttp.http_exceptions":
-            continue  # aiohttp's own 400 for a truncated answer: no server sent it
-        response = getattr(cause, "response", None)
-        if isinstance(response, dict):
-            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        else:
-            found = getattr(response, "status_code", None)
-        for status in (found, getattr(cause, "status_code", None), getattr(cause, "status", None)):
-            if isinstance(status, int):
-                return status
-        code = getattr(cause, "code", None)  # gcsfs.retry.HttpError
-        if isinstance(code, int) or (isinstance(code, str) and code.isdigit()):
-            return int(code)
-    return None
-
-
-def error_code_of(error: BaseException) -> str:
-    """Return the service's own error code (``NoSuchBucket``, ``BlobAlreadyExists``), "" without one."""
-    for cause in causes_of(error):
-        response = getattr(cause, "response", None)
-        if isinstance(response, dict):
-            return str(response.get("Error", {}).get("Code", ""))
-        code = getattr(cause, "error_code", None)  # azure.core
-        if code:
-            return str(getattr(code, "value", code))
-    return ""
-
-
-def shown(error: BaseException) -> BaseException | None:
-    """Return an error as the cause of another; None if a traceback would show a URL's query, which may hold a token."""
-    return None if any(_QUERY.search(str(each)) for each in causes_of(error)) else error
-
-
-class Apart:
-    """Unlinks an exception that the caller is already handling from the failure of a call it makes.
-
-    Python chains the two. Otherwise a 404 that a program handles while it reads would count as the answer of this
-    read: absent, although there was no answer.
-    """
-
-    def __enter__(self) -> Self:
-        self._handled = sys.exception()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        seen: set[int] = set()
-        while error is not None and self._handled is not None and id(error) not in seen:
-            seen.add(id(error))
-            if error.__context__ is self._handled:
-                error.__context__ = None
-            error = error.__cause__ or error.__context__
 
 
 class FsspecStore:
@@ -257,7 +173,7 @@ class FsspecStore:
         if made is not None and made[0] == os.getpid():
             return made[1]
         found = self._make_file_system()
-        _alive[id(found)] = found
+        note_in_use(found)
         self._file_system = (os.getpid(), found)
         return found
 
@@ -333,12 +249,7 @@ class FsspecStore:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
             self._root = cls._strip_protocol(self.url).rstrip("/")
             name = hashlib.sha256(json.dumps([str(cls), options], sort_keys=True, default=repr).encode()).hexdigest()
-            # No lock: a forked child could inherit it held. If two threads make one, both work.
-            found = _newest.pop(name, None) or self._prepared(cls(**{**options, "skip_instance_cache": True}))
-            _newest[name] = found
-            for oldest in list(_newest)[:-CLIENTS_MAX]:
-                _newest.pop(oldest, None)
-            return found
+            return kept_file_system(name, lambda: self._prepared(cls(**{**options, "skip_instance_cache": True})))
         except ImportError as error:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNSUPPORTED_STORE,
@@ -396,7 +307,7 @@ class FsspecStore:
 
         One such object, which somebody else has put there, must not hide all others.
         """
-        if not _is_of_foreign_name(error) or self._storage_options.get("client") == "obstore":
+        if not is_of_foreign_name(error) or self._storage_options.get("client") == "obstore":
             return None
         other = type(self)(self.url, {**self._storage_options, "client": "fsspec"})
         with suppress(InvalidConfigError):  # its package is missing
@@ -424,7 +335,7 @@ class FsspecStore:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE, "the bucket does not exist. Check its name.", url=self.url
             ) from shown(error)
-        return status == 404 or (status is None and _is_told_absent(error))
+        return status == 404 or (status is None and is_told_absent(error))
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         return status == 412 or (status is None and isinstance(error, FileExistsError))
@@ -433,7 +344,7 @@ class FsspecStore:
         if status is None:
             names = {type(cause).__name__ for cause in causes_of(error)}
             told = isinstance(error, _REFUSED_CLASSES) or not _REFUSED_NAMES.isdisjoint(names)
-            return told or _is_of_foreign_name(error)
+            return told or is_of_foreign_name(error)
         return status == 501 or (400 <= status < 500 and status not in _REPEATED_STATUSES)
 
     def _check_options(self, error: Exception) -> None:
@@ -459,13 +370,13 @@ class FsspecStore:
                 return CreateOutcome.EXISTS
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"the store refused the write ({_describe(error, status)}). {_remedy(error, status)}",
+                f"the store refused the write ({describe(error, status)}). {remedy(error, status)}",
                 url=self.url,
                 key=key,
             ) from shown(error)
         raise OutcomeUnknownError(
             ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
-            f"the store did not confirm the write ({_describe(error, status)}). Repeat the call.",
+            f"the store did not confirm the write ({describe(error, status)}). Repeat the call.",
             url=self.url,
             key=key,
         ) from shown(error)
@@ -485,13 +396,13 @@ class FsspecStore:
         if self._is_refused(error, status):
             return RetriableError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"the store refused access ({_describe(error, status)}). {_remedy(error, status)}",
+                f"the store refused access ({describe(error, status)}). {remedy(error, status)}",
                 url=self.url,
                 key=key,
             )
         return RetriableError(
             ErrorCode.REPLOG_STORE_UNAVAILABLE,
-            f"the store does not answer ({_describe(error, status)}). Check network and endpoint.",
+            f"the store does not answer ({describe(error, status)}). Check network and endpoint.",
             url=self.url,
             key=key,
         )
@@ -529,230 +440,3 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text
-
-
-def _is_told_absent(error: Exception) -> bool:
-    """Return whether a client says so that the service has no such object.
-
-    With an errno it comes from this machine's file system: the client misses a file of its own, as that of a token.
-    """
-    return isinstance(error, FileNotFoundError) and error.errno is None
-
-
-def _is_of_foreign_name(error: BaseException) -> bool:
-    """Return whether obstore gives a listing up because of a name that it cannot write, such as one with '//'."""
-    return isinstance(error, ObstoreError) and "Encountered object with invalid path" in str(error)
-
-
-def _is_of_proxy(error: Exception, status: int | None) -> bool:
-    """Return whether a 404 comes from a proxy before S3 or Azure: without a code, of which botocore makes "404"."""
-    return status == 404 and not isinstance(error, ObstoreError) and error_code_of(error) in ("", "404")
-
-
-async def _check_404_of_gcs(_session: Any, _context: Any, ended: Any) -> None:
-    """Raise an error without a status if a 404 comes from a proxy before GCS: nobody has looked for the object."""
-    answer = ended.response
-    if answer.status != 404 or "x-guploader-uploadid" in answer.headers:
-        return
-    body = await answer.read()
-    if not _is_404_of_gcs(body):
-        raise OSError(f"a 404 that is not the service's: {body[:100].decode(errors='replace')}")
-
-
-def _is_404_of_gcs(body: bytes) -> bool:
-    """Return whether GCS or an emulator of it says 404 in these words: JSON, but plain text to a download."""
-    if body.startswith(b"No such object") or body.strip() == b"Not Found":
-        return True
-    try:
-        return isinstance(json.loads(body)["error"], dict)
-    except (ValueError, LookupError, TypeError):
-        return False
-
-
-def _describe(error: Exception, status: int | None) -> str:
-    answer = "no answer" if status is None else f"HTTP {status}"
-    text = _QUERY.sub("", " ".join(str(error).split()))
-    return f"{answer}, {type(error).__name__}: {text.rstrip('.')[:300]}"
-
-
-_SPENT_CODES = frozenset(
-    {"ExpiredToken", "ExpiredTokenException", "InvalidToken", "InvalidTokenId", "TokenRefreshRequired"}
-)
-"""S3's error codes for session tokens."""
-
-
-def _remedy(error: Exception, status: int | None) -> str:
-    if any(type(cause).__name__ == "ParamValidationError" for cause in causes_of(error)):
-        return "Check the root's URL."
-    if _is_of_foreign_name(error):
-        return "No store made that object: delete it, or give storage.client=fsspec with its package."
-    if status == 501:
-        return "It has no conditional writes: use a store that has them."
-    if error_code_of(error) in ("RequestTimeTooSkewed", "RequestExpired"):
-        return "Set this machine's clock."
-    if error_code_of(error) in _SPENT_CODES:
-        return "The token ran out: let the client renew its own (a profile, a credential process, a role)."
-    if status == 404 or _is_told_absent(error):
-        return "Check the bucket's name, and that it exists."
-    return "Check credentials and permissions: get and list are needed, to write create, to clean up delete."
-
-
-# Our own loop repeats calls, with a deadline; a client that also repeats only hides time.
-_CONNECT_SECONDS = 5
-_READ_SECONDS = 10
-_CONFIG: dict[str, Any] = {
-    "connect_timeout": _CONNECT_SECONDS,
-    "read_timeout": _READ_SECONDS,
-    "retries": {"total_max_attempts": 1},
-    "max_pool_connections": 64,
-}
-
-
-class S3Store(FsspecStore):
-    """An ObjectStore over a bucket, or a prefix in one: ``s3://bucket/prefix``."""
-
-    protocol: ClassVar[str] = "s3"
-    extra: ClassVar[str] = "s3"
-    classes: ClassVar[frozenset[str]] = frozenset({"s3fs.core.S3FileSystem"})
-
-    def _file_system_options(self) -> dict[str, Any]:
-        options = super()._file_system_options()
-        options["config_kwargs"] = {**_CONFIG, **options.get("config_kwargs", {})}
-        return options
-
-    def _prepared(self, file_system: Any) -> Any:
-        file_system.retries = 1
-        return file_system
-
-    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
-        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
-        more = {"StartAfter": self._bucket_and_start(after)[1]} if after else {}
-        while True:
-            page = client.call_s3("list_objects_v2", Bucket=bucket, Prefix=start, **more)
-            yield from ((f"{bucket}/{each['Key']}", each["Size"]) for each in page.get("Contents", ()))
-            if not page.get("IsTruncated"):
-                return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
-
-    def _is_absent(self, error: Exception, status: int | None) -> bool:
-        # A proxy before the bucket and a service that gives credentials answer 404 too, in other words.
-        return super()._is_absent(error, status) and (status is None or error_code_of(error) == "NoSuchKey")
-
-    def _is_refused(self, error: Exception, status: int | None) -> bool:
-        # 400 RequestTimeout: the connection stalled; the request itself is valid.
-        if error_code_of(error) == "RequestTimeout" or _is_of_proxy(error, status):
-            return False
-        return super()._is_refused(error, status)
-
-
-class GcsStore(FsspecStore):
-    """An ObjectStore over a bucket, or a prefix in one: ``gs://bucket/prefix``."""
-
-    protocol: ClassVar[str] = "gs"
-    extra: ClassVar[str] = "gcs"
-    classes: ClassVar[frozenset[str]] = frozenset(
-        {"gcsfs.core.GCSFileSystem", "gcsfs.extended_gcsfs.ExtendedGcsFileSystem"}
-    )
-    is_taken_forbidden: ClassVar[bool] = True
-
-    def file_system_class(self) -> Any:
-        """As ``FsspecStore.file_system_class``: always the plain class.
-
-        The extended class first asks a gRPC control service for each bucket's kind. That needs another permission,
-        and an endpoint without this service costs a wait until the timeout.
-        """
-        return next(cls for cls in super().file_system_class().__mro__ if cls.__module__ == "gcsfs.core")
-
-    def _file_system_options(self) -> dict[str, Any]:
-        options = super()._file_system_options()
-        import aiohttp
-
-        given = options.get("requests_timeout")
-        if given is None:  # gcsfs's own default is five minutes
-            given = aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
-        elif isinstance(given, int | float):
-            given = aiohttp.ClientTimeout(total=given)
-        return {**options, "requests_timeout": given}
-
-    def _prepared(self, file_system: Any) -> Any:
-        # gcsfs tries six times within one call, with half a minute of pauses.
-        once = getattr(type(file_system)._request, "__wrapped__", None)
-        if once is not None:
-            file_system._request = functools.partial(once, file_system)
-        import aiohttp
-
-        # gcsfs drops the body of each 404, so it must be judged before gcsfs sees the answer.
-        trace = aiohttp.TraceConfig()
-        trace.on_request_end.append(_check_404_of_gcs)
-        given = file_system.session_kwargs
-        file_system.session_kwargs = {**given, "trace_configs": [*given.get("trace_configs", ()), trace]}
-        return file_system
-
-    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
-        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
-        more: dict[str, str] = {}
-        while True:
-            page = client.call("GET", "b/{}/o", bucket, prefix=start, json_out=True, **more)
-            yield from ((f"{bucket}/{each['name']}", int(each["size"])) for each in page.get("items", ()))
-            if "nextPageToken" not in page:
-                return
-            more = {"pageToken": page["nextPageToken"]}
-
-    # gcsfs turns 403 and some 400 answers into plain errors without a response.
-    def _is_forbidden(self, error: Exception, status: int | None) -> bool:
-        return super()._is_forbidden(error, status) or (status is None and str(error).startswith("Forbidden"))
-
-    def _is_refused(self, error: Exception, status: int | None) -> bool:
-        told = status is None and str(error).startswith("Bad Request")
-        return told or self._is_forbidden(error, status) or super()._is_refused(error, status)
-
-
-class AzureStore(FsspecStore):
-    """An ObjectStore over a container, or a prefix in one: ``abfs://container/prefix``."""
-
-    protocol: ClassVar[str] = "abfs"
-    extra: ClassVar[str] = "azure"
-    classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
-    is_taken_forbidden: ClassVar[bool] = True
-
-    def _prepared(self, file_system: Any) -> Any:
-        # The SDK tries four times, 15 s or more apart, and waits 60 s. adlfs passes no retry settings on, and the
-        # timeouts that it accepts do not apply to listings.
-        config = file_system.service_client._config
-        policy, connection = config.retry_policy, config.transport.connection_config
-        policy.total_retries = policy.connect_retries = policy.read_retries = policy.status_retries = 0
-        given = self._file_system_options()
-        connection.timeout = given.get("connection_timeout", _CONNECT_SECONDS)
-        connection.read_timeout = given.get("read_timeout", _READ_SECONDS)
-        config.max_single_put_size = self.size_bytes_max  # the default is 64 MiB
-        return file_system
-
-    def _one_request(self, size_bytes: int) -> dict[str, int]:
-        return {}
-
-    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
-        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
-
-        async def found() -> list[tuple[str, int]]:
-            async with client.service_client.get_container_client(container=bucket) as container:
-                return [
-                    (f"{bucket}/{each.name}", each.size)
-                    async for each in container.list_blobs(name_starts_with=start, include=["metadata"])
-                    if (each.metadata or {}).get("hdi_isfolder") != "true"
-                ]
-
-        listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, found)
-        return listed
-
-    def _is_absent(self, error: Exception, status: int | None) -> bool:
-        return super()._is_absent(error, status) and not _is_of_proxy(error, status)
-
-    def _is_refused(self, error: Exception, status: int | None) -> bool:
-        return super()._is_refused(error, status) and not _is_of_proxy(error, status)
-
-    def _is_existing(self, error: Exception, status: int | None) -> bool:
-        # Azure answers 409 for a taken name, and for other conflicts with other error codes.
-        if status == 409:
-            code = error_code_of(error)
-            return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))
-        return super()._is_existing(error, status)

@@ -67,9 +67,9 @@ _PLACE = re.compile(r"arn:.*|(?:[^:]*@)?(?:\[[^]]*\]|[^:]*)(?::[0-9]+)?")
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _REMOTE_STORES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "s3": ("fsspec_store", "S3Store"),
-        "gs": ("fsspec_store", "GcsStore"),
-        "abfs": ("fsspec_store", "AzureStore"),
+        "s3": ("s3_store", "S3Store"),
+        "gs": ("gcs_store", "GcsStore"),
+        "abfs": ("azure_store", "AzureStore"),
         "webhdfs": ("webhdfs_store", "WebHdfsStore"),
     }
 )

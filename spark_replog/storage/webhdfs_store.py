@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError
 from spark_replog.ids import new_id
-from spark_replog.storage.fsspec_store import Apart, FsspecStore, shown, status_of
+from spark_replog.storage.client_errors import Apart, shown, status_of
+from spark_replog.storage.fsspec_store import FsspecStore
 from spark_replog.storage.object_store import Buffer, ObjectInfo
 
 TEMP_PREFIX = ".tmp-"

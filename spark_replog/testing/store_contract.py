@@ -314,7 +314,7 @@ class RaceResult:
     Attributes:
         key: the name.
         winners: racers that were told CREATED.
-        holder: the racer whose bytes lie under the name; -1 where they are nobody's.
+        holder: the racer whose bytes lie under the name; -1 where they are those of no racer.
     """
 
     key: str

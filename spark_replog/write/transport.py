@@ -134,7 +134,7 @@ AWAY_MS = 10_000
 NEEDED_AWAY_MS = 1_000
 """The same for a root without which there are too few."""
 REFUSED_MS = 1_000
-"""Two refusals so far apart, and no other answer between them: the root takes nothing until someone mends it."""
+"""Two refusals so far apart, and no other answer between them: the root takes nothing until it is repaired."""
 
 
 class RootHealth:

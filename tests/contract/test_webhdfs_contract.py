@@ -235,7 +235,7 @@ class TestTokens:
     )
     @pytest.mark.parametrize("answer", [(502, {}, b""), None])
     def test_a_token_is_in_no_error_and_no_traceback(self, name_node, call, answer):
-        port = name_node.server_address[1] if answer else 9  # nobody listens there
+        port = name_node.server_address[1] if answer else 9  # no server listens there
         store = open_store(f"webhdfs://127.0.0.1:{port}/store/root", {"token": "dG9rZW4"})
         for op in ("GETFILESTATUS", "CREATE", "LISTSTATUS", "DELETE"):
             name_node.plan(op, lambda perform: answer)

@@ -265,7 +265,7 @@ def test_topic_administration_asks_for_its_operations_before_it_looks_for_the_to
     for operation, call in calls.items():
         grant = acl("t", operation)
         AclAdmin(store.cluster, ADMIN).add([grant])
-        call("t")  # in the order of the mapping: delete, then create anew
+        call("t")  # in the order of the mapping: delete, then create again
         AclAdmin(store.cluster, ADMIN).remove(AclFilter(principal=WRITER))
     AclAdmin(store.cluster, ADMIN).add([acl("t", AclOperation.DESCRIBE)])
     assert [each.name for each in user.list_topics()] == ["t"]

@@ -121,7 +121,7 @@ def test_one_bad_partition_never_harms_another(store) -> None:
     assert codes(response) == [None, None, "UNKNOWN_TOPIC_OR_PARTITION"]
     assert bases(response) == [0, 0, UNKNOWN_OFFSET]
     assert ends(store) == [2, 0, 4]
-    # The bytes of the refused rows stay in the object and are nobody's.
+    # The bytes of the refused rows stay in the object and belong to no section.
     assert [section.row_count for section in store.sections("orders", 2)] == [4]
 
 

@@ -309,7 +309,7 @@ def test_a_ledger_that_gets_a_topic_again_while_it_is_collected_keeps_its_floor(
 
 
 def test_ledgers_of_deleted_topics_are_emptied_on_a_root_that_was_away_too(store):
-    """They get no more commits: nobody would look there again."""
+    """They get no more commits, so no collection would look there again."""
     store.create("orders")
     store.create("other")
     store.append("other", {0: 5}, batch=0)

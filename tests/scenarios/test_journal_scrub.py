@@ -35,7 +35,7 @@ def journal(store: LocalStore, broker_id: int) -> list[Path]:
 
 
 def altered(path: Path, **values: object) -> None:
-    """Write the record anew with a good checksum."""
+    """Write the record again with a good checksum."""
     record = decode_record(path.read_bytes(), root="", position=0)
     path.write_bytes(encode_record(replace(record, **values)))  # type: ignore[arg-type]
 

@@ -221,7 +221,7 @@ def test_a_repair_that_dies_is_finished_by_the_next_one(store, stop_at: int) -> 
     try:
         StoreRepair(cluster).run()
     except Died:
-        # Nobody may use a root before it is whole.
+        # No process may use a root before it is whole.
         assert not (store.path / "broker-1" / "replog.json").exists() or calls[0] > stop_at
     report = repair(store)
     assert report.roots[1].is_repaired, report.roots[1].detail
@@ -232,57 +232,51 @@ def test_a_repair_that_dies_is_finished_by_the_next_one(store, stop_at: int) -> 
     assert store.high_watermarks("orders") == [8, 12]
 
 
-def test_a_root_put_back_from_a_backup_is_rebuilt_when_asked(store) -> None:
+@pytest.fixture
+def restored(store):
+    """A store whose broker 1 was put back from a backup that lacks the last three of five batches."""
     store.create("orders", 2)
     fill(store, 0, 2)
     shutil.copytree(store.path / "broker-1", store.path / "backup")
     fill(store, 2, 3)
     lose(store, 1)
     os.rename(store.path / "backup", store.path / "broker-1")
-    report = repair(store, rebuild=frozenset({1}))
+    return store
+
+
+def test_a_root_put_back_from_a_backup_is_rebuilt_when_asked(restored) -> None:
+    report = repair(restored, rebuild=frozenset({1}))
     assert report.roots[1].condition is RootCondition.LOST
     assert report.roots[1].is_repaired, report.roots[1].detail
     assert report.roots[1].object_count == 3  # the older ones were in the backup
-    lose(store, 2)
-    store.reopen()
-    assert read_all(store) == 25
-    fill(store, 5, 1, holders={0, 1})
+    lose(restored, 2)
+    restored.reopen()
+    assert read_all(restored) == 25
+    fill(restored, 5, 1, holders={0, 1})
 
 
-def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_named(store) -> None:
-    store.create("orders", 2)
-    fill(store, 0, 2)
-    shutil.copytree(store.path / "broker-1", store.path / "backup")
-    fill(store, 2, 3)
-    lose(store, 1)
-    os.rename(store.path / "backup", store.path / "broker-1")
-    store.reopen()
-    out = store.path / "broker-1" / out_key(store.cluster.lookup("orders").ledger_id)
+def test_a_root_caught_going_back_in_time_says_so_and_is_rebuilt_without_being_named(restored) -> None:
+    restored.reopen()
+    out = restored.path / "broker-1" / out_key(restored.cluster.lookup("orders").ledger_id)
     count = 5
     while not out.exists() and count < 500:
-        fill(store, count, 1)
+        fill(restored, count, 1)
         count += 1
     assert out.exists()
-    report = repair(store)
+    report = repair(restored)
     assert report.roots[1].condition is RootCondition.LOST
     assert report.roots[1].is_repaired, report.roots[1].detail
     assert not out.exists()
-    lose(store, 2)
-    store.reopen()
-    assert read_all(store) == count * 5
-    fill(store, count, 1, holders={0, 1})
+    lose(restored, 2)
+    restored.reopen()
+    assert read_all(restored) == count * 5
+    fill(restored, count, 1, holders={0, 1})
 
 
-def test_a_root_that_was_rebuilt_since_is_not_called_out_by_one_that_saw_it_go_back(store) -> None:
+def test_a_root_that_was_rebuilt_since_is_not_called_out_by_one_that_saw_it_go_back(restored) -> None:
     """The latter only commits now and then, and could not say so before the repair."""
-    store.create("orders", 2)
-    fill(store, 0, 2)
-    shutil.copytree(store.path / "broker-1", store.path / "backup")
-    fill(store, 2, 3)
-    lose(store, 1)
-    os.rename(store.path / "backup", store.path / "broker-1")
-    other = type(store)(store.path, store.config)
-    ledger_id = store.cluster.lookup("orders").ledger_id
+    other = type(restored)(restored.path, restored.config)
+    ledger_id = restored.cluster.lookup("orders").ledger_id
     target, tried, may_say = other.cluster.brokers.store(1), [], []
 
     class MuteStore:
@@ -304,15 +298,15 @@ def test_a_root_that_was_rebuilt_since_is_not_called_out_by_one_that_saw_it_go_b
         fill(other, count, 1)
         count += 1
     assert tried
-    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    assert repair(restored, rebuild=frozenset({1})).roots[1].is_repaired
     may_say.append(True)
     for _ in range(20):
         fill(other, count, 1)
         count += 1
-    assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
-    lose(store, 2)
-    store.reopen()
-    assert read_all(store) == count * 5
+    assert not (restored.path / "broker-1" / out_key(ledger_id)).exists()
+    lose(restored, 2)
+    restored.reopen()
+    assert read_all(restored) == count * 5
 
 
 def test_another_stores_root_is_left_alone(store, tmp_path: Path) -> None:
@@ -658,7 +652,7 @@ def test_unread_rows_whose_copy_comes_while_a_repair_runs_are_not_cut(store, mon
 
 
 def test_unread_rows_of_the_last_replica_in_sync_are_cut_when_its_root_is_lost(store) -> None:
-    """Nobody else is in sync, so none in sync lacks them: it has to be asked what those lack that are to join."""
+    """No other replica is in sync, so none in sync lacks them: it has to be asked what those lack that are to join."""
     store.create("orders", 2)
     fill(store, 0, 2)
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)

@@ -1,4 +1,4 @@
-"""Single copies of objects are bad, short or gone: what a repair may mend, delete, and must leave."""
+"""Single copies of objects are bad, short or gone: what a repair may fix, delete, and must leave."""
 
 from __future__ import annotations
 
@@ -100,20 +100,20 @@ def test_a_copy_that_another_repair_mended_meanwhile_is_left_alone(store, monkey
     short.write_bytes(short.read_bytes()[:-1])
     missing.unlink()
     listed = StoreRepair._is_good
-    mended: list[int] = []
+    fixed: list[int] = []
 
     def others_first(self, root, job, present) -> bool:
         is_good = listed(self, root, job, present)
-        if not is_good and not mended:
-            mended.append(0)
+        if not is_good and not fixed:
+            fixed.append(0)
             assert repair(store).roots[2].object_count == 2
-            mended[:] = [short.stat().st_mtime_ns, missing.stat().st_mtime_ns]
+            fixed[:] = [short.stat().st_mtime_ns, missing.stat().st_mtime_ns]
         return is_good
 
     monkeypatch.setattr(StoreRepair, "_is_good", others_first)
     root = repair(store).roots[2]
     assert root.is_repaired, root.detail
-    assert [short.stat().st_mtime_ns, missing.stat().st_mtime_ns] == mended
+    assert [short.stat().st_mtime_ns, missing.stat().st_mtime_ns] == fixed
 
 
 def test_a_root_that_takes_no_writes_keeps_no_other_from_being_repaired(store, monkeypatch) -> None:

@@ -59,7 +59,7 @@ class LateStore:
 
 @pytest.fixture
 def late(store):
-    """Open the store anew so that one root is late."""
+    """Open the store again so that one root is late."""
     made: list[LateStore] = []
 
     def make(broker_id: int, *, reads: str = "", creates: str = "", **settings: int) -> LateStore:

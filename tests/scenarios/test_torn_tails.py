@@ -9,6 +9,7 @@ import pytest
 from spark_replog.cli.main import run
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import CorruptDataError
+from spark_replog.maintenance import journal_repair
 from spark_replog.storage.paths import journal_folder
 from tests.at_rest import wait_at_rest
 from tests.scenarios.conftest import FAST, LocalStore
@@ -87,3 +88,27 @@ def test_a_tail_that_the_others_have_whole_is_given_back(store):
     store.away(0)
     store.reopen()
     assert read_all(store) == 25
+
+
+def test_a_record_written_after_another_repair_is_not_dropped(tmp_path, monkeypatch):
+    init_cluster(str(tmp_path / "store"), 1, fsync=False)
+    store = LocalStore(tmp_path / "store", FAST)
+    store.create("orders", 2, replicas=1)
+    fill(store, 0, 4, holders={0})
+    tear(store, 0, 2, 40)
+    find = journal_repair.torn_tails
+
+    def find_before_another_repair(brokers, broker_id):
+        found = find(brokers, broker_id)
+        monkeypatch.setattr(journal_repair, "torn_tails", find)
+        store.reopen()
+        repair(store)
+        store.reopen()
+        fill(store, 4, 3, holders={0})
+        return found
+
+    monkeypatch.setattr(journal_repair, "torn_tails", find_before_another_repair)
+    other = LocalStore(tmp_path / "store", FAST)
+    assert all(root.is_repaired for root in repair(other).roots.values())
+    store.reopen()
+    assert read_all(store) >= 5 * 5, "the rows of both fills that were acknowledged after the crash are there"

@@ -77,7 +77,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_agai
     # Batches 1 and 2 may come again: what the producer was known by went with their rows.
     repeated = orders.append("orders", {0: 3}, batch=4, holders=others)
     assert offsets(repeated) == {0: (7, 10)}
-    # The root comes back with its divergent object: nobody reads it, nobody copies it.
+    # The root comes back with its divergent object: it is neither read nor copied.
     orders.back(leader)
     assert offsets(orders.append("orders", {0: 1}, batch=5, holders=others)) == {0: (10, 11)}
     orders.reopen()

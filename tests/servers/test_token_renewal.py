@@ -22,7 +22,7 @@ from tests.servers.stores import RealRoots
 
 ALL = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:ListBucket")
 LIFE_SECONDS = 120
-"""The client asks anew from ten minutes before the end on: with each request here."""
+"""The client asks again from ten minutes before the end on: with each request here."""
 
 
 class Rotation:

@@ -334,5 +334,5 @@ class World:
             try:
                 for _ in range(self.rng.choice((1, 1, 2, 30))):
                     next(job)
-            except (StopIteration, Lost, ReplogError):  # what fails is begun anew some day
+            except (StopIteration, Lost, ReplogError):  # what fails is started again later
                 del process.jobs[step.job]

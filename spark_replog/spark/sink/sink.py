@@ -45,7 +45,7 @@ _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 
 MANAGERS_MAX = 64
-"""Queries with settings of their own that one process commits for at a time, before one has to begin anew."""
+"""Queries with settings of their own that one process commits for at a time, before one has to start again."""
 _warned_queries = Once()
 
 

@@ -134,6 +134,10 @@ def test_who_may_not_describe_a_topic_does_not_learn_whether_it_exists(store, mo
         ("quota", "set", "--user", "a", "--user-default", "producer_byte_rate=1"),
         ("quota", "set", "producer_byte_rate=1"),
         ("quota", "set", "--user", "a", "request_percentage=1"),
+        ("quota", "set", "--user", "a", f"producer_byte_rate={2**63}"),
+        ("quota", "set", "--user", "", "producer_byte_rate=1"),
+        ("quota", "set", "--user", "Group:", "producer_byte_rate=1"),
+        ("acl", "add", "--allow-principal", "User:", "--topic", "t", "--operation", "read", "-y"),
     ],
 )
 def test_wrong_words_are_usage_errors(store, words):

@@ -167,3 +167,21 @@ def test_settings_are_shown_set_and_unset(store, replog):
     for wrong in (("get", "a"), ("set",), ("set", "a"), ("unset", "a=b")):
         assert settings(*wrong)[1].exit_code == 2
     assert settings("get")[0]["unclean.leader.election.enable"] == ("true", "topic")
+
+
+def test_cancel_without_partitions_cancels_those_that_move(store, replog):
+    (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    (other,) = {0, 1, 2, 3} - set(found["partitions"][2]["replicas"])
+    target = ",".join(map(str, [other, *found["partitions"][2]["replicas"][:2]]))
+    assert replog("-s", store, "topic", "reassign", "orders", f"2={target}").exit_code == 0
+    cancelled = replog("-s", store, "topic", "reassign", "orders", "--cancel", "-f", "json")
+    assert [(item["partition"], item["ok"]) for item in cancelled.items] == [(2, True)]
+    assert cancelled.exit_code == 0
+
+
+@pytest.mark.parametrize("words, named", [((), "0,1,2,3"), (("-p", "1,3"), "1,3")])
+def test_an_error_that_several_partitions_have_is_printed_once(store, replog, words, named):
+    answer = replog("-s", store, "topic", "reassign", "orders", "--cancel", *words)
+    (said,) = [line for line in answer.err.splitlines() if "NO_REASSIGNMENT_IN_PROGRESS" in line]
+    assert ",".join(f"orders-{number}" for number in named.split(",")) in said
+    assert answer.exit_code == 1

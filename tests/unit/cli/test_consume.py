@@ -155,6 +155,8 @@ def numbered(replog, tmp_path):
         (("--from", 5, "--to", 5), []),
         (("--from", "@2023-11-14T22:15:20", "--to", "@2023-11-14T22:17:20"), [2, 3]),
         (("--to", "@-1h"), list(range(10))),
+        (("--from", "@-999999d", "--to", "@1969-12-31"), []),
+        (("--from", "@1969-12-31"), list(range(10))),
         (("--key", "odd"), [1, 3, 5, 7, 9]),
         (("--key", "odd", "-n", 2), [1, 3]),
         (("--key", "even"), []),
@@ -169,7 +171,21 @@ def test_ranges_and_filters(numbered, words, found):
     assert numbered(*words) == found
 
 
-@pytest.mark.parametrize("words", [("--grep", "("), ("--to", "soon"), ("--follow", "--to", 3), ("-g", "g", "--to", 3)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--grep", "("),
+        ("--to", "soon"),
+        ("--follow", "--to", 3),
+        ("-g", "g", "--to", 3),
+        ("--header", ""),
+        ("--header", "=big"),
+        ("--follow", "--timeout-ms", -1),
+        ("--from", 5, "--to", 3),
+        ("--from", -1, "--to", -3),
+        ("--from", "@-1h", "--to", "@-2h"),
+    ],
+)
 def test_ranges_and_filters_that_make_no_sense_are_refused(numbered, words):
     assert isinstance(numbered(*words), str)
 

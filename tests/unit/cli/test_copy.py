@@ -106,7 +106,7 @@ def test_keys_choose_partitions_and_each_key_keeps_its_order(source, replog):
 @pytest.mark.parametrize(
     "words",
     [("orders", "narrow"), ("orders", "orders"), ("orders", "none"), ("orders", "copied", "-p", 7),
-     ("orders", "copied", "--to-set", "secret")],
+     ("orders", "copied", "--to-set", "secret"), ("orders", "copied", "--from", 5, "--to", 3)],
 )  # fmt: skip
 def test_what_cannot_be_copied_is_refused_before_a_row_is_read(source, replog, words):
     source.create("narrow", 1)

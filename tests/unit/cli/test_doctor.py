@@ -217,3 +217,15 @@ def test_a_root_on_an_nfs_mount_that_remembers_missing_files_is_named_without_a_
     monkeypatch.setattr(mount_table, "file_system_of", lambda path: mounted)
     found = {item["check"]: item for item in replog("-s", tmp_path / "store", "doctor", "-f", "json").items}
     assert found["root 0"]["verdict"] == "warn" and "lookupcache=positive" in found["root 0"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "where"),
+    [
+        ({}, "Spark's conf/spark-defaults.conf"),
+        ({"SPARK_HOME": "/opt/spark"}, "/opt/spark/conf/spark-defaults.conf"),
+        ({"SPARK_CONF_DIR": "/etc/spark"}, "/etc/spark/spark-defaults.conf"),
+    ],
+)
+def test_the_place_of_settings_that_are_missing_is_named(environ, where):
+    assert where in doctor._session(environ).remedy

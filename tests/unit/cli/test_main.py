@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -288,3 +289,29 @@ def test_sigterm_to_a_command_whose_last_output_fails_ends_it_with_the_code_of_a
     with pytest.raises(SystemExit) as ended:
         main_module.main()
     assert ended.value.code == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "typed, meant",
+    [
+        ("store init --brokers 3", ["replog init"]),
+        ("store create", ["replog init"]),
+        ("topic info orders", ["replog topic describe"]),
+        ("topic descrbe orders", ["replog topic describe"]),
+        ("topci list", ["replog topic", "replog top"]),
+        ("verify", ["replog store verify"]),
+        ("create orders", ["replog init", "replog topic create"]),
+        ("acl create", ["replog acl add"]),
+    ],
+)
+def test_an_unknown_command_is_answered_with_what_to_type(replog, typed, meant):
+    answer = replog(*typed.split())
+    assert answer.exit_code == 2
+    (said,) = [line for line in answer.err.splitlines() if "No such command" in line]
+    assert re.findall("`(.*?)`", said)[1:] == meant
+
+
+def test_an_unknown_command_like_no_other_is_answered_with_those_that_there_are(replog):
+    answer = replog("store", "xyzzy", "-f", "json")
+    assert answer.exit_code == 2
+    assert {"info", "verify", "repair"} <= set(re.findall(r"\w+", answer.items[0]["message"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -90,6 +91,20 @@ def test_json_lines(store, replog, tmp_path):
     ]
 
 
+def test_a_field_that_no_line_has_is_warned_of(store, replog, tmp_path):
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"id":7}\n{"id":8,"name":"y"}\n')
+    answer = replog("produce", "t", file, "-k", "nmae", "--value", "nam")
+    assert answer.exit_code == 0
+    assert [word for line in answer.err.splitlines() if "warning" in line for word in re.findall("'(.*?)'", line)] == [
+        "nam",
+        "nmae",
+    ]
+    assert "warning" not in replog("produce", "t", file, "-k", "name").err
+    file.write_text("\n\n")
+    assert "warning" not in replog("produce", "t", file, "-k", "name").err
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "arrow", "stream"])
 def test_tables(store, replog, tmp_path, kind):
     table = pa.table({"id": [1, 2], "name": ["x", "y"]})
@@ -165,7 +180,10 @@ def test_several_files_and_settings(store, replog, tmp_path):
         (["t", "no/such/file"], "REPLOG_INPUT", 2),
         (["t", "FILE", "-i", "parquet"], "REPLOG_INPUT", 2),
         (["t", "FILE", "-i", "jsonl", "-k", "id"], "Line 1 of", 2),
-        (["t", "FILE", "-p", "9"], "UNKNOWN_TOPIC_OR_PARTITION", 2),
+        (["t", "FILE", "-p", "9"], "-p is 9, and topic 't' has partitions 0 to 1", 2),
+        (["t", "FILE", "-p", "99999999999"], "UNKNOWN_TOPIC_OR_PARTITION", 2),
+        (["nothing", "-c", "max.block.ms=0"], "REQUEST_TIMED_OUT", 5),
+        (["t", "-i", "csv"], "standard input", 2),
         (["t", "FILE", "-H", "x"], "NAME=VALUE", 2),
         (["t", "FILE", "--value", "id"], "--value", 2),
         (["t", "-i", "parquet"], "pipe", 2),

@@ -43,6 +43,16 @@ def test_elsewhere_one_line_in_five_seconds():
     assert stream.getvalue() == "state\nstate\nstate\ndone\n"
 
 
+def test_elsewhere_the_last_state_is_shown_at_the_end():
+    stream = io.StringIO()
+    line = ProgressLine(quiet=False, stream=stream, clock=ManualClock())
+    for count in (6, 500, 1000):
+        line.update(f"copied {count} of 1000")
+    line.close()
+    line.close()
+    assert stream.getvalue() == "copied 6 of 1000\ncopied 1000 of 1000\n"
+
+
 def test_quiet_shows_nothing():
     stream = Terminal()
     line = ProgressLine(quiet=True, stream=stream)

@@ -60,7 +60,9 @@ def test_hostile_bytes_are_escaped(tail, store):
     assert r'"b64"' in tail("-n", 1, "-f", "jsonl").out
 
 
-@pytest.mark.parametrize("words", [("-f", "json"), ("--follow", "--to", "end"), ("--grep", "[")])
+@pytest.mark.parametrize(
+    "words", [("-f", "json"), ("--follow", "--to", "end"), ("--grep", "["), ("--from", 5, "--to", 3)]
+)
 def test_what_makes_no_sense_is_refused(tail, words):
     assert tail(*words).exit_code == 2
 

@@ -49,6 +49,7 @@ def test_init_twice_is_refused(store, replog):
     answer = replog("-s", store, "init", "--brokers", 3, "-f", "json")
     assert answer.exit_code == 1
     assert answer.items[0]["error"] == "REPLOG_STORE_EXISTS"
+    assert answer.items[0]["context"].keys() == {"url"}
 
 
 def test_init_of_a_list_of_roots_with_racks(tmp_path, replog):
@@ -269,3 +270,9 @@ def test_store_that_was_never_made(tmp_path, replog):
 def test_store_from_the_environment(store, replog, monkeypatch):
     monkeypatch.setenv("REPLOG_STORE", str(store))
     assert replog("topic", "list").exit_code == 0
+
+
+def test_a_mistyped_topic_is_answered_with_the_list_and_how_to_create_it(store, replog):
+    (item,) = replog("-s", store, "topic", "describe", "ordres", "-f", "json").items
+    assert f"replog -s {store} topic list" in item["hint"]
+    assert f"replog -s {store} topic create ordres" in item["hint"]

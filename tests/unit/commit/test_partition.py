@@ -133,7 +133,7 @@ def test_the_leader_lags_like_any_other_root() -> None:
 @pytest.mark.case("kafka-103")
 def test_a_replica_outside_the_isr_holds_nothing_back() -> None:
     # testHighWatermarkWithFencedFollower: Kafka waits for one that is about to join (HW 10); here a
-    # replica joins by an ENTRY that the fold refuses while an object is missing, so nobody waits (HW 20).
+    # replica joins by an ENTRY that the fold refuses while an object is missing, so no append waits (HW 20).
     partition = Partition((0, 1), (0,), 1, 0)
     partition.append(10, ObjectCopies({0, 1}))
     partition.append(10, ObjectCopies({0}))

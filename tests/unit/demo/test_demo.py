@@ -110,7 +110,7 @@ def test_an_existing_folder_is_refused(tmp_path, replog):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [(["--input", "nothing.csv"], 1), (["--key", "zzz"], 2), (["-s", "mine"], 2)]
+    ("arguments", "code"), [(["--input", "nothing.csv"], 2), (["--key", "zzz"], 2), (["-s", "mine"], 2)]
 )
 def test_bad_input_starts_no_spark(tmp_path, replog, monkeypatch, arguments, code):
     monkeypatch.chdir(tmp_path)

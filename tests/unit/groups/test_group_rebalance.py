@@ -85,7 +85,7 @@ def test_a_static_member_with_another_subscription_does_cause_one():
 
 
 def test_a_static_member_that_comes_back_while_assignments_are_awaited_begins_anew():
-    """Who assigns has the former process in its list, so what it gives would reach nobody."""
+    """Who assigns has the former process in its list, so what it gives would reach no member."""
     group = join(
         join(stable(member("m1", "till-1"), member("m2", "till-2")), member("m3"), 5), member("m1", "till-1"), 6
     )

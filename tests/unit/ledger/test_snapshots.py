@@ -554,7 +554,7 @@ def begun_with_the_first_snapshot(store: Store) -> Process:
 def test_a_process_whose_memory_lacks_what_follows_the_decided_snapshot_reads_it_again(
     make_store, monkeypatch, what, root_count
 ):
-    """Else nobody could write the next snapshot where more entries follow than are kept, and journals grew for ever."""
+    """Else none could write the next snapshot where more entries follow than are kept, and journals grew for ever."""
     monkeypatch.setattr(reader, "PAYLOADS_KEPT_MAX", 8)
     store = make_store(root_count)
     # A root that falls behind is given the second snapshot by a marker, and who reads that begins with it.

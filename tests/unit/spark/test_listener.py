@@ -98,3 +98,11 @@ def test_a_sign_of_life_without_a_batch_counts(store, listener):
     listener.onQueryIdle(SimpleNamespace(id=QUERY, timestamp=idle))
     ((_, judged),) = listener.readers()
     assert judged.verdict is Verdict.STALLED
+
+
+@pytest.mark.parametrize("time, time_ms", [("2038-12-15T04:26:40.002Z", 2176000000002), ("1970-01-01T00:00:00Z", 0)])
+def test_the_time_of_an_event_is_exact(store, listener, time, time_ms):
+    listener.onQueryProgress(progress(store, 0, 4))
+    listener.onQueryIdle(SimpleNamespace(id=QUERY, timestamp=time))
+    ((reader, _),) = listener.readers()
+    assert reader.last_sign_ms == time_ms

@@ -41,7 +41,7 @@ def kinds(table, *, but=("snapshots", "pages")):
 def writes(source, monkeypatch):
     # Once in five minutes, in the background: its listings would be in the count of one test or another.
     monkeypatch.setattr(Upkeep, "start", lambda upkeep, ledger: None)
-    # Nobody goes on without the last root, which a busy machine may ask 20 ms after the others.
+    # No call goes on without the last root, which a busy machine may ask 20 ms after the others.
     monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, grace_ms=20_000))
     source.topic("orders")
     return Writes(source, monkeypatch)
@@ -150,7 +150,7 @@ def test_the_listener_gets_the_calls_of_commits_by_broker_and_of_the_source_by_i
 ):
     monkeypatch.setattr(call_spool.tempfile, "gettempdir", lambda: str(tmp_path))
     writes.run(0, [b"a"], topic="orders")
-    assert not list(tmp_path.glob("replog-calls-*"))  # nobody listens
+    assert not list(tmp_path.glob("replog-calls-*"))  # no listener
     listener = ReplogListener(str(writes.source.path))
     listener.onQueryStarted(SimpleNamespace(id="query-1", name="copy"))
     for batch in (1, 2):

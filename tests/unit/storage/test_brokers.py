@@ -83,6 +83,42 @@ class TestOpen:
             else:
                 found.check_root(number)
 
+    def test_a_root_beyond_the_stores_is_reported_with_the_path_to_give(self, made, tmp_path, caplog):
+        folder, written = made
+        roots = roots_of(folder)
+        (tmp_path / "empty").mkdir()
+        for surplus in (tmp_path / "empty", tmp_path / "missing"):
+            caplog.clear()
+            assert BrokerSet.open(",".join([*roots[:2], str(surplus), roots[2]])).brokers == written.brokers
+            (said,) = [each.getMessage() for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+            assert f"file://{surplus}" in said and ",".join(f"file://{root}" for root in roots) in said
+
+    def test_of_two_roots_one_may_be_wrong_and_is_reported(self, made, tmp_path, caplog):
+        folder, written = made
+        path = f"{folder}/broker-0,{tmp_path}/typo"
+        assert BrokerSet.open(path).brokers == written.brokers
+        assert BrokerSet.open(path).brokers == written.brokers
+        (said,) = [each.getMessage() for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+        assert f"file://{tmp_path}/typo" in said
+
+    def test_a_moved_root_and_its_old_place_in_one_path(self, made, tmp_path, caplog):
+        folder, _ = made
+        both = ",".join([*roots_of(folder), str(tmp_path / "moved")])
+        (folder / "broker-2").rename(tmp_path / "moved")
+        found = BrokerSet.open(both)
+        assert found.url(2) == f"file://{tmp_path}/moved"
+        (said,) = [each.getMessage() for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+        assert f"file://{folder}/broker-2" in said and f"{tmp_path}/moved" in said.partition("Give")[2]
+
+    def test_a_root_that_is_away_is_not_reported_as_foreign(self, made, tmp_path, caplog):
+        folder, _ = made
+        (folder / "broker-1").rename(folder / "gone")
+        BrokerSet.open(",".join(roots_of(folder)))
+        BrokerSet.open(",".join(roots_of(folder)[:2]))
+        BrokerSet.open(str(folder))
+        BrokerSet.open(",".join([*roots_of(folder)[::2], str(tmp_path / "new place of 1")]))
+        assert not [each for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+
     def test_a_renamed_root_is_not_the_same_broker_twice(self, made):
         folder, written = made
         shutil.copytree(folder / "broker-1", folder / "broker-1.away")

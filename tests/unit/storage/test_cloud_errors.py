@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 import threading
 import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,9 +14,13 @@ from aiohttp.client_exceptions import ClientPayloadError
 from aiohttp.http_exceptions import ContentLengthError
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.storage.fsspec_store import AzureStore, FsspecStore, GcsStore, S3Store, error_code_of, status_of
+from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.client_errors import error_code_of, status_of
+from spark_replog.storage.fsspec_store import FsspecStore
+from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import RetryingStore
+from spark_replog.storage.s3_store import S3Store
 from tests.manual_clock import ManualClock
 
 
@@ -450,6 +455,23 @@ def test_a_404_of_a_proxy_before_gcs_is_no_absent_object(gcs_that_answers_404, r
             read(store)
         assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
         assert outcome_of(store) == UNKNOWN
+
+
+@pytest.mark.parametrize("read", READS)
+def test_the_bare_words_not_found_are_not_those_of_googles_service(gcs_that_answers_404, monkeypatch, read):
+    _, server = gcs_that_answers_404
+    find = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *args, **more: find("127.0.0.1", *args, **more))
+    end = f"http://storage.googleapis.com:{server.server_port}"
+    store = GcsStore("gs://b/r", {"token": "anon", "project": "p", "endpoint_url": end})
+    server.answer_body = b"Not Found"
+    with pytest.raises(RetriableError) as raised:
+        read(store)
+    assert raised.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE
+    server.answer_headers = {"X-GUploader-UploadID": "x"}
+    assert read(store) in (None, [])
+    server.answer_body, server.answer_headers = b"No such object: b/r/a", {}
+    assert read(store) in (None, [])
 
 
 def test_a_404_of_gcs_or_an_emulator_is_an_absent_object(gcs_that_answers_404):

@@ -11,11 +11,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.storage import fsspec_store, obstore_client
-from spark_replog.storage.fsspec_store import AzureStore, GcsStore, S3Store
+from spark_replog.storage import client_cache, obstore_client
+from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.open_store import normalise_url, open_store
 from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.s3_store import S3Store
 from spark_replog.storage.webhdfs_store import WebHdfsStore
 
 
@@ -120,7 +122,7 @@ class Patched(S3FileSystem):
 
 @pytest.mark.parametrize("cls", [Patched, LocalFileSystem, MemoryFileSystem])
 def test_another_class_under_a_known_scheme_is_refused(monkeypatch, cls):
-    # A subclass is refused as well: nobody has proven what it does with mode="create".
+    # A subclass is refused as well: it is not proven what it does with mode="create".
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda protocol: cls)
     with pytest.raises(InvalidConfigError, match=cls.__name__) as raised:
         open_store("s3://bucket/a")
@@ -152,7 +154,7 @@ def test_file_systems_are_made_once_per_process():
 
 
 @pytest.mark.parametrize(
-    ("client", "count_max"), [("fsspec", fsspec_store.CLIENTS_MAX), ("obstore", obstore_client.CLIENTS_MAX)]
+    ("client", "count_max"), [("fsspec", client_cache.CLIENTS_MAX), ("obstore", obstore_client.CLIENTS_MAX)]
 )
 def test_of_the_clients_of_old_tokens_only_the_newest_stay_open(client, count_max):
     options = {"client": client, "key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}

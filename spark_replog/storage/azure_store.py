@@ -1,0 +1,62 @@
+"""Object store over Azure Blob Storage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import fsspec.asyn
+
+from spark_replog.storage.client_errors import error_code_of, is_of_proxy
+from spark_replog.storage.fsspec_store import CONNECT_SECONDS, READ_SECONDS, FsspecStore
+
+
+class AzureStore(FsspecStore):
+    """An ObjectStore over a container, or a prefix in one: ``abfs://container/prefix``."""
+
+    protocol: ClassVar[str] = "abfs"
+    extra: ClassVar[str] = "azure"
+    classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
+    is_taken_forbidden: ClassVar[bool] = True
+
+    def _prepared(self, file_system: Any) -> Any:
+        # The SDK tries four times, 15 s or more apart, and waits 60 s. adlfs passes no retry settings on, and the
+        # timeouts that it accepts do not apply to listings.
+        config = file_system.service_client._config
+        policy, connection = config.retry_policy, config.transport.connection_config
+        policy.total_retries = policy.connect_retries = policy.read_retries = policy.status_retries = 0
+        given = self._file_system_options()
+        connection.timeout = given.get("connection_timeout", CONNECT_SECONDS)
+        connection.read_timeout = given.get("read_timeout", READ_SECONDS)
+        config.max_single_put_size = self.size_bytes_max  # the default is 64 MiB
+        return file_system
+
+    def _one_request(self, size_bytes: int) -> dict[str, int]:
+        return {}
+
+    def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
+        client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
+
+        async def found() -> list[tuple[str, int]]:
+            async with client.service_client.get_container_client(container=bucket) as container:
+                return [
+                    (f"{bucket}/{each.name}", each.size)
+                    async for each in container.list_blobs(name_starts_with=start, include=["metadata"])
+                    if (each.metadata or {}).get("hdi_isfolder") != "true"
+                ]
+
+        listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, found)
+        return listed
+
+    def _is_absent(self, error: Exception, status: int | None) -> bool:
+        return super()._is_absent(error, status) and not is_of_proxy(error, status)
+
+    def _is_refused(self, error: Exception, status: int | None) -> bool:
+        return super()._is_refused(error, status) and not is_of_proxy(error, status)
+
+    def _is_existing(self, error: Exception, status: int | None) -> bool:
+        # Azure answers 409 for a taken name, and for other conflicts with other error codes.
+        if status == 409:
+            code = error_code_of(error)
+            return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))
+        return super()._is_existing(error, status)
