@@ -29,7 +29,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import BrokerId
-from spark_replog.log.codec.data_object import decode_section
+from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, decode_section
 from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
 from spark_replog.read.fetch_plan import FetchSlice
@@ -239,7 +239,8 @@ class Fetcher:
             has_offsets = piece.object.has_offsets
             for first, wanted, size_bytes in _wanted_rows(piece, stored):
                 is_next = has_offsets if offsets else not has_offsets and first == next_offset
-                if parts and run is not None and (run != piece_run or not is_next):
+                is_too_large = part_bytes + size_bytes >= BUFFER_BYTES_MAX
+                if parts and run is not None and (run != piece_run or not is_next or is_too_large):
                     yield read_columns(parts, run, first_offset, offsets, include_headers=include_headers)
                     parts, part_bytes, offsets = [], 0, []
                 if not parts:

@@ -437,11 +437,12 @@ def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[pa.
 
 
 def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows of one or more batches of one schema as one batch."""
+    """Return the rows of one or more batches of one schema as one batch; all together below `BUFFER_BYTES_MAX`."""
     if len(batches) == 1:
         return batches[0]
     table = pa.Table.from_batches(batches).combine_chunks(ROW_MEMORY)
-    return table.to_batches()[0]
+    (joined,) = table.to_batches()  # Arrow would make a second one of what 32-bit offsets cannot reach
+    return joined
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

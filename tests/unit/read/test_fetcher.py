@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import mmap
 import shutil
 import threading
 from concurrent.futures import wait
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
+from spark_replog.log.codec.data_object import TIMESTAMP_TYPE, data_schema
 from spark_replog.read import fetcher as fetcher_module
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import PREFETCH_READS_MAX, READ_SIZE_BYTES_MAX, Fetcher
@@ -105,6 +108,28 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
         topic.write([(0, [b"x" * 300_000])])
     sizes = [b.num_rows for b in Fetcher(roots).fetch(plan(topic))]
     assert sizes == [2, 2, 1]  # 600 KB a row, key and value
+
+
+class HugeRow(Fetcher):
+    """Reads a small row and then one that fills the reach of 32-bit offsets, in memory that nobody touches."""
+
+    def _sections(self, slices):
+        small, large = slices
+        times = pa.array([0], TIMESTAMP_TYPE)
+        for piece, size in (small, 1000), (large, 2**31 - 1000):
+            ends = pa.py_buffer(np.array([0, size], dtype=np.int32))
+            value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(mmap.mmap(-1, size))])
+            yield piece, [pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary()), value, times], schema=data_schema(False))]
+
+
+@pytest.mark.guarantee("G10")
+def test_a_row_of_two_gib_is_not_lost_beside_a_small_one(roots, make_topic):
+    """Arrow joins them to two batches."""
+    topic = make_topic(roots)
+    for _ in range(2):
+        topic.write([(0, [b"a"])])
+    batches = list(HugeRow(roots).fetch(plan(topic)))
+    assert [(b["offset"].to_pylist(), b.nbytes > 2**30) for b in batches] == [([0], False), ([1], True)]
 
 
 def test_a_part_of_a_section_counts_only_its_own_bytes(roots, make_topic):
