@@ -342,6 +342,31 @@ class TestIdempotence:
         assert handle.result(0).offset == 0
         assert not behind.done()
 
+    @pytest.mark.guarantee("G3")
+    @pytest.mark.parametrize("is_answered_first", [True, False])
+    def test_a_refused_batch_does_not_renumber_an_earlier_one_that_may_have_landed(
+        self, make: Callable[..., Setup], is_answered_first: bool
+    ) -> None:
+        setup = make()
+        handles = [setup.send_and_run(), setup.send_and_run()]
+        one, two = setup.open
+        if is_answered_first:
+            setup.answer(one, UNKNOWN)
+        setup.answer(two, TOO_LARGE)
+        if not is_answered_first:
+            setup.answer(one, UNKNOWN)
+        handles.append(setup.send_and_run())
+        setup.run(after_ms=20)
+        # Under other numbers the log would not know it again, and have its rows twice.
+        assert setup.delivery.delivered[-1] is one and setup.numbers() == [(0, 0), (0, 0)]
+        setup.answer(one, offset=0)
+        setup.run(after_ms=20)
+        assert setup.numbers()[-1] == (1, 0)
+        setup.answer(setup.open[-1], offset=1)
+        assert [handle.result(0).offset for handle in (handles[0], handles[2])] == [0, 1]
+        assert handles[1].exception(0) is TOO_LARGE
+        setup.check_clean()
+
     def test_a_retry_and_a_new_batch_share_no_object_while_others_are_between_them(
         self, make: Callable[..., Setup]
     ) -> None:
