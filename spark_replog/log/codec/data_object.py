@@ -329,6 +329,8 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
             batch = pa.ipc.read_record_batch(message, schema)
             # The checksum proves that the bytes are the writer's, not that Arrow may follow their offsets.
             batch.validate(full=True)
+            if batch.column(2).null_count or (schema.names[-1] == "offset" and batch.column(-1).null_count):
+                raise _damaged("a row has no timestamp or no offset")
         except MemoryError as error:
             raise RetriableError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
