@@ -30,7 +30,6 @@ from spark_replog.write.producer_batch import (
     PartitionQueue,
     ProducerBatch,
     ReadyCheck,
-    RecordColumns,
 )
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from spark_replog.write.sequences import ProducerSequences

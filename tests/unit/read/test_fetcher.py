@@ -119,7 +119,8 @@ class HugeRow(Fetcher):
         for piece, size in (small, 1000), (large, 2**31 - 1000):
             ends = pa.py_buffer(np.array([0, size], dtype=np.int32))
             value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(mmap.mmap(-1, size))])
-            yield piece, [pa.RecordBatch.from_arrays([pa.nulls(1, pa.binary()), value, times], schema=data_schema(False))]
+            columns = [pa.nulls(1, pa.binary()), value, times]
+            yield piece, [pa.RecordBatch.from_arrays(columns, schema=data_schema(False))]
 
 
 @pytest.mark.guarantee("G10")
