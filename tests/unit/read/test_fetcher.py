@@ -234,6 +234,19 @@ def test_a_section_of_the_first_read_is_decoded_when_its_rows_are_asked_for(
     assert "decoding" not in jobs  # there is no next read
 
 
+def test_without_a_thread_rows_are_read_when_they_are_asked_for(both_roots, make_topic, monkeypatch):
+    """As at a container's limit of pids."""
+
+    def without_a_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    topic = make_topic(both_roots)
+    for number in range(3):
+        topic.write([(0, [b"%d" % number * 1_200_000])], compression="zstd")
+    monkeypatch.setattr(fetcher_module.IO_POOL, "submit_to", without_a_thread)
+    assert fetch(both_roots, plan(topic))["offset"].to_pylist() == [0, 1, 2]
+
+
 def test_what_is_not_compressed_is_not_decoded_ahead(both_roots, make_topic, jobs):
     topic = make_topic(both_roots)
     for number in range(3):
