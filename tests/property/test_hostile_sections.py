@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.log.codec.data_object import TIMESTAMP_TYPE, data_schema, decode_section
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, data_schema, decode_section
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/v1"
@@ -95,4 +95,16 @@ def test_a_null_where_a_row_must_have_a_value_is_refused(times, offsets):
     data = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
     with pytest.raises(CorruptDataError) as caught:
         list(decode_section(memoryview(data), crc32c.crc32c(data), 2, False, True))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"1"}])
+def test_a_header_without_key_is_refused(header):
+    """A consumer ended with a TypeError."""
+    values = pa.array([b"a", b"b"], pa.binary())
+    headers = pa.array([[{"key": "h", "value": None}], [header]], HEADERS_TYPE)
+    columns = [values, values, pa.array([1, 2], TIMESTAMP_TYPE), headers]
+    data = pa.RecordBatch.from_arrays(columns, schema=data_schema(True)).serialize()
+    with pytest.raises(CorruptDataError) as caught:
+        list(decode_section(memoryview(data), crc32c.crc32c(data), 2, True))
     assert caught.value.code is ErrorCode.CORRUPT_MESSAGE

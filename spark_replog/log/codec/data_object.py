@@ -329,8 +329,8 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
             batch = pa.ipc.read_record_batch(message, schema)
             # The checksum proves that the bytes are the writer's, not that Arrow may follow their offsets.
             batch.validate(full=True)
-            if batch.column(2).null_count or (schema.names[-1] == "offset" and batch.column(-1).null_count):
-                raise _damaged("a row has no timestamp or no offset")
+            if _has_holes(batch):
+                raise _damaged("a row has no timestamp, no offset or a header without key")
         except MemoryError as error:
             raise RetriableError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -345,6 +345,18 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
         yield batch
     if rows != row_count:
         raise _damaged(f"it has {rows} rows or more, the ledger has {row_count}")
+
+
+def _has_holes(batch: pa.RecordBatch) -> bool:
+    """Return whether there is a null that no writer makes and no reader expects."""
+    names = batch.schema.names
+    columns = [batch.column(2)]
+    if "headers" in names:
+        pairs = batch.column(3).values
+        columns += pairs, pairs.field(0)
+    if names[-1] == "offset":
+        columns.append(batch.column(-1))
+    return any([column.null_count for column in columns])
 
 
 def _largest_claim(message: pa.Message) -> int:
