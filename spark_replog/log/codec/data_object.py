@@ -356,7 +356,7 @@ def _has_holes(batch: pa.RecordBatch) -> bool:
         columns += pairs, pairs.field(0)
     if names[-1] == "offset":
         columns.append(batch.column(-1))
-    return any([column.null_count for column in columns])
+    return any(column.null_count for column in columns)
 
 
 def _largest_claim(message: pa.Message) -> int:
