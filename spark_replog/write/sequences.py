@@ -184,7 +184,7 @@ class ProducerSequences:
     def _is_ahead_of_others(self, entry: _Partition, batch: ProducerBatch) -> bool:
         """Return whether batches in flight may still fill the gap before this batch."""
         if entry.unresolved is not None:
-            return batch.base_sequence != entry.unresolved
+            return self._is_behind_others(batch)
         return batch in entry.renumbered or batch.base_sequence != increment_sequence(entry.last_acked_sequence, 1)
 
     def _note_gap(self, batch: ProducerBatch) -> None:
