@@ -350,13 +350,10 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
 def _has_holes(batch: pa.RecordBatch) -> bool:
     """Return whether there is a null that no writer makes and no reader expects."""
     names = batch.schema.names
-    columns = [batch.column(2)]
-    if "headers" in names:
-        pairs = batch.column(3).values
-        columns += pairs, pairs.field(0)
-    if names[-1] == "offset":
-        columns.append(batch.column(-1))
-    return any(column.null_count for column in columns)
+    if batch.column(2).null_count or (names[-1] == "offset" and batch.column(-1).null_count):
+        return True
+    pairs = batch.column(3).values if "headers" in names else None
+    return pairs is not None and pairs.null_count + pairs.field(0).null_count > 0
 
 
 def _largest_claim(message: pa.Message) -> int:
