@@ -35,6 +35,7 @@ from spark_replog.log.model import (
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, RequestState
 from spark_replog.write.producer_batch import NO_SEQUENCE
+from spark_replog.write.transport import no_thread
 
 Place = tuple[TopicId, int]
 _REBUILT = frozenset({"unreadable", "carried_by"})
@@ -307,7 +308,17 @@ class Committer:
         self._wake_up()
 
     def _start(self, ledger_id: LedgerId) -> None:
-        IO_POOL.post_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
+        try:
+            IO_POOL.post_to(f"commit {ledger_id} {id(self)}", self._work, ledger_id)
+        except RuntimeError as error:
+            with self._lock:
+                lane = self._lanes[ledger_id]
+                lane.is_busy, group = False, list(lane.waiting)
+                lane.waiting.clear()
+            results = results_of(group, Answer({}, no_thread("a commit", error)))
+            if self._config.acks == 0:
+                self._report_dropped(group, results)
+            self.tell(results)
 
     def _work(self, ledger_id: LedgerId) -> None:
         """Write entries until no object waits."""

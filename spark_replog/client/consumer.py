@@ -272,19 +272,26 @@ class Consumer:
                 raise InvalidConfigError(ErrorCode.INVALID_REQUEST, f"Invalid {name} {value}: give 0 or more.")
         deadline_ms = self._cluster.clock.monotonic_ms() + timeout_ms
         records: list[ConsumerRecord] = []
-        for key, batch, position in self._batches(deadline_ms, limit):
-            made, refusal = self._maker.make(key, batch)
-            records += made
-            if refusal is None or made:
-                self._subscription.position(key).offset = position if refusal is None else made[-1].offset + 1
-            if refusal is not None:
-                if not records:
-                    raise refusal
-                break
-        found = ConsumerRecords(records)
-        for interceptor in self._interceptors:
-            answer = ask(interceptor, "on_consume", found)
-            found = found if answer is None else answer
+        try:
+            for key, batch, position in self._batches(deadline_ms, limit):
+                made, refusal = self._maker.make(key, batch)
+                records += made
+                if refusal is None or made:
+                    self._subscription.position(key).offset = position if refusal is None else made[-1].offset + 1
+                if refusal is not None:
+                    if not records:
+                        raise refusal
+                    break
+            found = ConsumerRecords(records)
+            for interceptor in self._interceptors:
+                answer = ask(interceptor, "on_consume", found)
+                found = found if answer is None else answer
+        except BaseException:  # as Ctrl-C: nobody gets these records, so the last auto commit must not count them
+            for record in reversed(records):
+                at = self._subscription.positions.get(TopicPartition(record.topic, record.partition))
+                if at is not None and at.offset is not None and record.offset < at.offset:
+                    at.offset = record.offset
+            raise
         return found
 
     def __iter__(self) -> Iterator[ConsumerRecord]:

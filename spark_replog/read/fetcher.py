@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, as_completed, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,7 +30,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import BrokerId
-from spark_replog.log.codec.data_object import decode_section
+from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, decode_section
 from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
 from spark_replog.read.fetch_plan import FetchSlice
@@ -239,7 +240,8 @@ class Fetcher:
             has_offsets = piece.object.has_offsets
             for first, wanted, size_bytes in _wanted_rows(piece, stored):
                 is_next = has_offsets if offsets else not has_offsets and first == next_offset
-                if parts and run is not None and (run != piece_run or not is_next):
+                is_too_large = part_bytes + size_bytes >= BUFFER_BYTES_MAX
+                if parts and run is not None and (run != piece_run or not is_next or is_too_large):
                     yield read_columns(parts, run, first_offset, offsets, include_headers=include_headers)
                     parts, part_bytes, offsets = [], 0, []
                 if not parts:
@@ -285,7 +287,8 @@ class Fetcher:
         sections, error = (self._finish(read), None) if read.decoded is None else read.decoded.result()
         for count, (piece, batches) in enumerate(sections):
             if not count and ahead and sum(map(_SIZE_BYTES, batches)) > piece.size_bytes:
-                ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish_ahead, ahead[0])
+                with suppress(RuntimeError):
+                    ahead[0].decoded = IO_POOL.submit_to(_DECODING, self._finish_ahead, ahead[0])
             yield piece, batches
         if error is not None:
             raise error
@@ -309,7 +312,8 @@ class Fetcher:
         read.broker_id = holders[0]
         if read.broker_id in self._brokers.local_ids:
             return  # a memory map: the kernel reads ahead
-        read.future = self._submit(read, read.broker_id)
+        with suppress(RuntimeError):  # no thread can be started: it is read when its rows are asked for
+            read.future = self._submit(read, read.broker_id)
 
     def _submit(self, read: _Read, broker_id: BrokerId) -> Future[Buffer | None]:
         item = read.slices[0].object
@@ -333,9 +337,12 @@ class Fetcher:
             wait([future], max(0.0, slow_ms - (self._clock.monotonic_ms() - read.started_ms)) / 1000)
         if future.done() or not others or not HEDGES.take():
             return future.result()
+        try:
+            second = self._submit(read, others[0])
+        except RuntimeError:
+            return future.result()
         with self._lock:
             self.stats.hedges += 1
-        second = self._submit(read, others[0])
         size_bytes = read.end_byte - read.start_byte
         for each in as_completed((future, second)):
             if each.exception() is None and _length(each.result()) == size_bytes:

@@ -30,7 +30,6 @@ from spark_replog.write.producer_batch import (
     PartitionQueue,
     ProducerBatch,
     ReadyCheck,
-    RecordColumns,
 )
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from spark_replog.write.sequences import ProducerSequences
@@ -181,9 +180,12 @@ class RecordAccumulator:
                 if columns is not None:
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if columns is None or index < 0:
-                    columns = self._open_batch(queue, buffer)
-                    buffer = None
+                    batch = self._new_batch(queue, buffer)
+                    columns = batch.columns
+                    assert columns is not None
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
+                    buffer = None  # the batch's, also if Ctrl-C comes before the queue has it
+                    self._add(queue, batch)
                 if sticky is not None:
                     sticky.add(size_bytes)
         finally:
@@ -224,7 +226,6 @@ class RecordAccumulator:
             index = 0 if batch is None else batch.row_count
             is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
             if batch is None or is_new:
-                queue.columns = None
                 index = 0
                 batch = ProducerBatch(queue.topic_partition, self._batch_size_bytes, now_ms)
                 batch.try_append(records, size_bytes, pinned)
@@ -467,23 +468,21 @@ class RecordAccumulator:
         with self._lock:
             return bool(self._incomplete)
 
-    def _open_batch(self, queue: PartitionQueue, buffer: bytearray) -> RecordColumns:
+    def _new_batch(self, queue: PartitionQueue, buffer: bytearray) -> ProducerBatch:
         now_ms = self._clock.monotonic_ms()
-        batch = ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
-        if queue.batches:
-            queue.batches[-1].is_closed = True
-        self._add(queue, batch)
-        assert batch.columns is not None
-        queue.columns = batch.columns
-        return batch.columns
+        return ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
 
     def _add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Make a batch with records the open one of its queue."""
         batch.leader_epoch = queue.leader_epoch
-        queue.batches.append(batch)
-        self.waiting_count += 1
-        self._incomplete[batch] = None
         if self._sends_awaited:
             batch.result.on_awaited = self._wake_up
+        if queue.batches:
+            queue.batches[-1].is_closed = True
+        queue.columns = batch.columns
+        self._incomplete[batch] = None
+        self.waiting_count += 1
+        queue.batches.append(batch)  # last: Ctrl-C comes after calls, and the queue must not have what is not counted
 
     def _end(self, batch: ProducerBatch, state: BatchState) -> bool:
         with self._lock:

@@ -23,6 +23,13 @@ logger = logging.getLogger(__name__)
 SILENT_RETRY_MS = 1_000
 """Only retries of batches older than this are logged: one quick retry is normal when a leader moves."""
 
+_OF_THE_LOG = (
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.PRODUCER_FENCED,
+)
+"""Refusals by the fold, which looks for a repetition first: what gets one of them is not in the log."""
+
 
 class BatchCompletion:
     """Judges batches, one by one. One owner calls it; the accumulator guards the state that it shares.
@@ -127,7 +134,7 @@ class BatchCompletion:
                 retried.append(batch)
                 batch.last_error = response.error
                 self._tell_wait(batch, response.error, now_ms)
-            elif is_doubtful:
+            elif is_doubtful or self._may_have_landed(request, response.error):
                 self._leave_unresolved(batch)
                 self._accumulator.fail(batch, response.error)
             else:
@@ -155,6 +162,12 @@ class BatchCompletion:
         is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         was_doubtful = request.state is RequestState.REDELIVERED
         return is_in_log or (was_doubtful and isinstance(error, RetriableError))
+
+    def _may_have_landed(self, request: DataRequest, error: ReplogError) -> bool:
+        """Return whether a refusal for good says nothing of an earlier attempt without an answer, as a right that was
+        taken away since. Then it leaves no hole: the batches behind it may be in the log too.
+        """
+        return request.state is RequestState.REDELIVERED and error.code not in _OF_THE_LOG
 
     def _can_retry(
         self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int, *, is_doubtful: bool = False

@@ -215,7 +215,7 @@ class BufferPool:
                     self._on_wait(now_ms - start_ms, True)
                     raise self._exhausted(waiter, max_block_ms)
                 if run_once is None:
-                    waiter.condition.wait(left_ms / 1000)
+                    waiter.condition.wait(min(left_ms / 1000, threading.TIMEOUT_MAX))
             if run_once is not None:
                 run_once(left_ms)
 

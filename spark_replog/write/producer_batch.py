@@ -98,31 +98,44 @@ class RecordColumns:
         row = self.row_count
         if total_bytes > self._limit_bytes and row:
             return -1
-        key_start, value_end = self._key_start, self._value_end
-        if key:
-            key_start -= len(key)
-            self._buffer[key_start : self._key_start] = key
-        if value:
-            value_end += len(value)
-            self._buffer[self._value_end : value_end] = value
-        elif value is not None:
-            self._empty_values.append(row)
-        else:
-            self._has_null_values = True
-        # If a line above raised, nothing was appended.
-        if not key and key is not None:
-            self._empty_keys.append(row)
-        if headers:
-            self._headers[row] = headers
-        self._timestamps.append(timestamp_ms)
-        self._key_starts.append(key_start)
-        self._value_ends.append(value_end)
-        self._key_start, self._value_end = key_start, value_end
-        self.row_count = row + 1
-        self.size_bytes = total_bytes
-        if size_bytes > self.record_size_max:
-            self.record_size_max = size_bytes
+        try:
+            key_start, value_end = self._key_start, self._value_end
+            if key:
+                key_start -= len(key)
+                self._buffer[key_start : self._key_start] = key
+            if value:
+                value_end += len(value)
+                self._buffer[self._value_end : value_end] = value
+            elif value is not None:
+                self._empty_values.append(row)
+            else:
+                self._has_null_values = True
+            if not key and key is not None:
+                self._empty_keys.append(row)
+            if headers:
+                self._headers[row] = headers
+            self._timestamps.append(timestamp_ms)
+            self._key_starts.append(key_start)
+            self._value_ends.append(value_end)
+            self._key_start, self._value_end = key_start, value_end
+            self.size_bytes = total_bytes
+            if size_bytes > self.record_size_max:
+                self.record_size_max = size_bytes
+            self.row_count = row + 1
+        except BaseException:  # Ctrl-C may come at any line, and rows after a half record would get each other's keys
+            self._cut(total_bytes - size_bytes)
+            raise
         return row
+
+    def _cut(self, size_bytes: int) -> None:
+        """Drop what is there of a record that was not appended to its end."""
+        row = self.row_count
+        del self._timestamps[row:], self._key_starts[row + 1 :], self._value_ends[row + 1 :]
+        self._key_start, self._value_end, self.size_bytes = self._key_starts[row], self._value_ends[row], size_bytes
+        for rows in (self._empty_values, self._empty_keys):
+            if rows and rows[-1] == row:
+                rows.pop()
+        self._headers.pop(row, None)
 
     @property
     def is_full(self) -> bool:
@@ -333,10 +346,11 @@ class ProducerBatch:
         if self.columns is not None or (self._slices and self._size_bytes + size_bytes > self._batch_size_bytes):
             self.is_closed = True
             return False
+        item, row_count = Slice(records, size_bytes, pinned), records.num_rows
         pinned.retain(size_bytes)
-        self._slices.append(Slice(records, size_bytes, pinned))
         self._size_bytes += size_bytes
-        self._slice_row_count += records.num_rows
+        self._slice_row_count += row_count
+        self._slices.append(item)
         return True
 
     def backoff_left_ms(self, now_ms: int) -> int:

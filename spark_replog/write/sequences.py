@@ -6,6 +6,7 @@ half: it checks the window of five batches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
@@ -52,7 +53,9 @@ class ProducerSequences:
         self.producer_epoch = producer_epoch
         self._is_transactional = is_transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._to_renumber: dict[TopicPartition, None] = {}
+        self._to_renumber: dict[TopicPartition, ProducerBatch] = {}
+        """The first batch of each partition that the log lacks, or refused: those after it need new numbers. Those
+        before it may be in the log: under new numbers it would not know them again, so their answers come first."""
         self._outdated: dict[TopicPartition, None] = {}
         self._drain = 0
 
@@ -70,7 +73,7 @@ class ProducerSequences:
         if batch.has_sequence:
             # Retries go one at a time, oldest first.
             return not entry.in_flight or entry.in_flight[0] is batch
-        if entry.unresolved is not None:
+        if entry.unresolved is not None or batch.topic_partition in self._to_renumber:
             return False
         if entry.last_drain == self._drain and entry.drained_sequence != entry.next_sequence:
             return False  # a retry was taken, and the sequences between it and this batch are in other requests
@@ -114,7 +117,7 @@ class ProducerSequences:
         if self._is_transactional:
             self._close_gap(entry, batch)
         else:
-            self._to_renumber[batch.topic_partition] = None
+            self._note_gap(batch)
 
     def can_retry(self, batch: ProducerBatch, error: ReplogError) -> bool:
         """Return whether to retry after this error; request a new epoch if the retry needs one."""
@@ -123,10 +126,11 @@ class ProducerSequences:
             if self._is_ahead_of_others(entry, batch):
                 return True
             if not self._is_transactional:
-                self._to_renumber[batch.topic_partition] = None
+                self._note_gap(batch)
             return not self._is_transactional
         if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
-            # A ledger keeps one epoch for all partitions, so raising it for one outdates the others.
+            # The epoch was raised for another partition. Usually this one's batches may keep theirs: the log judges the
+            # epochs of a plain producer partition by partition.
             if self._is_transactional or batch.producer_epoch == self.producer_epoch:
                 return False
             self._outdated[batch.topic_partition] = None
@@ -142,6 +146,7 @@ class ProducerSequences:
 
     def resolve(self) -> None:
         """Resolve partitions that have no batch in flight, and raise the epoch if needed."""
+        due = [name for name, gap in self._to_renumber.items() if not self._is_behind_others(gap)]
         for name, entry in self._partitions.items():
             if entry.unresolved is None or entry.in_flight:
                 continue
@@ -149,15 +154,16 @@ class ProducerSequences:
                 entry.unresolved = None  # later batches were acknowledged, so it is in the log
             elif self._is_transactional:
                 entry.unresolved = None  # the failed handle keeps the transaction from committing
-            else:
-                self._to_renumber[name] = None
-        if self._to_renumber:
-            self._raise_epoch()
+            elif name not in due:
+                due.append(name)
+        if due:
+            self._raise_epoch(due)
         for name in self._outdated:
             entry = self._entry(name)
             if self._is_stale(entry):
                 self._restart(entry)
                 self._renumber(entry)
+                self._to_renumber.pop(name, None)
         self._outdated.clear()
 
     def forget(self, batch: ProducerBatch) -> None:
@@ -178,8 +184,17 @@ class ProducerSequences:
     def _is_ahead_of_others(self, entry: _Partition, batch: ProducerBatch) -> bool:
         """Return whether batches in flight may still fill the gap before this batch."""
         if entry.unresolved is not None:
-            return batch.base_sequence != entry.unresolved
+            return self._is_behind_others(batch)
         return batch in entry.renumbered or batch.base_sequence != increment_sequence(entry.last_acked_sequence, 1)
+
+    def _note_gap(self, batch: ProducerBatch) -> None:
+        """Note that the batches after this one need new numbers."""
+        known = self._to_renumber.get(batch.topic_partition)
+        if known is None or batch.precedes(known):
+            self._to_renumber[batch.topic_partition] = batch
+
+    def _is_behind_others(self, batch: ProducerBatch) -> bool:
+        return any(each.precedes(batch) for each in self._entry(batch.topic_partition).in_flight)
 
     def _would_leave_window(self, entry: _Partition) -> bool:
         """Return whether one more append could push the oldest one in flight out of the log's window.
@@ -190,17 +205,17 @@ class ProducerSequences:
             return False
         return entry.drain_count - entry.first_drains[entry.in_flight[0]] + 1 >= WINDOW_APPENDS
 
-    def _raise_epoch(self) -> None:
+    def _raise_epoch(self, names: Sequence[TopicPartition]) -> None:
         if self.producer_epoch >= EPOCH_MAX:
             self.producer_id, self.producer_epoch = new_id(), 0
         else:
             self.producer_epoch += 1
-        for name in self._to_renumber:
+        for name in names:
             entry = self._entry(name)
             self._restart(entry)
             self._renumber(entry)
             entry.unresolved = None
-        self._to_renumber.clear()
+            self._to_renumber.pop(name, None)
 
     def _restart(self, entry: _Partition) -> None:
         entry.producer_id, entry.producer_epoch = self.producer_id, self.producer_epoch

@@ -9,11 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
-from spark_replog.errors import ErrorCode, ReplogError, is_refusal
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError, is_refusal
 from spark_replog.ids import BrokerId
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
+
+
+def no_thread(what: str, error: RuntimeError) -> RetriableError:
+    """Return REPLOG_ENVIRONMENT: this process can start no thread now."""
+    return RetriableError(
+        ErrorCode.REPLOG_ENVIRONMENT,
+        f"{what} was not begun: this process cannot start a thread ({error}). Raise the limit of processes (`ulimit "
+        "-u`, pids of the container) or run fewer threads.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +66,14 @@ class PutTransport:
             quiet: a success that can take an item from it ends no ``wait``. Shared by an object's puts.
         """
         check_root = self.health.on_sent(broker_id)
-        future = IO_POOL.submit_to(
-            self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root, quiet
-        )
+        try:
+            future = IO_POOL.submit_to(
+                self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root, quiet
+            )
+        except RuntimeError as error:
+            self._answers.append(PutResult(sequence, broker_id, attempt, check_root, no_thread("a put", error)))
+            self._wakes.put(None)
+            return
         self._brokers.own_puts.begin(broker_id, key, future)
 
     def delete(self, broker_id: BrokerId, key: str) -> Future[None]:

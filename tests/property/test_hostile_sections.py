@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import crc32c
+import pyarrow as pa
 import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.log.codec.data_object import decode_section
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, data_schema, decode_section
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/v1"
@@ -83,3 +84,27 @@ def test_a_compressed_buffer_cannot_claim_more_than_its_bytes_can_hold(name, cla
             assert error.code is ErrorCode.CORRUPT_MESSAGE
             found += 1
     assert found > 4
+
+
+@pytest.mark.parametrize(("times", "offsets"), [([1, None], [0, 1]), ([1, 2], [0, None]), ([1, 2], [None, None])])
+def test_a_null_where_a_row_must_have_a_value_is_refused(times, offsets):
+    """Such an offset was a bare ArrowInvalid, and no other copy was read; such a time a TypeError in a consumer."""
+    schema = data_schema(False, has_offsets=True)
+    values = pa.array([b"a", b"b"], pa.binary())
+    columns = [values, values, pa.array(times, TIMESTAMP_TYPE), pa.array(offsets, pa.int64())]
+    data = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
+    with pytest.raises(CorruptDataError) as caught:
+        list(decode_section(memoryview(data), crc32c.crc32c(data), 2, False, True))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"1"}])
+def test_a_header_without_key_is_refused(header):
+    """A consumer ended with a TypeError."""
+    values = pa.array([b"a", b"b"], pa.binary())
+    headers = pa.array([[{"key": "h", "value": None}], [header]], HEADERS_TYPE)
+    columns = [values, values, pa.array([1, 2], TIMESTAMP_TYPE), headers]
+    data = pa.RecordBatch.from_arrays(columns, schema=data_schema(True)).serialize()
+    with pytest.raises(CorruptDataError) as caught:
+        list(decode_section(memoryview(data), crc32c.crc32c(data), 2, True))
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE

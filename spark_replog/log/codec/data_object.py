@@ -329,6 +329,8 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
             batch = pa.ipc.read_record_batch(message, schema)
             # The checksum proves that the bytes are the writer's, not that Arrow may follow their offsets.
             batch.validate(full=True)
+            if _has_holes(batch):
+                raise _damaged("a row has no timestamp, no offset or a header without key")
         except MemoryError as error:
             raise RetriableError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -343,6 +345,15 @@ def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator
         yield batch
     if rows != row_count:
         raise _damaged(f"it has {rows} rows or more, the ledger has {row_count}")
+
+
+def _has_holes(batch: pa.RecordBatch) -> bool:
+    """Return whether there is a null that no writer makes and no reader expects."""
+    names = batch.schema.names
+    if batch.column(2).null_count or (names[-1] == "offset" and batch.column(-1).null_count):
+        return True
+    pairs = batch.column(3).values if "headers" in names else None
+    return pairs is not None and pairs.null_count + pairs.field(0).null_count > 0
 
 
 def _largest_claim(message: pa.Message) -> int:
@@ -437,11 +448,12 @@ def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[pa.
 
 
 def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return the rows of one or more batches of one schema as one batch."""
+    """Return the rows of one or more batches of one schema as one batch; all together below `BUFFER_BYTES_MAX`."""
     if len(batches) == 1:
         return batches[0]
     table = pa.Table.from_batches(batches).combine_chunks(ROW_MEMORY)
-    return table.to_batches()[0]
+    (joined,) = table.to_batches()  # Arrow would make a second one of what 32-bit offsets cannot reach
+    return joined
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from spark_replog.errors import DataLossError, ReplogError, command_line
-from spark_replog.log.codec.data_object import join_batches
+from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, join_batches
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 from spark_replog.read.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
 from spark_replog.spark.compat import freeze_garbage
@@ -146,6 +146,9 @@ def _join_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     parts: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
+        if parts and size_bytes + batch.nbytes >= BUFFER_BYTES_MAX:
+            yield join_batches(parts)
+            parts, size_bytes = [], 0
         parts.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= BATCH_SIZE_BYTES_MIN:

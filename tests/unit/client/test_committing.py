@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from spark_replog import OffsetAndMetadata
+from spark_replog.client.consumer_record import RecordMaker
 from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.client.consumer_setup import P0, P1, assigned, rows, values
@@ -48,6 +51,29 @@ def test_auto_commit_is_paced_and_done_at_the_end(filled):
     reader.close()
     reader.close()
     assert assigned(filled, P0, group="g").committed([P0])[P0].offset == 6
+
+
+def test_the_last_commit_does_not_count_the_records_of_an_interrupted_poll(filled, monkeypatch):
+    """Ctrl-C while the second partition's records are made."""
+    make, calls = RecordMaker.make, []
+
+    def interrupted(self, key, batch):
+        calls.append(key)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return make(self, key, batch)
+
+    reader = assigned(filled, P0, P1, group="g")
+    read = values(reader.poll(max_records=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordMaker, "make", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reader.poll(max_records=15)
+    assert calls == [P0, P1]
+    reader.close()
+    again = assigned(filled, P0, P1, group="g")
+    assert again.committed([P0])[P0].offset == 2
+    assert Counter(read + values(again.poll(max_records=100))) == Counter(rows(10) + rows(10, 100))
 
 
 def test_an_idle_consumer_commits_nothing_again(filled):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.admin.controller import Controller
-from spark_replog.client import producer_metadata
+from spark_replog.client import committer, producer_metadata
 from spark_replog.client.committer import Appender
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.testing.faulty_store import Fault
+from spark_replog.write import transport
 from tests.unit.client.producer_setup import held_puts, metadata_of, sender_of, thread_of
 
 SECONDS = 10
@@ -384,3 +387,27 @@ def test_records_without_key_go_less_to_partitions_that_wait(shop):
     assert partitions == [0, 1]
     assert first < both - first
     producer.flush()
+
+
+@pytest.mark.parametrize("place", [transport, committer])
+def test_records_wait_while_no_thread_can_be_started(shop, monkeypatch, place):
+    """As at the limit of a container's pids. Threads of idle roots have ended, so a put needs one again."""
+    shop.topic()
+    producer = shop.producer(retry__backoff__ms=1)
+    fails, has_failed = [3], threading.Event()
+    pool = place.IO_POOL
+
+    def now_and_then(method, *arguments):
+        if fails[0]:
+            fails[0] -= 1
+            has_failed.set()
+            raise RuntimeError("can't start new thread")
+        return method(*arguments)
+
+    with monkeypatch.context() as patch:
+        kept = {name: partial(now_and_then, getattr(pool, name)) for name in ("submit_to", "post_to")}
+        patch.setattr(place, "IO_POOL", SimpleNamespace(**kept))
+        first = producer.send("orders", b"1")
+        assert first.result(SECONDS).offset == 0
+        assert has_failed.is_set() and fails == [0]
+    assert producer.send("orders", b"2").result(SECONDS).offset == 1

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import mmap
 import shutil
 import threading
 from concurrent.futures import wait
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
+from spark_replog.log.codec.data_object import TIMESTAMP_TYPE, data_schema
 from spark_replog.read import fetcher as fetcher_module
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import PREFETCH_READS_MAX, READ_SIZE_BYTES_MAX, Fetcher
@@ -105,6 +108,29 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
         topic.write([(0, [b"x" * 300_000])])
     sizes = [b.num_rows for b in Fetcher(roots).fetch(plan(topic))]
     assert sizes == [2, 2, 1]  # 600 KB a row, key and value
+
+
+class HugeRow(Fetcher):
+    """Reads a small row and then one that fills the reach of 32-bit offsets, in memory that nobody touches."""
+
+    def _sections(self, slices):
+        small, large = slices
+        times = pa.array([0], TIMESTAMP_TYPE)
+        for piece, size in (small, 1000), (large, 2**31 - 1000):
+            ends = pa.py_buffer(np.array([0, size], dtype=np.int32))
+            value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(mmap.mmap(-1, size))])
+            columns = [pa.nulls(1, pa.binary()), value, times]
+            yield piece, [pa.RecordBatch.from_arrays(columns, schema=data_schema(False))]
+
+
+@pytest.mark.guarantee("G10")
+def test_a_row_of_two_gib_is_not_lost_beside_a_small_one(roots, make_topic):
+    """Arrow joins them to two batches."""
+    topic = make_topic(roots)
+    for _ in range(2):
+        topic.write([(0, [b"a"])])
+    batches = list(HugeRow(roots).fetch(plan(topic)))
+    assert [(b["offset"].to_pylist(), b.nbytes > 2**30) for b in batches] == [([0], False), ([1], True)]
 
 
 def test_a_part_of_a_section_counts_only_its_own_bytes(roots, make_topic):
@@ -206,6 +232,19 @@ def test_a_section_of_the_first_read_is_decoded_when_its_rows_are_asked_for(
     assert decoded == [0]
     assert next(batches)["partition"].to_pylist() == [1]
     assert "decoding" not in jobs  # there is no next read
+
+
+def test_without_a_thread_rows_are_read_when_they_are_asked_for(both_roots, make_topic, monkeypatch):
+    """As at a container's limit of pids."""
+
+    def without_a_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    topic = make_topic(both_roots)
+    for number in range(3):
+        topic.write([(0, [b"%d" % number * 1_200_000])], compression="zstd")
+    monkeypatch.setattr(fetcher_module.IO_POOL, "submit_to", without_a_thread)
+    assert fetch(both_roots, plan(topic))["offset"].to_pylist() == [0, 1, 2]
 
 
 def test_what_is_not_compressed_is_not_decoded_ahead(both_roots, make_topic, jobs):

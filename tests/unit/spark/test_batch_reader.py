@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.read.fetcher import Fetcher
+from spark_replog.spark.source import reading
 
 
 def offsets(source, **options):
@@ -210,3 +214,13 @@ def test_columns_that_are_no_columns(timed, text):
 def test_a_schema_that_is_not_the_columns(timed):
     with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_SCHEMA"):
         timed.batch(subscribe="t", columns="value")
+
+
+def test_small_batches_of_a_task_are_joined_within_the_reach_of_offsets():
+    """Memory that nobody touches: Arrow would join the first row and the second one, of 2 GiB, to two batches."""
+    batches = []
+    for size in 1000, 2**31 - 1000, 1000, 1000:
+        ends = pa.py_buffer(np.array([0, size], dtype=np.int32))
+        value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(mmap.mmap(-1, size))])
+        batches.append(pa.RecordBatch.from_arrays([value], ["value"]))
+    assert [batch.num_rows for batch in reading._join_small(iter(batches))] == [1, 1, 2]

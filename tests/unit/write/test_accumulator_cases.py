@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_replog.errors import ReplogError
-from spark_replog.write.producer_batch import BatchState, Destination, ProducerBatch
+from spark_replog.write.producer_batch import BatchState, Destination, ProducerBatch, RecordColumns
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from tests.unit.write.accumulator_setup import ERROR, NODE_1, NODE_2, TP, Setup, put_back, records
 
@@ -202,6 +203,52 @@ def test_case_18_an_interrupted_flush_ends(clock: Any, monkeypatch: pytest.Monke
     with pytest.raises(KeyboardInterrupt):
         setup.it.flush()
     assert not setup.is_flushing
+
+
+@pytest.mark.parametrize("place", ["of_records", "try_append", "queue"])
+def test_an_interrupt_while_a_batch_is_opened_leaves_a_usable_queue(
+    clock: Any, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Ctrl-C in ``send`` comes right after a call; the producer is closed afterwards, and sends what it has."""
+
+    def interrupted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> None:
+            function(*arguments)
+            raise KeyboardInterrupt
+
+        return call
+
+    class InterruptedQueue(deque[ProducerBatch]):
+        append = interrupted(deque.append)
+
+    setup = Setup(clock)
+    queue = setup.queues[0]
+    with monkeypatch.context() as patch:
+        if place == "queue":
+            patch.setattr(queue, "batches", InterruptedQueue())
+        elif place == "of_records":
+            patch.setattr(ProducerBatch, "of_records", interrupted(ProducerBatch.of_records))
+        else:
+            patch.setattr(RecordColumns, "try_append", interrupted(RecordColumns.try_append))
+        with pytest.raises(KeyboardInterrupt):
+            setup.add(0, value=b"interrupted")
+        left = list(queue.batches)
+    queue.batches = deque(left)
+    for number in range(3):
+        setup.add(0, value=b"%d" % number)
+    setup.add(1, value=b"other")
+    assert setup.it.waiting_count == sum(len(each.batches) for each in setup.queues)
+    setup.it.close()
+    found = []
+    while batches := setup.drain(NODE_1):
+        assert all(batch.row_count for batch in batches)
+        found += [value for batch in batches for value in records(batch)]
+        for batch in batches:
+            setup.it.succeed(batch, 0, None)
+    first = [b"interrupted"] if place == "queue" else []
+    assert sorted(found) == sorted([*first, b"0", b"1", b"2", b"other"])
+    assert not setup.it.waiting_count and not setup.it.has_incomplete
+    assert setup.pool.available_bytes == setup.pool.total_bytes
 
 
 def fill(setup: Setup) -> tuple[list[RecordHandle], list[ProducerBatch]]:

@@ -135,6 +135,17 @@ def test_close_fails_all_waiters_and_new_ones() -> None:
     assert it.available_bytes == 1
 
 
+def test_a_wait_may_be_as_long_as_a_setting_allows() -> None:
+    """Kafka's Long.MAX_VALUE in max.block.ms: for ever."""
+    it = pool(2)
+    it.allocate(2, 0)
+    waiting = start(lambda: it.allocate(1, 2**63 - 1))
+    until(lambda: it.queued_count == 1 or not waiting.is_alive())
+    it.deallocate(2)
+    waiting.join(WAIT_SECONDS)
+    assert (it.queued_count, it.available_bytes) == (0, 1)
+
+
 def test_large_numbers() -> None:
     it = pool(20_000_000_000)
     it.allocate(18_000_000_000, 0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.client.committer import StoredObject, _next_group
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError
 from spark_replog.log.model import PartitionResponse
 from spark_replog.write.data_request import Delivered, DeliveryResult, RequestState
 from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
@@ -341,6 +341,52 @@ class TestIdempotence:
         setup.answer(request, offset=0)
         assert handle.result(0).offset == 0
         assert not behind.done()
+
+    @pytest.mark.guarantee("G3")
+    @pytest.mark.parametrize("is_answered_first", [True, False])
+    def test_a_refused_batch_does_not_renumber_an_earlier_one_that_may_have_landed(
+        self, make: Callable[..., Setup], is_answered_first: bool
+    ) -> None:
+        setup = make()
+        handles = [setup.send_and_run(), setup.send_and_run()]
+        one, two = setup.open
+        if is_answered_first:
+            setup.answer(one, UNKNOWN)
+        setup.answer(two, TOO_LARGE)
+        if not is_answered_first:
+            setup.answer(one, UNKNOWN)
+        handles.append(setup.send_and_run())
+        setup.run(after_ms=20)
+        # Under other numbers the log would not know it again, and have its rows twice.
+        assert setup.delivery.delivered[-1] is one and setup.numbers() == [(0, 0), (0, 0)]
+        setup.answer(one, offset=0)
+        setup.run(after_ms=20)
+        assert setup.numbers()[-1] == (1, 0)
+        setup.answer(setup.open[-1], offset=1)
+        assert [handle.result(0).offset for handle in (handles[0], handles[2])] == [0, 1]
+        assert handles[1].exception(0) is TOO_LARGE
+        setup.check_clean()
+
+    @pytest.mark.guarantee("G3")
+    def test_a_refused_repetition_does_not_renumber_later_batches_that_may_have_landed(
+        self, make: Callable[..., Setup]
+    ) -> None:
+        """As when a right is taken away and given again, after both commits landed without an answer."""
+        setup = make()
+        handles = [setup.send_and_run(), setup.send_and_run()]
+        one, two = setup.open
+        setup.answer(one, UNKNOWN)
+        setup.answer(two, UNKNOWN)
+        setup.run(after_ms=20)
+        denied = AuthorizationError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed. Ask for the right.")
+        setup.answer(one, denied)
+        assert handles[0].exception(0) is denied
+        setup.answer(two, DISCONNECT)
+        setup.run(after_ms=20)
+        assert setup.delivery.delivered[-1] is two and setup.numbers()[-1] == (0, 1)
+        setup.answer(two, offset=1)
+        assert handles[1].result(0).offset == 1
+        setup.check_clean()
 
     def test_a_retry_and_a_new_batch_share_no_object_while_others_are_between_them(
         self, make: Callable[..., Setup]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -62,6 +63,47 @@ def test_what_was_appended_is_what_is_built(records: list[tuple[Any, ...]]) -> N
         assert built.column(3).to_pylist() == expected
     assert columns.size_bytes == int(row_ends(built)[-1])
     built.validate(full=True)
+
+
+RECORDS = [(b"key", b"value", None), (b"", b"", [("h", b"1")]), (None, None, None), (b"k", b"v" * 9, None)]
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_an_interrupt_at_any_line_appends_the_record_or_nothing(record: tuple[Any, ...]) -> None:
+    """Ctrl-C: the producer is closed afterwards and sends what it has."""
+    for line_count in range(1, 100):
+        columns = columns_of()
+        append(columns, b"a", b"1")
+        left = line_count
+
+        def interrupt(frame: Any, event: str, argument: object) -> Any:
+            nonlocal left
+            if frame.f_code is RecordColumns.try_append.__code__ and event == "line":
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+            return interrupt
+
+        old = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            append(columns, *record, 5)
+            return
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(old)
+        taken = [(b"a", b"1", None), *[record] * (columns.row_count - 1), *RECORDS]
+        for each in RECORDS:
+            append(columns, *each)
+        built = columns.build()
+        built.validate(full=True)
+        assert list(zip(*(built.column(each).to_pylist() for each in (0, 1)), strict=True)) == [
+            (key, value) for key, value, _ in taken
+        ]
+        assert [each is not None for each in built.column(3).to_pylist()] == [bool(headers) for *_, headers in taken]
+        assert columns.size_bytes == int(row_ends(built)[-1])
+    raise AssertionError("an append has fewer lines")
 
 
 def test_room_is_counted_and_a_first_record_always_has_it() -> None:

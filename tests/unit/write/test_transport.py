@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.write import transport
 from spark_replog.write.transport import PutTransport
 from tests.unit.write.support import FaultyBrokers
 
@@ -57,6 +60,21 @@ def test_a_failed_put_wakes_the_sender_and_takes_no_quiet_place(puts: Puts) -> N
     assert puts.ended.wait(60)
     assert [is_held for _, is_held in puts.transport.poll(0)] == [False]
     assert list(quiet) == [0]
+
+
+def test_a_put_that_no_thread_can_be_started_for_is_answered(puts: Puts, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_a_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    quiet = iter(range(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(transport, "IO_POOL", SimpleNamespace(submit_to=without_a_thread))
+        puts.transport.put(0, KEY, [b"rows"], sequence=0, attempt=1, quiet=quiet)
+    assert puts.ended.wait(60)
+    ((answer, is_held),) = puts.transport.poll(0)
+    assert isinstance(answer.error, RetriableError) and answer.error.code is ErrorCode.REPLOG_ENVIRONMENT
+    assert not is_held and list(quiet) == [0]
+    assert puts.put(0, iter(()))
 
 
 def test_a_wake_ends_one_wait_and_a_poll_takes_it_away(puts: Puts) -> None:
