@@ -126,7 +126,7 @@ def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     if java is None:
         return
     yield java.result()
-    yield _session(environ)
+    yield session_check(environ)
     for worker in workers:
         yield from worker.result()
 
@@ -203,7 +203,7 @@ def _java(environ: Mapping[str, str]) -> Check:
     return Check("java", "warn", detail, 'For your own programs run: eval "$(replog doctor --env)"')
 
 
-def _session(environ: Mapping[str, str]) -> Check:
+def session_check(environ: Mapping[str, str]) -> Check:
     """Report how much time micro-batches lose by settings that sessions here lack by default. Programs may set them."""
     from spark_replog.config import lost_ms
 

@@ -37,7 +37,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
     """
     freeze_garbage()
     batches = _TaskRead(partition, options).batches()
-    return batches if len(partition.ranges) == 1 else _join_small(batches)
+    return batches if len(partition.ranges) == 1 else join_small(batches)
 
 
 class _TaskRead:
@@ -141,7 +141,7 @@ class _TaskRead:
                              start, item.end_offset, item.topic, item.partition, error)  # fmt: skip
 
 
-def _join_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def join_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in fewer batches: Spark's work per batch costs more than the copy."""
     parts: list[pa.RecordBatch] = []
     size_bytes = 0

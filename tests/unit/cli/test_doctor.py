@@ -228,4 +228,4 @@ def test_a_root_on_an_nfs_mount_that_remembers_missing_files_is_named_without_a_
     ],
 )
 def test_the_place_of_settings_that_are_missing_is_named(environ, where):
-    assert where in doctor._session(environ).remedy
+    assert where in doctor.session_check(environ).remedy

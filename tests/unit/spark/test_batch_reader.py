@@ -223,4 +223,4 @@ def test_small_batches_of_a_task_are_joined_within_the_reach_of_offsets():
         ends = pa.py_buffer(np.array([0, size], dtype=np.int32))
         value = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(mmap.mmap(-1, size))])
         batches.append(pa.RecordBatch.from_arrays([value], ["value"]))
-    assert [batch.num_rows for batch in reading._join_small(iter(batches))] == [1, 1, 2]
+    assert [batch.num_rows for batch in reading.join_small(iter(batches))] == [1, 1, 2]
