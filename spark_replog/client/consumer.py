@@ -286,7 +286,7 @@ class Consumer:
             for interceptor in self._interceptors:
                 answer = ask(interceptor, "on_consume", found)
                 found = found if answer is None else answer
-        except BaseException:  # as Ctrl-C: nobody gets these records, so the last auto commit must not count them
+        except BaseException:  # as Ctrl-C: these records are not returned, so the last auto commit must not count them
             for record in reversed(records):
                 at = self._subscription.positions.get(TopicPartition(record.topic, record.partition))
                 if at is not None and at.offset is not None and record.offset < at.offset:

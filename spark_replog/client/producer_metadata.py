@@ -106,7 +106,7 @@ class ProducerMetadata:
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
             RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority of the metadata roots answered;
-                REPLOG_STORE_REFUSED, not waited for: so many of them refuse that no majority is left.
+                REPLOG_STORE_REFUSED, without a wait: so few of them do not refuse that there is no majority.
             ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed during the wait.
         """
         if not isinstance(topic, str) or not is_valid_topic_name(topic) or topic in INTERNAL_TOPICS:

@@ -111,7 +111,7 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
 
 
 class HugeRow(Fetcher):
-    """Reads a small row and then one that fills the reach of 32-bit offsets, in memory that nobody touches."""
+    """Reads a small row and then one that fills the reach of 32-bit offsets, in memory that is never touched."""
 
     def _sections(self, slices):
         small, large = slices

@@ -217,7 +217,7 @@ def test_a_schema_that_is_not_the_columns(timed):
 
 
 def test_small_batches_of_a_task_are_joined_within_the_reach_of_offsets():
-    """Memory that nobody touches: Arrow would join the first row and the second one, of 2 GiB, to two batches."""
+    """Memory that is never touched: Arrow would join the first row and the second one, of 2 GiB, to two batches."""
     batches = []
     for size in 1000, 2**31 - 1000, 1000, 1000:
         ends = pa.py_buffer(np.array([0, size], dtype=np.int32))
