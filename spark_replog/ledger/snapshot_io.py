@@ -48,8 +48,10 @@ PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
 REST_MS = 0.3
-"""After each record that a truncation deletes behind a commit: thousands of deletions in a row slow the commits beside
-them down. It still deletes faster than a process can commit."""
+"""After each record that truncations delete behind a commit, shared by the roots that are cut one after the other:
+thousands of deletions in a row slow the commits beside them down."""
+REST_RECORDS_MAX = 8_192
+"""With more records to delete than this a truncation does not rest: it must not fall behind the commits."""
 _LISTING_PATIENCE = 10
 """Multiple of the timeout: a journal that grew long is listed before its first file is deleted."""
 
@@ -259,7 +261,7 @@ class SnapshotIo:
     # -- truncation -------------------------------------------------------------------------------
 
     def truncate(
-        self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int, *, is_hurried: bool = False
+        self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int, *, rest_ms: float = 0
     ) -> int:
         """Put a marker on a root, then delete the records below it in its journal, from the newest down.
 
@@ -268,7 +270,7 @@ class SnapshotIo:
 
         Args:
             number: of the root; marker_no: of the marker; head: its bytes; feature_index: see ``delete_below``.
-            is_hurried: a caller waits, so do not rest between two deletions.
+            rest_ms: how long to rest after each record that it deletes.
 
         Returns:
             Files deleted; 0 also if another process put a different marker under this number.
@@ -286,10 +288,10 @@ class SnapshotIo:
         fault_point("truncate.marker")
         self._create(root, snapshot_key(self._ledger_id, marker.name), head)
         floor = marker.point(marker_no + 1).floor
-        return self.delete_below(number, floor, feature_index, is_new=True, is_hurried=is_hurried)
+        return self.delete_below(number, floor, feature_index, is_new=True, rest_ms=rest_ms)
 
     def delete_below(
-        self, number: int, floor: Floor, feature_index: int, *, is_new: bool = False, is_hurried: bool = True
+        self, number: int, floor: Floor, feature_index: int, *, is_new: bool = False, rest_ms: float = 0
     ) -> int:
         """Delete the records below a root's marker, newest first, also those that an earlier truncation left.
 
@@ -302,7 +304,7 @@ class SnapshotIo:
             feature_index: the entry from which on older releases refuse the ledger; records up to it stay, see
                 `OLDER_RECORDS_KEPT`. -1 for unknown: all are deleted.
             is_new: this call's process has just put the marker.
-            is_hurried: see ``truncate``.
+            rest_ms: see ``truncate``.
 
         Returns:
             How many were deleted.
@@ -326,8 +328,8 @@ class SnapshotIo:
         for each in below:
             self._delete(root, journal_key(self._ledger_id, each))
             fault_point("truncate.delete")
-            if not is_hurried:
-                self._clock.sleep_ms(REST_MS)
+            if rest_ms and len(below) <= REST_RECORDS_MAX:
+                self._clock.sleep_ms(rest_ms)
         self._cleared[number] = floor
         return len(below)
 

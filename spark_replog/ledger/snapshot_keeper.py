@@ -25,7 +25,7 @@ from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
 from spark_replog.ledger.snapshot_files import Base, Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
-from spark_replog.ledger.snapshot_io import SnapshotIo
+from spark_replog.ledger.snapshot_io import REST_MS, SnapshotIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
 from spark_replog.logs import warn_of_upkeep
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
@@ -520,7 +520,7 @@ class SnapshotKeeper:
         head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # all name the decided snapshot
         for number, marker_no, marker in cuts:
             try:
-                truncate = partial(self._io.truncate, is_hurried=is_hurried)
+                truncate = partial(self._io.truncate, rest_ms=0 if is_hurried else REST_MS / len(cuts))
                 call = partial(truncate, number, marker_no, marker, head, self.feature_index)
                 deleted = self._io.on_root(number, call)
             except ReplogError as error:

@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 
 from spark_replog import logs
+from spark_replog.clock import SystemClock
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.ledger import reader
+from spark_replog.ledger import reader, snapshot_io
 from spark_replog.snapshot import FrozenHead, FrozenState, PageMissingError
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
@@ -281,3 +282,30 @@ def test_a_process_without_the_right_to_delete_says_so_once(make_store, caplog, 
     assert stats.written > 6
     said = [each for each in caplog.messages if "REPLOG_STORE_REFUSED" in each]
     assert 0 < len(said) <= 3, caplog.text  # of a journal, of heads, of pages
+
+
+class RestingClock(SystemClock):
+    """Notes each rest instead of taking it."""
+
+    def __init__(self) -> None:
+        self.rests_ms: list[float] = []
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.rests_ms.append(duration_ms)
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+def test_a_truncation_behind_a_commit_rests_unless_it_is_far_behind(make_store, monkeypatch, root_count):
+    store, clock = make_store(root_count), RestingClock()
+    writer = paged(store, BY_HAND, clock)
+    keeper = keeper_of(writer)
+    for first, records_max in ((0, snapshot_io.REST_RECORDS_MAX), (40, 5)):
+        monkeypatch.setattr(snapshot_io, "REST_RECORDS_MAX", records_max)
+        fill(writer, first, first + 40)
+        shoot_and_die(writer)
+        clock.rests_ms.clear()
+        deleted = keeper.stats.deleted
+        keeper.tidy(keeper.truncations(core_of(writer), is_asked=True), keeper.head_garbage(core_of(writer)))
+        deleted = keeper.stats.deleted - deleted
+        assert deleted > 5 * root_count
+        assert clock.rests_ms == ([snapshot_io.REST_MS / root_count] * deleted if first == 0 else [])
