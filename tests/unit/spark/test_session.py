@@ -89,8 +89,8 @@ def test_a_checkpoint_that_cannot_be_seen_says_nothing(where, caplog, monkeypatc
 
 
 def test_doctor_reads_the_defaults_of_sessions(tmp_path):
-    (found,) = [doctor._session({"SPARK_CONF_DIR": str(tmp_path)})]
+    (found,) = [doctor.session_check({"SPARK_CONF_DIR": str(tmp_path)})]
     assert "loses 82 ms" in found.detail and "session_conf" in found.remedy and found.verdict == "ok"
     lines = [f"{name}\t {value}" for name, value in session_conf().items()]
     (tmp_path / "spark-defaults.conf").write_text("# ours\n" + "\n".join(lines) + "\nspark.local.dir\n")
-    assert not doctor._session({"SPARK_CONF_DIR": str(tmp_path)}).remedy
+    assert not doctor.session_check({"SPARK_CONF_DIR": str(tmp_path)}).remedy
