@@ -48,8 +48,8 @@ PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
 REST_MS = 0.3
-"""After each record that truncations delete behind a commit, shared by the roots that are cut one after the other:
-thousands of deletions in a row slow the commits beside them down."""
+"""After each record that a truncation deletes behind a commit: thousands of deletions in a row slow the commits beside
+them down."""
 REST_RECORDS_MAX = 8_192
 """With more records to delete than this a truncation does not rest: it must not fall behind the commits."""
 _LISTING_PATIENCE = 10
@@ -365,20 +365,23 @@ class SnapshotIo:
         root.store.delete(key)
         self._moved_count += 1
 
-    def on_root(self, number: int, call: Callable[[], T]) -> T:
-        """Run a call on a root's own lane and wait for it while it makes progress.
+    def begin_on_root(self, number: int, call: Callable[[], T]) -> Future[T]:
+        """Run a call that may delete many records on a root's own lane."""
+        return IO_POOL.submit_to(f"{self._roots[number].store.url}#cut", call)
+
+    def wait_for_root(self, number: int, future: Future[T]) -> T:
+        """Return what a call of `begin_on_root` returns; wait while it makes progress.
 
         Raises:
             RetriableError: REPLOG_STORE_UNAVAILABLE: one file or listing took `_LISTING_PATIENCE` times the timeout.
         """
-        url, moved_count = self._roots[number].store.url, -1
-        future = IO_POOL.submit_to(f"{url}#snapshot", call)
+        moved_count = -1
         while moved_count != self._moved_count:
             moved_count = self._moved_count
             if wait([future], _LISTING_PATIENCE * self._timeout_ms / 1000.0).done:
                 return future.result()
         raise RetriableError(
             ErrorCode.REPLOG_STORE_UNAVAILABLE,
-            f"broker {self._roots[number].broker_id} ({url}) did not delete a file within "
+            f"broker {self._roots[number].broker_id} ({self._roots[number].store.url}) did not delete a file within "
             f"{_LISTING_PATIENCE * self._timeout_ms} ms.",
         )

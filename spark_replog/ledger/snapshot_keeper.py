@@ -33,6 +33,10 @@ from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import is_far
 
 REST_MAX_MS = 600_000
+NEAR_REST_FACTOR = 4
+"""On roots of this machine a process rests this much longer: there a snapshot is work for processors, not waiting, and
+commits beside it take twice as long. Fewer than one in a hundred is beside it, so the 99th percentile stays as it was.
+Over a network each entry that a cold process reads more costs a call, so there snapshots follow sooner."""
 HURRY_ENTRY_COUNT = 8_192
 """From this many entries after the newest snapshot a process rests a tenth as long: a cold process reads them all."""
 T = TypeVar("T")
@@ -84,6 +88,13 @@ class Cut(NamedTuple):
     root: int
     marker_no: int
     marker: Marker
+
+
+class RunningCut(NamedTuple):
+    """A cut that a thread makes on its root, or has made; the future gives the count of deleted records."""
+
+    cut: Cut
+    deleted: Future[int]
 
 
 class Garbage(NamedTuple):
@@ -163,6 +174,7 @@ class SnapshotKeeper:
         self._heads: dict[str, SnapshotHead] = {}
         self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
         self._rested_ms = self._rest_ms = 0.0  # since when it rests, and for how long
+        self._cuts: dict[int, RunningCut] = {}  # by root, until the core has seen the marker
         self._busy = threading.Lock()
 
     def is_behind(self) -> bool:
@@ -399,6 +411,9 @@ class SnapshotKeeper:
     def work(self, look: Callable[[], tuple[Draft | None, list[Cut], HeadGarbage]]) -> None:
         """Store a draft and delete what decided snapshots replace; a failure is retried when the next one is due.
 
+        Journals are cut by other threads: deleting thousands of records takes a bucket half a minute, and snapshots
+        must neither wait for it nor rest because of it, else a cold process reads all entries of that time.
+
         Several threads may have seen that a snapshot is due, but only one freezes: the state recognises only its newest
         frozen state as the decided snapshot, so after a second freeze it would have to restore the first.
 
@@ -415,6 +430,7 @@ class SnapshotKeeper:
 
     def _work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
         start_ms, factor = self._clock.monotonic_ms(), self._settings.snapshot_rest_factor
+        factor *= 1 if self._is_far else NEAR_REST_FACTOR
         left = "no snapshot now"
         try:
             if draft is not None:
@@ -446,7 +462,7 @@ class SnapshotKeeper:
         kept_count = max(1, settings.kept_record_count)
         feature_end = self.feature_index + kept_count + 1
         for number, state in enumerate(core.roots):
-            if head is None or state.error is not None:
+            if head is None or state.error is not None or self._is_cutting(number):
                 continue
             if state.floor.marker_no == 0 < self.feature_index and head.base.index <= feature_end:
                 continue  # the first cut must leave the records that older releases have to find
@@ -476,9 +492,13 @@ class SnapshotKeeper:
         A process that still holds such an older snapshot takes the newest one once a head or a page of it is gone.
         """
         snapshot, roots = self._state.snapshot, core.roots
-        named = frozenset(state.floor.base_index for state in roots if state.floor.marker_no)
+        named = {state.floor.base_index for state in roots if state.floor.marker_no}
+        for number, (cut, _) in list(self._cuts.items()):
+            if roots[number].floor.marker_no > cut.marker_no and not self._is_cutting(number):
+                self._cuts.pop(number, None)
+            named.add(cut.marker.base.index)
         among = tuple(number for number, state in enumerate(roots) if state.marker_at_ms is not None)
-        return HeadGarbage(snapshot.entry_index if snapshot.no else 0, snapshot.name, named, among)
+        return HeadGarbage(snapshot.entry_index if snapshot.no else 0, snapshot.name, frozenset(named), among)
 
     def page_garbage(self) -> Callable[[str], bool]:
         """Return which pages no snapshot can refer to again; call it under the lock, if `is_derived`.
@@ -504,31 +524,55 @@ class SnapshotKeeper:
         count = self._io.delete_heads(garbage.heads.is_garbage, garbage.heads.among, is_dry_run=is_dry_run)
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
         for number, floor in garbage.floors if not is_dry_run else ():
-            count += self._io.on_root(number, partial(self._io.delete_below, number, floor, garbage.feature_index))
+            if not self._is_cutting(number):
+                call = partial(self._io.delete_below, number, floor, garbage.feature_index)
+                count += self._io.wait_for_root(number, self._io.begin_on_root(number, call))
         return count
 
     def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage, *, is_hurried: bool = False) -> None:
-        """Put markers, delete the records below them, and delete garbage heads.
+        """Begin to cut journals, each on a thread of its root's, and delete garbage heads.
 
         Args:
-            is_hurried: a caller waits; else records are deleted slowly, so that commits beside it are not held up.
+            is_hurried: a caller waits until they are cut; else records are deleted slowly, so that commits beside it
+                are not held up.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
                 decided.
         """
         head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # all name the decided snapshot
-        for number, marker_no, marker in cuts:
-            try:
-                truncate = partial(self._io.truncate, rest_ms=0 if is_hurried else REST_MS / len(cuts))
-                call = partial(truncate, number, marker_no, marker, head, self.feature_index)
-                deleted = self._io.on_root(number, call)
-            except ReplogError as error:
-                warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
-            else:
-                self.stats.deleted += deleted
+        for cut in cuts:
+            deleted = self._io.begin_on_root(cut.root, partial(self._cut, cut, head, 0 if is_hurried else REST_MS))
+            self._cuts[cut.root] = RunningCut(cut, deleted)
+        if is_hurried:
+            self.finish_cuts()
         if heads.below > 0:
             self._io.delete_heads(heads.is_garbage, heads.among)
+
+    def finish_cuts(self) -> None:
+        """Wait for the cuts under way while they make progress; a root that hangs is reported and left."""
+        for number, (_, deleted) in list(self._cuts.items()):
+            try:
+                self._io.wait_for_root(number, deleted)
+            except ReplogError as error:
+                warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
+
+    def _is_cutting(self, number: int) -> bool:
+        running = self._cuts.get(number)
+        return running is not None and not running.deleted.done()
+
+    def _cut(self, cut: Cut, head: bytes, rest_ms: float) -> int:
+        try:
+            deleted = self._io.truncate(*cut, head, self.feature_index, rest_ms=rest_ms)
+        except ReplogError as error:
+            warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
+            return 0
+        except Exception:
+            _LOG.exception("A journal was not truncated. Report it.")
+            raise
+        with self._lock:
+            self.stats.deleted += deleted
+        return deleted
 
 
 class RestingLedger(Protocol):
@@ -594,12 +638,13 @@ class SnapshotWriter:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
         """
         keeper, ledger = self._keeper, self._ledger
+        keeper.finish_cuts()
+        before = replace(keeper.stats)
         try:
             ledger.refresh()
             is_read = True
         except RetriableError:  # roots are slow; the append below waits up to timeout_ms
             is_read = False
-        before = replace(keeper.stats)
         if not is_read or ledger.state.encode_feature_set() is not None:
             ledger.append(lambda state: state.encode_feature_set(), timeout_ms=timeout_ms)
         draft = None

@@ -24,6 +24,7 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
         shoot_and_die(writer)
         found = keeper.truncations(core_of(writer))
         keeper.tidy(found, keeper.head_garbage(core_of(writer)))
+        keeper.finish_cuts()
         return [each.marker.position for each in found]
 
     fill(writer, 0, 20)

@@ -480,7 +480,7 @@ def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(ma
     assert io.delete_pages(lambda name: name in pages) >= 60  # one of two that answer may not have all pages yet
     io._timeout_ms, released = 10, threading.Event()
     with pytest.raises(RetriableError, match="did not delete a file within 100 ms"):
-        io.on_root(0, lambda: released.wait(60))
+        io.wait_for_root(0, io.begin_on_root(0, lambda: released.wait(60)))
     released.set()
     assert paged(store).commands() == wanted
 

@@ -1,0 +1,127 @@
+"""Cuts of journals beside commits and snapshots: nothing waits for thousands of deletions, or rests because of them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_replog.ledger import snapshot_io, snapshot_keeper
+from spark_replog.storage.io_pool import IO_POOL
+from tests.manual_clock import ManualClock
+from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
+from tests.unit.ledger.snapshot_setup import BY_HAND, command, heads, keeper_of, paged, soon
+
+AT_ONCE = replace(
+    BY_HAND,
+    snapshot_entry_count_min=1,
+    snapshot_first_entry_count_min=1,
+    snapshot_rest_factor=0,
+    truncate_record_count_min=16,
+)
+
+
+def before_each_record_deleted(process: Process, step: Callable[[], object]) -> None:
+    """Do a step before a record of a journal is deleted."""
+    for root in process.counting:
+
+        def delete(key: str, plain: Callable[[str], None] = root.delete) -> None:
+            if "/journal/" in key:
+                step()
+            plain(key)
+
+        root.delete = delete
+
+
+def markers(store: Store) -> list[int]:
+    """How many markers each root has."""
+    found = [list(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/markers/*")) for root in range(store.root_count)]
+    return [sum(path.name.isdecimal() for path in each) for each in found]
+
+
+@pytest.mark.parametrize("root_count", [1, 3])
+@pytest.mark.parametrize("step", ["truncate.before_marker", "truncate.delete"])
+def test_snapshots_go_on_while_journals_are_cut_slowly(make_store, monkeypatch, root_count, step):
+    store = make_store(root_count)
+    writer, numbers, reached, released = paged(store, AT_ONCE), itertools.count(), [], threading.Event()
+    stats = keeper_of(writer).stats
+
+    def stop(name: str) -> None:
+        if name == step and not released.is_set():
+            reached.append(writer.ledger.state.snapshot.index)
+            released.wait(60)
+
+    monkeypatch.setattr(snapshot_io, "fault_point", stop)
+
+    def appends_until(check: Callable[[], bool]) -> bool:
+        def is_reached() -> bool:
+            writer.append(command(next(numbers)))
+            return check()
+
+        return soon(is_reached)
+
+    assert appends_until(lambda: len(reached) == root_count)
+    decided = stats.decided
+    assert appends_until(lambda: stats.decided > decided + 20)
+    assert len(reached) == root_count, "one cut of a root at a time"
+    assert max(markers(store)) <= 1
+    assert stats.deleted == 0
+    old = min(index for root in range(root_count) for index in heads(store, root))
+    assert old <= min(reached) < writer.ledger.state.snapshot.index - 15, "the head that the markers name stays"
+    released.set()
+    assert soon(lambda: stats.deleted >= 16 * root_count)
+    assert appends_until(lambda: min(markers(store)) > 1), "the next cut follows"
+    keeper_of(writer).finish_cuts()
+    end = next(numbers)
+    assert paged(store).commands() == [command(number) for number in range(end)]
+
+
+@pytest.mark.parametrize(("is_far", "factor"), [(True, 1), (False, snapshot_keeper.NEAR_REST_FACTOR)])
+def test_a_process_rests_as_long_as_its_snapshot_took_and_not_for_its_cut(make_store, monkeypatch, is_far, factor):
+    monkeypatch.setattr(snapshot_keeper, "is_far", lambda _: is_far)
+    work: list[Callable[[], object]] = []
+    post_to = IO_POOL.post_to
+
+    def post(lane: str, function: Callable[..., Any], *args: Any) -> None:
+        if lane.startswith("snapshots of"):
+            work.append(function)
+        else:
+            post_to(lane, function, *args)
+
+    monkeypatch.setattr(IO_POOL, "post_to", post)
+    store, clock, numbers = make_store(1), ManualClock(), itertools.count()
+    writer, released = paged(store, replace(AT_ONCE, snapshot_rest_factor=10), clock), threading.Event()
+    before_each_record_deleted(writer, lambda: released.wait(60) and clock.sleep_ms(60_000))
+    create = writer.counting[0].create
+
+    def create_slowly(key: str, *args: Any, **kwargs: Any) -> Any:
+        if "/pages/" in key:
+            clock.sleep_ms(7)  # all that a snapshot takes here
+        return create(key, *args, **kwargs)
+
+    writer.counting[0].create = create_slowly
+
+    def is_due() -> bool:
+        writer.append(command(next(numbers)))
+        return bool(work)
+
+    ended_ms = 0.0
+    while markers(store) == [0]:
+        clock.sleep_ms(10**6)
+        if is_due():
+            released.clear()
+            work.pop()()  # ends while the records are still there
+            ended_ms = clock.time_ms
+            released.set()
+            keeper_of(writer).finish_cuts()
+    assert keeper_of(writer).stats.deleted >= 16, "one minute each"
+    clock.time_ms = ended_ms
+    assert not is_due()
+    clock.sleep_ms(10 * 7 * factor - 1)
+    assert not is_due()
+    clock.sleep_ms(1)
+    assert is_due()
