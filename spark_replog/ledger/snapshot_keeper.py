@@ -37,6 +37,8 @@ NEAR_REST_FACTOR = 4
 """On roots of this machine a process rests this much longer: there a snapshot is work for processors, not waiting, and
 commits beside it take twice as long. Fewer than one in a hundred is beside it, so the 99th percentile stays as it was.
 Over a network each entry that a cold process reads more costs a call, so there snapshots follow sooner."""
+NEAR_REST_MS_MAX = 5_000
+"""Longer rests are not made longer still: of a large state, or because the machine stood still."""
 HURRY_ENTRY_COUNT = 8_192
 """From this many entries after the newest snapshot a process rests a tenth as long: a cold process reads them all."""
 T = TypeVar("T")
@@ -430,22 +432,30 @@ class SnapshotKeeper:
 
     def _work(self, draft: Draft | None, cuts: Sequence[Cut], heads: HeadGarbage) -> None:
         start_ms, factor = self._clock.monotonic_ms(), self._settings.snapshot_rest_factor
-        factor *= 1 if self._is_far else NEAR_REST_FACTOR
         left = "no snapshot now"
         try:
-            if draft is not None:
-                self.write(draft)
-                # The second one comes at once: a cold process needs a later head to find which one is decided.
-                factor = factor if draft.frozen.snapshot_no else 0
-            left = "snapshots that others replaced are not deleted now"
-            self.tidy(cuts, heads)
+            try:
+                if draft is not None:
+                    self.write(draft)
+                    # The second one comes at once: a cold process needs a later head to find which one is decided.
+                    factor = factor if draft.frozen.snapshot_no else 0
+                left = "snapshots that others replaced are not deleted now"
+                self.delete_heads(heads)
+            finally:
+                self._begin_rest(start_ms, factor)
+            left = "journals are not truncated now"
+            self.begin_cuts(cuts)
         except ReplogError as error:
             warn_of_upkeep(_LOG, self._ledger_id, left, error)
-        finally:
-            end_ms = self._clock.monotonic_ms()
-            self.stats.spent_ms += end_ms - start_ms
-            self._rest_ms = min(REST_MAX_MS, factor * (end_ms - start_ms))
-            self._rested_ms = end_ms
+
+    def _begin_rest(self, start_ms: int, factor: int) -> None:
+        end_ms = self._clock.monotonic_ms()
+        self.stats.spent_ms += end_ms - start_ms
+        rest_ms = factor * (end_ms - start_ms)
+        if not self._is_far:
+            rest_ms = max(rest_ms, min(NEAR_REST_FACTOR * rest_ms, NEAR_REST_MS_MAX))
+        self._rest_ms = min(REST_MAX_MS, rest_ms)
+        self._rested_ms = end_ms
 
     # -- truncation -------------------------------------------------------------------------------
 
@@ -529,12 +539,17 @@ class SnapshotKeeper:
                 count += self._io.wait_for_root(number, self._io.begin_on_root(number, call))
         return count
 
-    def tidy(self, cuts: Sequence[Cut], heads: HeadGarbage, *, is_hurried: bool = False) -> None:
-        """Begin to cut journals, each on a thread of its root's, and delete garbage heads.
+    def delete_heads(self, heads: HeadGarbage) -> None:
+        """Delete garbage heads."""
+        if heads.below > 0:
+            self._io.delete_heads(heads.is_garbage, heads.among)
+
+    def begin_cuts(self, cuts: Sequence[Cut], *, is_hurried: bool = False) -> None:
+        """Begin to cut journals, each on a thread of its root's.
 
         Args:
-            is_hurried: a caller waits until they are cut; else records are deleted slowly, so that commits beside it
-                are not held up.
+            is_hurried: a caller waits for it; else records are deleted slowly, so that commits beside it are not held
+                up.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
@@ -544,10 +559,6 @@ class SnapshotKeeper:
         for cut in cuts:
             deleted = self._io.begin_on_root(cut.root, partial(self._cut, cut, head, 0 if is_hurried else REST_MS))
             self._cuts[cut.root] = RunningCut(cut, deleted)
-        if is_hurried:
-            self.finish_cuts()
-        if heads.below > 0:
-            self._io.delete_heads(heads.is_garbage, heads.among)
 
     def finish_cuts(self) -> None:
         """Wait for the cuts under way while they make progress; a root that hangs is reported and left."""
@@ -657,7 +668,10 @@ class SnapshotWriter:
         def look() -> tuple[list[Cut], HeadGarbage]:
             return keeper.truncations(ledger.core, is_asked=True), keeper.head_garbage(ledger.core)
 
-        keeper.tidy(*ledger.with_turn(look), is_hurried=True)
+        cuts, heads = ledger.with_turn(look)
+        keeper.begin_cuts(cuts, is_hurried=True)
+        keeper.finish_cuts()
+        keeper.delete_heads(heads)
         return keeper.stats.since(before)
 
     def collect(self, *, is_dry_run: bool = False) -> int:

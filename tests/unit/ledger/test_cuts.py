@@ -80,8 +80,12 @@ def test_snapshots_go_on_while_journals_are_cut_slowly(make_store, monkeypatch, 
     assert paged(store).commands() == [command(number) for number in range(end)]
 
 
-@pytest.mark.parametrize(("is_far", "factor"), [(True, 1), (False, snapshot_keeper.NEAR_REST_FACTOR)])
-def test_a_process_rests_as_long_as_its_snapshot_took_and_not_for_its_cut(make_store, monkeypatch, is_far, factor):
+@pytest.mark.parametrize(
+    ("is_far", "took_ms", "rest_ms"), [(True, 7, 70), (False, 7, 280), (False, 200, 5_000), (False, 900, 9_000)]
+)
+def test_a_process_rests_by_what_its_snapshot_took_and_not_by_its_cut(
+    make_store, monkeypatch, is_far, took_ms, rest_ms
+):
     monkeypatch.setattr(snapshot_keeper, "is_far", lambda _: is_far)
     work: list[Callable[[], object]] = []
     post_to = IO_POOL.post_to
@@ -100,7 +104,7 @@ def test_a_process_rests_as_long_as_its_snapshot_took_and_not_for_its_cut(make_s
 
     def create_slowly(key: str, *args: Any, **kwargs: Any) -> Any:
         if "/pages/" in key:
-            clock.sleep_ms(7)  # all that a snapshot takes here
+            clock.sleep_ms(took_ms)  # all that a snapshot takes here
         return create(key, *args, **kwargs)
 
     writer.counting[0].create = create_slowly
@@ -121,7 +125,7 @@ def test_a_process_rests_as_long_as_its_snapshot_took_and_not_for_its_cut(make_s
     assert keeper_of(writer).stats.deleted >= 16, "one minute each"
     clock.time_ms = ended_ms
     assert not is_due()
-    clock.sleep_ms(10 * 7 * factor - 1)
+    clock.sleep_ms(rest_ms - 1)
     assert not is_due()
     clock.sleep_ms(1)
     assert is_due()

@@ -23,7 +23,7 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
     def cut() -> list[int]:
         shoot_and_die(writer)
         found = keeper.truncations(core_of(writer))
-        keeper.tidy(found, keeper.head_garbage(core_of(writer)))
+        keeper.begin_cuts(found)
         keeper.finish_cuts()
         return [each.marker.position for each in found]
 

@@ -123,7 +123,7 @@ def test_heads_between_the_markers_and_the_decided_snapshot_go(make_store, root_
         shoot(shooter)
     assert soon(lambda: is_tidy(store, shooter)), heads(store, 0)
     before = [heads(store, root) for root in range(root_count)]
-    keeper_of(late).tidy((), stopped)  # one that was stopped meanwhile deletes nothing that is needed
+    keeper_of(late).delete_heads(stopped)  # one that was stopped meanwhile deletes nothing that is needed
     assert [heads(store, root) for root in range(root_count)] == before
     # One that holds an older snapshot, one that may not list, and one that begins cold read on.
     assert late.commands() == wanted
@@ -153,12 +153,12 @@ def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeyp
             shoot_and_die(writer)
             garbage.append(keeper_of(writer).head_garbage(core_of(writer)))  # it knows of no marker
         if step == ("truncate.marker" if is_behind_marker else "truncate.before_marker"):
-            keeper_of(writer).tidy((), garbage.pop())
+            keeper_of(writer).delete_heads(garbage.pop())
             assert soon(lambda: all(old not in heads(store, root) for root in range(root_count)))
             monkeypatch.undo()
 
     monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", others_go_on)
-    late_keeper.tidy(cuts[:1], late_keeper.head_garbage(core_of(late)))
+    late_keeper.begin_cuts(cuts[:1])
     late_keeper.finish_cuts()
     assert not garbage, "the others did go on"
     assert old in heads(store, cuts[0].root)
@@ -198,7 +198,7 @@ def test_no_marker_names_a_head_that_is_gone(make_store):
         shoot(writer)
     assert soon(lambda: all(cuts[0].marker.base.index not in heads(store, root) for root in range(3)))
     with pytest.raises(PageMissingError):
-        keeper.tidy(cuts, keeper.head_garbage(core_of(late)))
+        keeper.begin_cuts(cuts)
     assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/markers/*"))
     assert late.commands() == wanted
 
@@ -309,7 +309,7 @@ def test_a_truncation_behind_a_commit_rests_unless_it_is_far_behind(make_store, 
         shoot_and_die(writer)
         clock.rests_ms.clear()
         deleted = keeper.stats.deleted
-        keeper.tidy(keeper.truncations(core_of(writer), is_asked=True), keeper.head_garbage(core_of(writer)))
+        keeper.begin_cuts(keeper.truncations(core_of(writer), is_asked=True))
         keeper.finish_cuts()
         deleted = keeper.stats.deleted - deleted
         assert deleted > 5 * root_count
