@@ -162,7 +162,7 @@ def read_table(reader: Reader, column_count: int) -> Cells:
         raise damaged(f"a table claims {row_count} rows")
     table = np.empty((column_count, row_count), np.int64)
     for column in table if row_count else ():
-        _read_column(reader, column.view(_UINT64))
+        _read_column(reader, column)
     return table
 
 
@@ -232,9 +232,16 @@ def read_texts(reader: Reader) -> Items[str]:
     return _MadeItems(len(sizes), make)
 
 
-def _read_column(reader: Reader, column: npt.NDArray[np.uint64]) -> None:
+def _read_column(reader: Reader, signed: Column) -> None:
     """Fill a column, which is not empty."""
     form = reader.byte()
+    if not form:  # one value in all rows, as in most columns
+        low = reader.sint()
+        if not -(2**63) <= low < 2**63:
+            raise damaged("a column's base does not fit 64 bits")
+        signed.fill(low)
+        return
+    column = signed.view(_UINT64)
     width, is_delta = form & ~_DELTA, bool(form & _DELTA)
     if width > 8:
         raise damaged(f"a column is {width} bytes wide")
