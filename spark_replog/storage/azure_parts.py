@@ -34,19 +34,22 @@ async def create_in_parts(client: Any, path: str, parts: Sequence[Part]) -> None
     timeouts = getattr(client, "_timeout_kwargs", {})
     # All who create a name share its blocks that are not committed. Older SDKs number them alike for everybody, so that
     # a commit could join two writers' bytes. All ids of one name must have the same length.
-    unique = new_id()
+    unique, staged_count = new_id(), 0
     async with client.service_client.get_blob_client(container=container, blob=name) as blob:
 
         async def send(number: int, body: bytes) -> Any:
+            nonlocal staged_count
             block_id = f"{unique}{number:05d}"
             await blob.stage_block(block_id, body, length=len(body), **timeouts)
+            staged_count += 1
             return BlobBlock(block_id)
 
         try:
             blocks = await sent(parts, send)
         except Exception as error:
             # InvalidBlobOrBlock: another program's blocks have ids of another length. A put removes them.
-            if status_of(error) in _NO_PARTS_STATUSES or error_code_of(error) == "InvalidBlobOrBlock":
+            is_none_taken = status_of(error) in _NO_PARTS_STATUSES or error_code_of(error) == "InvalidBlobOrBlock"
+            if is_none_taken and staged_count == 0:
                 raise NoPartsError from error
             raise
         await blob.commit_block_list(

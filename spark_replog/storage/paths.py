@@ -76,7 +76,8 @@ def data_key(ledger_id: LedgerId, generation: int, name: str) -> str:
 
 def is_data_key(key: str) -> bool:
     """Return whether a key is that of a data object, by its folder."""
-    return key.startswith(LEDGERS_PREFIX) and key.split("/")[2:3] == ["data"]
+    folders = key.split("/")[:-1]
+    return folders[:1] == ["ledgers"] and folders[2:3] == ["data"]
 
 
 def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
