@@ -127,8 +127,7 @@ class FsspecStore:
         if size_bytes > self.size_bytes_max:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"an object of {size_bytes} bytes is too large. "
-                f"Lower max.request.size below {self.size_bytes_max}.",
+                f"an object of {size_bytes} bytes is too large. Lower max.request.size below {self.size_bytes_max}.",
                 url=self.url,
                 key=key,
             )

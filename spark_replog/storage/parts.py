@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -22,7 +23,7 @@ larger, and one connection to a bucket carries some 50 to 100 MB/s only."""
 PARTS_AT_ONCE = 4
 """Of one body: so many parts are copied in memory at a time."""
 CLEAN_UP_SECONDS = 5.0
-"""How long a failed or interrupted call waits for the abort of its upload."""
+"""How long a failed call waits for its other requests, and then a failed or interrupted one for the abort."""
 
 
 class NoPartsError(Exception):
@@ -49,23 +50,29 @@ def parts_of(pieces: Sequence[Buffer], part_size_bytes: int) -> list[Part]:
 async def sent(parts: Sequence[Part], send: Callable[[int, bytes], Awaitable[T]]) -> list[T]:
     """Return what ``send`` returns for each part, in order; it gets the part's number from 0 and its bytes.
 
-    The first error ends the others' requests, and is raised when these have ended.
+    The first error is raised when the requests beside it have ended; those that take longer than
+    ``CLEAN_UP_SECONDS`` are cut off. A request that is cut off may reach the service after an abort, which then leaves
+    its part. An interruption cuts off all requests at once.
     """
     found: dict[int, T] = {}
-    numbers = iter(range(len(parts)))
+    left = deque(range(len(parts)))
 
     async def send_some() -> None:
-        for number in numbers:
+        while left:
+            number = left.popleft()
             found[number] = await send(number, b"".join(parts[number]))
 
     tasks = [asyncio.ensure_future(send_some()) for _ in range(min(PARTS_AT_ONCE, len(parts)))]
     try:
         await asyncio.gather(*tasks)
-    except BaseException:
+    except Exception:
+        left.clear()
+        await asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS)
+        raise
+    finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        raise
     return [found[number] for number in range(len(parts))]
 
 
@@ -75,18 +82,28 @@ def run_on(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, An
     If the caller is interrupted, the call is cancelled and has ``CLEAN_UP_SECONDS`` to clean up. With fsspec's own
     ``sync`` it would go on, and might create the object after its caller has given up.
     """
-    has_ended = threading.Event()
+    has_ended, is_given_up = threading.Event(), threading.Event()
+    running: list[asyncio.Task[Any] | None] = []
 
     async def watched() -> T:
+        running.append(asyncio.current_task())
         try:
+            if is_given_up.is_set():
+                raise asyncio.CancelledError
             return await call()
         finally:
             has_ended.set()
 
-    running = asyncio.run_coroutine_threadsafe(watched(), loop)
-    try:
-        return running.result()
+    def cancel() -> None:
+        for task in running:
+            if task is not None:
+                task.cancel()
+
+    try:  # an interruption may come at any step from here on
+        return asyncio.run_coroutine_threadsafe(watched(), loop).result()
     except BaseException:
-        if running.cancel():  # False: the call itself has ended
+        if not has_ended.is_set():
+            is_given_up.set()
+            loop.call_soon_threadsafe(cancel)
             has_ended.wait(CLEAN_UP_SECONDS + 1)
         raise

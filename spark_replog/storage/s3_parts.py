@@ -46,9 +46,7 @@ async def create_in_parts(client: Any, path: str, parts: Sequence[Part]) -> None
         raise
 
 
-async def _send_part(
-    client: Any, upload: Mapping[str, str], checksum: str, number: int, body: bytes
-) -> dict[str, Any]:
+async def _send_part(client: Any, upload: Mapping[str, str], checksum: str, number: int, body: bytes) -> dict[str, Any]:
     """Return the part as the last request lists it.
 
     Args:

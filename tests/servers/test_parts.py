@@ -61,11 +61,11 @@ def proxy(real):
         yield made
 
 
-def unfinished(real, store):
+def unfinished(real, url):
     """Return the uploads that are neither completed nor aborted, each as the count of its parts."""
     if real.scheme != "s3":
         return []  # Azure's blocks that nobody commits end by themselves
-    bucket = store.url.split("/")[2]
+    bucket = url.split("/")[2]
     client = real.file_system(bucket)
     found = client.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads", [])
     wheres = [{"Bucket": bucket, "Key": each["Key"], "UploadId": each["UploadId"]} for each in found]
@@ -74,7 +74,8 @@ def unfinished(real, store):
 
 def steps_of(proxy):
     """Return which steps of a create in parts have arrived, in order."""
-    named = {"?uploads": "begin", "partNumber=": "part", "comp=block&": "part", "comp=blocklist": "end", "uploadId=": "end"}
+    named = {"?uploads": "begin", "partNumber=": "part", "comp=block&": "part", "comp=blocklist": "end"}
+    named["uploadId="] = "end"
     return [next(step for words, step in named.items() if words in path) for _, path in proxy.requests]
 
 
@@ -92,7 +93,7 @@ def test_a_large_data_object_goes_in_parts_and_its_name_is_created_once(real, pr
     assert retrying.create(KEY, b"x" + body) is EXISTS
     assert retrying.get(KEY) == body
     assert [(info.key, info.size_bytes) for info in store.list_keys("ledgers/")] == [(KEY, len(body))]
-    assert unfinished(real, store) == []
+    assert unfinished(real, store.url) == []
 
 
 @on_all
@@ -109,7 +110,7 @@ def test_of_racing_creators_in_parts_one_wins_with_all_its_bytes(real, small_par
         outcomes = list(pool.map(race, bodies))
     assert sorted(each.name for each in outcomes) == ["CREATED", "EXISTS", "EXISTS", "EXISTS"]
     assert store.get(KEY) == bodies[outcomes.index(CREATED)]
-    assert unfinished(real, store) == []
+    assert unfinished(real, store.url) == []
 
 
 @pytest.mark.parametrize("step", ["begin", "part", "end"])
@@ -128,9 +129,9 @@ def test_a_lie_at_a_step_loses_overwrites_and_leaves_nothing(real, proxy, small_
         assert not proxy.is_planned(), name
         assert store.get(key) == body, name
         if step != "begin":
-            assert unfinished(real, store) == [], name
+            assert unfinished(real, store.url) == [], name
     # The answer that has the id of an upload was lost: nobody can abort that one, and no part was sent for it.
-    assert not any(unfinished(real, store))
+    assert not any(unfinished(real, store.url))
     assert retrying.create(f"{KEY}0", body[1:]) is EXISTS
     assert len(list(store.list_keys("ledgers/"))) == len(LIES)
 
@@ -143,33 +144,47 @@ def test_200_with_anything_but_the_object_is_no_success(real, proxy, small_parts
     with pytest.raises(OutcomeUnknownError):
         store.create(KEY, bytes(BODY_BYTES))
     assert store.get(KEY) is None
-    assert unfinished(real, store) == []
+    assert unfinished(real, store.url) == []
+
+
+class AbortingProxy(HttpFaultProxy):
+    """Calls ``abort`` with the next request whose path holds ``part``, before it forwards that request."""
+
+    def __init__(self, port, abort):
+        super().__init__(port, one_at_a_time=False)
+        self.abort, self.part = abort, None
+
+    def exchange(self, planned, method, path, headers, body):
+        if self.part is not None and self.part in path:
+            self.part = None
+            self.abort(path)
+        return super().exchange(planned, method, path, headers, body)
 
 
 @pytest.mark.parametrize("step", ["part", "end"])
 @on_s3
-def test_an_upload_that_others_abort_is_repeated(real, small_parts, monkeypatch, step):
-    store = open_store(real.new_root(), real.options())
-    client = store.file_system()
-    plain, begun = client._call_s3, []
-    last = {"part": "upload_part", "end": "complete_multipart_upload"}[step]
+def test_an_upload_that_others_abort_is_repeated(real, small_parts, step):
+    url = real.new_root()
+    bucket = url.split("/")[2]
+    client = real.file_system(bucket)
 
-    async def dropped_once(method, **given):
-        if method == last and given.get("PartNumber", 2) == 2 and not begun:
-            begun.append(given)
-            upload = {name: given[name] for name in ("Bucket", "Key", "UploadId")}
-            await plain("abort_multipart_upload", **upload)
-        return await plain(method, **given)
+    def abort(path):
+        (upload,) = client.call_s3("list_multipart_uploads", Bucket=bucket)["Uploads"]
+        client.call_s3("abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
 
-    monkeypatch.setattr(client, "_call_s3", dropped_once)
-    body = random.randbytes(BODY_BYTES)
-    with pytest.raises(OutcomeUnknownError, match="NoSuchUpload|upload"):
-        store.create(KEY, body)
-    assert store.get(KEY) is None
-    begun.clear()
-    assert RetryingStore(store, deadline_ms=30_000).create(KEY, body) is CREATED
+    with AbortingProxy(real.port, abort) as proxy:
+        store = open_store(url, real.options(proxy.port))
+        body = random.randbytes(BODY_BYTES)
+        part = {"part": "partNumber=3", "end": "?uploadId="}[step]
+        proxy.part = part
+        with pytest.raises(OutcomeUnknownError, match="HTTP 404"):
+            store.create(KEY, body)
+        assert store.get(KEY) is None
+        proxy.part = part
+        assert RetryingStore(store, deadline_ms=30_000).create(KEY, body) is CREATED
+        assert proxy.part is None
     assert store.get(KEY) == body
-    assert unfinished(real, store) == []
+    assert unfinished(real, store.url) == []
 
 
 @on_all
@@ -184,7 +199,7 @@ def test_a_part_that_is_refused_refuses_the_create_and_ends_the_upload(real, pro
         store.create(KEY, bytes(BODY_BYTES))
     assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED
     assert store.get(KEY) is None
-    assert unfinished(real, store) == []
+    assert unfinished(real, store.url) == []
 
 
 @pytest.mark.parametrize(("step", "status"), [("begin", 403), ("begin", 501), ("part", 403), ("end", 501)])
@@ -202,22 +217,21 @@ def test_where_parts_are_not_taken_the_body_is_one_request(real, proxy, small_pa
     proxy.clear()
     assert store.create(f"{KEY}2", body) is CREATED
     assert [method for method, _ in proxy.requests] == ["PUT"]  # it is not tried again
-    assert unfinished(real, store) == []
+    assert unfinished(real, store.url) == []
 
 
 def begin_to_create(real, proxy, url):
-    """Start a process that creates an object, and return it when its second part waits for an answer."""
+    """Start a process that creates an object, and return it when all parts are there, one of them not answered."""
     proxy.plan("PUT", PlannedAnswer(HANG), part=STEPS[real.scheme]["part"][1])
-    program = "import runpy, spark_replog.storage.fsspec_store as m; m.FsspecStore.one_request_bytes_max = 0; "
-    program += f"m.FsspecStore.part_size_bytes = {PART_BYTES}; runpy.run_module('tests.servers.creating', run_name='__main__')"
     creator = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-m", "tests.servers.creating"],
         cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    given = {"url": url, "options": real.options(proxy.port), "key": KEY, "size_bytes": BODY_BYTES}
+    given = {"url": url, "options": real.options(proxy.port), "key": KEY}
+    given.update(size_bytes=BODY_BYTES, part_size_bytes=PART_BYTES)
     creator.stdin.write(json.dumps(given))
     creator.stdin.close()
-    while proxy.is_planned() and creator.poll() is None:
+    while (proxy.is_planned() or unfinished(real, url) not in ([], [3])) and creator.poll() is None:
         time.sleep(0.01)
     assert creator.poll() is None, creator.stderr.read()
     return creator
@@ -235,23 +249,23 @@ def test_an_upload_that_ends_in_the_middle_is_not_visible(real, proxy, small_par
     assert store.get(KEY) is None
     assert list(store.list_keys("")) == []
     if end is signal.SIGINT:
-        assert unfinished(real, store) == []
+        assert unfinished(real, store.url) == []
     assert RetryingStore(store, deadline_ms=30_000).create(KEY, b"x" * BODY_BYTES) is CREATED
 
 
 @on_all
-def test_a_service_that_ignores_the_condition_of_the_last_part_is_found_by_the_probe(real, monkeypatch):
+def test_a_service_that_ignores_the_condition_of_the_last_part_is_found_by_the_probe(real, monkeypatch, request):
     store = RetryingStore(open_store(real.new_root(), real.options()), deadline_ms=5_000)
     if real.scheme == "s3":
-        client = store.store.file_system()
-        plain = client._call_s3
+        store.list_keys("")  # the client connects
+        events = store.store.file_system().s3.meta.events
+        named = "provide-client-params.s3.CompleteMultipartUpload"
 
-        async def unconditional(method, **given):
-            if method == "complete_multipart_upload":
-                del given["IfNoneMatch"]
-            return await plain(method, **given)
+        def without_condition(params, **given):
+            return {name: value for name, value in params.items() if name != "IfNoneMatch"}
 
-        monkeypatch.setattr(client, "_call_s3", unconditional)
+        events.register(named, without_condition)
+        request.addfinalizer(lambda: events.unregister(named, without_condition))  # all roots share the client
     else:
         from azure.storage.blob.aio import BlobClient
 

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from spark_replog.storage import parts as module
 from spark_replog.storage.parts import PARTS_AT_ONCE, parts_of, run_on, sent
 
 
@@ -61,7 +62,23 @@ def test_some_parts_are_sent_at_a_time_and_answers_keep_their_order():
     assert most == PARTS_AT_ONCE
 
 
-def test_the_first_error_keeps_its_cause_ends_the_others_and_waits_for_their_end():
+def test_the_first_error_is_raised_when_the_others_have_ended_and_no_more_part_is_sent():
+    ended = []
+
+    async def send(number, body):
+        if number == 1:
+            raise OSError("first")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        ended.append(number)
+
+    with pytest.raises(OSError, match="first"):
+        asyncio.run(sent(parts_of([bytes(9)], 1), send))
+    assert sorted(ended) == [0, *range(2, PARTS_AT_ONCE)]
+
+
+def test_the_first_error_keeps_its_cause_and_cuts_off_who_does_not_end(monkeypatch):
+    monkeypatch.setattr(module, "CLEAN_UP_SECONDS", 0.01)
     ended = []
 
     async def send(number, body):

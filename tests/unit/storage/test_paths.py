@@ -52,5 +52,5 @@ def test_no_folder_of_a_ledger_passes_100_000_names_in_a_year_of_commits_each_se
 
 def test_a_data_object_is_known_by_its_key() -> None:
     assert is_data_key(data_key(LEDGER, 0, "a.arrow"))
-    for other in (journal_key(LEDGER, 0), page_key(LEDGER, "0" * 45), "replog.json", "data/000000/a", "ledgers/data/data"):
+    for other in (journal_key(LEDGER, 0), page_key(LEDGER, "0" * 45), "replog.json", "data/0/a", "ledgers/data/data"):
         assert not is_data_key(other)
