@@ -318,12 +318,12 @@ class FsspecStore:
         try:
             run_on(client.loop, lambda: sender._create_from(client, path, parts))
         except NoPartsError:
-            sender._is_refused_parts = True  # until this process ends: each try may send megabytes in vain
+            sender._is_refused_parts = True  # for as long as this store: each try may send megabytes in vain
             return False
         return True
 
     def _sender_of_parts(self) -> FsspecStore | None:
-        """Return the store whose client sends parts: obstore's ignores the condition there, so fsspec's does it."""
+        """Return the store whose client sends parts: obstore's knows no condition there, so fsspec's does it."""
         if not self.has_parts:
             return None
         return self._of_fsspec if isinstance(self.file_system(), ObstoreClient) else self
