@@ -2,12 +2,14 @@
 
     python -m benchmarks.cloud --server versitygw
     python -m benchmarks.cloud --server minio --delay-ms 20
+    python -m benchmarks.cloud --server minio --connection-mb-s 50
 
 Puts and ranged gets: those of fsspec's and obstore's clients, and those of replog's store of the root over each, of the
 same sizes, on as many threads, in turns. With `--delay-ms` a relay adds that to each call; then times are told in
 calls: one is a plain ranged get. `doctor` also starts the python3 that is first on the PATH, beside its calls: if that
-one has pyspark and this package, their imports take longer than the calls. Servers are those of the tests
-(docs/storage.md).
+one has pyspark and this package, their imports take longer than the calls. With `--connection-mb-s` a relay passes on
+so many MB/s of EACH connection, and large data objects are created in one request and in parts, in turns; 0: without a
+relay. Servers are those of the tests (docs/storage.md).
 """
 
 from __future__ import annotations
@@ -19,15 +21,18 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.bench_session import scratch
 from benchmarks.delay_relay import DelayRelay
+from benchmarks.limited_relay import LimitedRelay
 from spark_replog.client.store import Store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.storage.brokers import INIT_DEADLINE_MS
+from spark_replog.storage.fsspec_store import FsspecStore
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.servers.server import Azurite, FakeGcs, Minio, Server, VersityGateway
@@ -147,16 +152,46 @@ def delayed(server: Server, delay_ms: float) -> Iterator[tuple[str, float, float
         yield "send().result() of rows in an object", sent, sent / call_ms
 
 
+def in_parts(server: Server, connection_mb_s: float, *, rounds: int) -> Iterator[tuple[int, list[float], list[float]]]:
+    """Yield (size, seconds of creates in one request, those in parts), a number a round."""
+    with ExitStack() as stack:
+        port = stack.enter_context(LimitedRelay(server.port, connection_mb_s)).port if connection_mb_s else server.port
+        # Where a request takes longer than a client waits for its answer, what is measured is the wait.
+        waits = {"config_kwargs": '{"read_timeout": 120}'} if server.scheme == "s3" else {"read_timeout": "120"}
+        options = {**server.options(port), **waits, "client": "fsspec"}
+        whole = cast(FsspecStore, open_store(server.new_root("bench"), options))
+        whole.one_request_bytes_max = whole.size_bytes_max  # type: ignore[misc]
+        parts = cast(FsspecStore, open_store(whole.url, options))
+        for size_bytes in (64 << 20, 128 << 20, 256 << 20):
+            body = os.urandom(size_bytes)
+            spent: list[list[float]] = [[], []]
+            for turn in range(2 * (rounds + 1)):
+                key = f"ledgers/x/data/000000/{size_bytes}-{turn}"
+                started = time.perf_counter()
+                (whole, parts)[turn % 2].create(key, body)
+                if turn > 1:  # the first round opens connections
+                    spent[turn % 2].append(time.perf_counter() - started)
+                whole.delete(key)
+            yield size_bytes, spent[0], spent[1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", choices=KINDS, default="versitygw")
     parser.add_argument("--delay-ms", type=float, default=0)
+    parser.add_argument("--connection-mb-s", type=float, help="one request beside parts, behind such connections")
     parser.add_argument("--client", default="auto", help="of replog's store with --delay-ms")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--base", help="folder of the server's data")
     given = parser.parse_args()
     Server.client = given.client
     with scratch(given.base) as folder, KINDS[given.server](Path(folder)) as server:
+        if given.connection_mb_s is not None:
+            print("| size | one request, s | in parts, s | times as fast |\n| --- | --- | --- | --- |")
+            for size_bytes, *both in in_parts(server, given.connection_mb_s, rounds=given.rounds):
+                one, many = map(statistics.median, both)
+                print(f"| {size_bytes >> 20} MiB | {one:.2f} | {many:.2f} | {one / many:.1f} |", flush=True)
+            return
         if given.delay_ms:
             print("| what | p50 ms | calls |\n| --- | --- | --- |")
             for what, spent, calls in delayed(server, given.delay_ms):

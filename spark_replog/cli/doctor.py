@@ -370,7 +370,7 @@ def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:
         report = probe.result()
         if report.warnings:
             detail = f"{brokers.url(broker)}: {'; '.join(report.warnings)}"
-            yield Check(name, "warn", detail, "Mount it with other options, or use another file system.")
+            yield Check(name, "warn", detail, "Mount it with other options, or use another file system or server.")
         else:
             yield Check(name, "ok", f"{_served(brokers, broker)}: create-if-absent works")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import fsspec.asyn
 
+from spark_replog.storage.azure_parts import create_in_parts
 from spark_replog.storage.client_errors import error_code_of, is_of_proxy
 from spark_replog.storage.fsspec_store import CONNECT_SECONDS, READ_SECONDS, FsspecStore
+from spark_replog.storage.parts import Part
 
 
 class AzureStore(FsspecStore):
@@ -18,6 +20,7 @@ class AzureStore(FsspecStore):
     extra: ClassVar[str] = "azure"
     classes: ClassVar[frozenset[str]] = frozenset({"adlfs.spec.AzureBlobFileSystem"})
     is_taken_forbidden: ClassVar[bool] = True
+    has_parts: ClassVar[bool] = True
 
     def _prepared(self, file_system: Any) -> Any:
         # The SDK tries four times, 15 s or more apart, and waits 60 s. adlfs passes no retry settings on, and the
@@ -33,6 +36,9 @@ class AzureStore(FsspecStore):
 
     def _one_request(self, size_bytes: int) -> dict[str, int]:
         return {}
+
+    async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
+        await create_in_parts(client, path, parts)
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
@@ -52,7 +58,9 @@ class AzureStore(FsspecStore):
         return super()._is_absent(error, status) and not is_of_proxy(error, status)
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
-        return super()._is_refused(error, status) and not is_of_proxy(error, status)
+        # InvalidBlockList (400): another create of the name dropped this one's blocks.
+        is_dropped = error_code_of(error) == "InvalidBlockList"
+        return super()._is_refused(error, status) and not is_dropped and not is_of_proxy(error, status)
 
     def _is_existing(self, error: Exception, status: int | None) -> bool:
         # Azure answers 409 for a taken name, and for other conflicts with other error codes.

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, ClassVar
 
 import fsspec
@@ -44,6 +45,8 @@ from spark_replog.storage.obstore_client import (
     is_inherited,
     settings_of,
 )
+from spark_replog.storage.parts import ONE_REQUEST_BYTES_MAX, PART_SIZE_BYTES, NoPartsError, Part, parts_of, run_on
+from spark_replog.storage.paths import is_data_key
 
 CLIENTS = ("auto", "fsspec", "obstore")
 # Our own loop repeats calls, with a deadline; a client that also repeats only hides time.
@@ -74,7 +77,11 @@ class FsspecStore:
     extra: ClassVar[str]
     classes: ClassVar[frozenset[str]]
     size_bytes_max: ClassVar[int] = 1 << 30
-    """Largest object. Each service takes this in one request; parts would make the answer ambiguous (ADR 28)."""
+    """Largest object. Each service takes this in one request."""
+    has_parts: ClassVar[bool] = False
+    """Whether a body can be sent in parts, of which the last request has the condition of a put."""
+    one_request_bytes_max: ClassVar[int] = ONE_REQUEST_BYTES_MAX
+    part_size_bytes: ClassVar[int] = PART_SIZE_BYTES
     is_taken_forbidden: ClassVar[bool] = False
     """Whether the service answers "forbidden" if the name is taken and the caller may create but not overwrite."""
 
@@ -83,6 +90,8 @@ class FsspecStore:
         self._storage_options = dict(storage_options)
         self._root = ""
         self._file_system: tuple[int, Any] | None = None
+        self._is_always_in_parts = False
+        self._is_refused_parts = False
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.url, self._storage_options)
@@ -109,7 +118,7 @@ class FsspecStore:
             raise self._read_failed(error, key) from shown(error)
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
-        """As ``ObjectStore.create``: one conditional request.
+        """As ``ObjectStore.create``: one conditional request, or parts of which the last request is conditional.
 
         EXISTS may mean this call's own bytes: clients repeat a request whose answer was lost.
         """
@@ -118,19 +127,31 @@ class FsspecStore:
         if size_bytes > self.size_bytes_max:
             raise ReplogError(
                 ErrorCode.REPLOG_STORE_REFUSED,
-                f"an object of {size_bytes} bytes needs more than one request. "
-                f"Lower max.request.size below {self.size_bytes_max}.",
+                f"an object of {size_bytes} bytes is too large. Lower max.request.size below {self.size_bytes_max}.",
                 url=self.url,
                 key=key,
             )
         try:
             with Apart():
-                self._put(key, b"".join(pieces), make_parent=make_parent)
+                if not self._put_in_parts(key, pieces, size_bytes):
+                    self._put(key, b"".join(pieces), make_parent=make_parent)
         except ReplogError:
             raise
         except Exception as error:
             return self._judge_create_error(error, key)
         return CreateOutcome.CREATED
+
+    def in_parts(self) -> FsspecStore | None:
+        """Return the same root as a store that sends every body in parts, however small; None: it has none.
+
+        For the probe: what it finds out holds for a large ``create``, which takes the same path.
+        """
+        sender = self._sender_of_parts()
+        if sender is None:
+            return None
+        made = type(self)(sender.url, sender._storage_options)
+        made._is_always_in_parts = True
+        return made
 
     def make_folder(self, key_prefix: str) -> None:
         """Do nothing: an object store has no folders."""
@@ -281,6 +302,50 @@ class FsspecStore:
     def _put(self, key: str, body: bytes, *, make_parent: bool) -> None:
         self.file_system().pipe_file(self._path(key), body, mode="create", **self._one_request(len(body)))
 
+    def _put_in_parts(self, key: str, pieces: Sequence[Buffer], size_bytes: int) -> bool:
+        """Create the object from parts; return False if it must be one request.
+
+        Only data objects, whose names no two writers share (``paths.object_name``). So no log depends on whether a
+        service that keeps a put's condition keeps that of the last part too.
+        """
+        if not (self._is_always_in_parts or (size_bytes > self.one_request_bytes_max and is_data_key(key))):
+            return False
+        sender = self._sender_of_parts()
+        if sender is None or sender._is_refused_parts:
+            return False
+        path, client = sender._path(key), sender.file_system()
+        parts = parts_of(pieces, self.part_size_bytes)
+        try:
+            run_on(client.loop, lambda: sender._create_from(client, path, parts))
+        except NoPartsError:
+            sender._is_refused_parts = True  # for as long as this store: each try may send megabytes in vain
+            return False
+        return True
+
+    def _sender_of_parts(self) -> FsspecStore | None:
+        """Return the store whose client sends parts: obstore's knows no condition there, so fsspec's does it."""
+        if not self.has_parts:
+            return None
+        return self._of_fsspec if isinstance(self.file_system(), ObstoreClient) else self
+
+    async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
+        """Create an object from parts, on the client's event loop; only where ``has_parts``."""
+        raise NoPartsError
+
+    @cached_property
+    def _of_fsspec(self) -> FsspecStore | None:
+        """The same root through fsspec's client, for what obstore cannot do; None: obstore is asked for, or no package.
+
+        One for as long as this store: it keeps its own file system for each process.
+        """
+        if self._storage_options.get("client") == "obstore":
+            return None
+        other = type(self)(self.url, {**self._storage_options, "client": "fsspec"})
+        with suppress(InvalidConfigError):  # its package is missing
+            other.check_client()
+            return other
+        return None
+
     def _one_request(self, size_bytes: int) -> dict[str, int]:
         """Return the argument that makes the client send the body in one request: from 50 MiB on it would use parts."""
         return {} if isinstance(self.file_system(), ObstoreClient) else {"chunksize": size_bytes + 1}
@@ -291,29 +356,16 @@ class FsspecStore:
             try:
                 return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix, after)]
             except ObstoreError as error:
-                other = self._other_lister(error)
-                if other is None:
+                # One such name, which somebody else has put there, must not hide all others.
+                if not is_of_foreign_name(error) or self._of_fsspec is None:
                     raise
-                return other._find(prefix, after)
+                return self._of_fsspec._find(prefix, after)
         cut = len(self._root) + 1
         return [
             ObjectInfo(name[cut:], size_bytes)
             for name, size_bytes in self._listed(prefix, after)
             if not name.endswith("/")  # a console's folder marker
         ]
-
-    def _other_lister(self, error: ObstoreError) -> FsspecStore | None:
-        """Return a store that lists names which obstore cannot write; None: that is not the error, or there is none.
-
-        One such object, which somebody else has put there, must not hide all others.
-        """
-        if not is_of_foreign_name(error) or self._storage_options.get("client") == "obstore":
-            return None
-        other = type(self)(self.url, {**self._storage_options, "client": "fsspec"})
-        with suppress(InvalidConfigError):  # its package is missing
-            other.check_client()
-            return other
-        return None
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         """Yield full names and sizes; the caller must filter them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from spark_replog.errors import CorruptDataError, ErrorCode
 
@@ -79,6 +79,15 @@ class ObjectStore(Protocol):
 
         A key that ends with a slash names a folder, which is removed if empty. No-op on object stores.
         """
+        ...
+
+
+@runtime_checkable
+class InParts(Protocol):
+    """A store that may send large bodies in parts."""
+
+    def in_parts(self) -> ObjectStore | None:
+        """Return the same root as a store that sends every body in parts; None: the root has none."""
         ...
 
 

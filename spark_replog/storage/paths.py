@@ -74,6 +74,12 @@ def data_key(ledger_id: LedgerId, generation: int, name: str) -> str:
     return f"ledgers/{ledger_id}/data/{generation:06d}/{name}"
 
 
+def is_data_key(key: str) -> bool:
+    """Return whether a key is that of a data object, by its folder."""
+    folders = key.split("/")[:-1]
+    return folders[:1] == ["ledgers"] and folders[2:3] == ["data"]
+
+
 def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
     """Return a data object's name. It tells people the writer; only ``unique`` makes names distinct.
 

@@ -15,7 +15,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import new_id
 from spark_replog.storage.io_pool import IoPool
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.object_store import CreateOutcome, ObjectStore
+from spark_replog.storage.object_store import CreateOutcome, InParts, ObjectStore
 from spark_replog.storage.open_store import scheme_of
 
 PROBE_PREFIX = ".probe-"
@@ -45,7 +45,7 @@ class ProbeReport:
 
 
 def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeReport:
-    """Test create, get, list and delete on a root, in a temporary folder.
+    """Test create (where the root has it also in parts), get, list and delete on a root, in a temporary folder.
 
     Args:
         store: preferably with retries, since some clients report their own write as existing.
@@ -66,13 +66,15 @@ def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeRepor
         for key in keys[1:]:
             sizes[key] = _probe_race(store, key, pool)
         _probe_listing(store, folder, sizes)
+        keys.append(f"{folder}/parts")
+        warnings = _probe_parts(store, keys[-1])
         for key in keys:
             store.delete(key)
             _expect(store.get(key, size_bytes=1) is None, store, "a deleted object is still there")
     finally:
         _clean_up(store, folder)
-    kind, warnings = _file_system_of(store)
-    return ProbeReport(store.url, kind, clock.monotonic_ms() - started_ms, warnings)
+    kind, of_mount = _file_system_of(store)
+    return ProbeReport(store.url, kind, clock.monotonic_ms() - started_ms, (*of_mount, *warnings))
 
 
 def _probe_sequence(store: ObjectStore, key: str) -> None:
@@ -125,6 +127,28 @@ def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
 def _probe_listing(store: ObjectStore, folder: str, sizes: dict[str, int]) -> None:
     listed = [(info.key, info.size_bytes) for info in store.list_keys(f"{folder}/")]
     _expect(listed == sorted(sizes.items()), store, "a listing misses objects, or has wrong sizes or order")
+
+
+def _probe_parts(store: ObjectStore, key: str) -> tuple[str, ...]:
+    """Test creates in parts, if the root has them; return what to warn of.
+
+    A service that ignores the condition there is not refused: only names that no two writers share are sent in parts.
+    """
+    in_parts = store.in_parts() if isinstance(store, InParts) else None
+    if in_parts is None:
+        return ()
+    first, second = _body(b"A"), _body(b"B")
+    made = in_parts.create(key, first) is CreateOutcome.CREATED
+    _expect(made, store, "a create of a new name in parts was answered EXISTS")
+    again = in_parts.create(key, second)
+    held = second if again is CreateOutcome.CREATED else first
+    _expect(store.get(key) == held, store, "a create in parts was answered in one way and done in another")
+    if again is CreateOutcome.EXISTS:
+        return ()
+    return (
+        "an upload in parts overwrites an object, since the service ignores its condition. No log depends on it; use a "
+        "newer server if there is one",
+    )
 
 
 def _body(letter: bytes) -> bytes:

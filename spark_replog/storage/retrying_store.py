@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, SYSTEM_RANDOM, Clock, ExponentialBackoff
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.call_counter import NAMES_PER_LIST, CallCounter
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, ObjectStore
+from spark_replog.storage.object_store import Buffer, CreateOutcome, InParts, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
@@ -111,6 +112,15 @@ class RetryingStore:
             outcome = self._look(key, pieces, size_bytes)
             if outcome is not None:
                 return outcome
+
+    def in_parts(self) -> Self | None:
+        """As ``InParts.in_parts``, with the same retries and counter."""
+        store = self.store.in_parts() if isinstance(self.store, InParts) else None
+        if store is None:
+            return None
+        made = copy.copy(self)
+        made.store = store
+        return made
 
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``, repeated on RetriableError until the deadline."""

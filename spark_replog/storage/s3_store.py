@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from spark_replog.storage.client_errors import error_code_of, is_of_proxy
 from spark_replog.storage.fsspec_store import CONNECT_SECONDS, READ_SECONDS, FsspecStore
+from spark_replog.storage.parts import Part
+from spark_replog.storage.s3_parts import create_in_parts
 
 _CONFIG: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -14,6 +16,9 @@ _CONFIG: dict[str, Any] = {
     "retries": {"total_max_attempts": 1},
     "max_pool_connections": 64,
 }
+_UNDECIDED_CODES = frozenset({"RequestTimeout", "NoSuchUpload", "InvalidPart"})
+"""RequestTimeout (400): the connection stalled; the request itself is valid. The others: a lifecycle rule or another
+program dropped the upload or a part of it; a new upload may succeed."""
 
 
 class S3Store(FsspecStore):
@@ -22,6 +27,7 @@ class S3Store(FsspecStore):
     protocol: ClassVar[str] = "s3"
     extra: ClassVar[str] = "s3"
     classes: ClassVar[frozenset[str]] = frozenset({"s3fs.core.S3FileSystem"})
+    has_parts: ClassVar[bool] = True
 
     def _file_system_options(self) -> dict[str, Any]:
         options = super()._file_system_options()
@@ -31,6 +37,9 @@ class S3Store(FsspecStore):
     def _prepared(self, file_system: Any) -> Any:
         file_system.retries = 1
         return file_system
+
+    async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
+        await create_in_parts(client, path, parts)
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
@@ -47,7 +56,6 @@ class S3Store(FsspecStore):
         return super()._is_absent(error, status) and (status is None or error_code_of(error) == "NoSuchKey")
 
     def _is_refused(self, error: Exception, status: int | None) -> bool:
-        # 400 RequestTimeout: the connection stalled; the request itself is valid.
-        if error_code_of(error) == "RequestTimeout" or is_of_proxy(error, status):
+        if error_code_of(error) in _UNDECIDED_CODES or is_of_proxy(error, status):
             return False
         return super()._is_refused(error, status)

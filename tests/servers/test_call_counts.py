@@ -7,6 +7,7 @@ import pytest
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.obstore_client import NAMES_PER_PAGE
 from spark_replog.storage.open_store import open_store
+from spark_replog.storage.parts import ONE_REQUEST_BYTES_MAX
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.http_fault_proxy import HttpFaultProxy
 from tests.servers.conftest import on_buckets, on_fsspec_buckets
@@ -58,7 +59,7 @@ def test_a_listing_of_several_pages_is_whole(real, monkeypatch):
     indirect=True,
 )
 def test_a_body_above_the_clients_own_bounds_is_one_conditional_request(real):
-    """Above 50, 64 or 100 MiB they would send parts, of which none or the last alone is conditional."""
+    """Above 50, 64 or 100 MiB they would send parts of their own: test_parts.py has what goes in parts."""
     body = bytes({"s3": 101, "gs": 51, "abfs": 65}[real.scheme] << 20)
     with HttpFaultProxy(real.port, one_at_a_time=False) as proxy:
         store = open_store(real.new_root(), real.options(proxy.port))
@@ -68,6 +69,21 @@ def test_a_body_above_the_clients_own_bounds_is_one_conditional_request(real):
             # A server that refuses at once may cut the connection while the body is still being sent.
             assert RetryingStore(store, deadline_ms=60_000).create("f/a", body[1:]) is CreateOutcome.EXISTS
         assert [info.size_bytes for info in store.list_keys("f/")] == [len(body)]
+
+
+@pytest.mark.parametrize(
+    "real",
+    [(VersityGateway, "fsspec"), (VersityGateway, "obstore"), (FakeGcs, "fsspec"), (Azurite, "fsspec")],
+    ids=["s3", "s3-obstore", "gs", "abfs"],
+    indirect=True,
+)
+def test_a_data_object_of_the_default_size_or_by_obstore_or_on_gcs_is_one_request(real):
+    is_always_one = real.scheme == "gs" or real.client == "obstore"
+    body = bytes(ONE_REQUEST_BYTES_MAX + is_always_one)
+    with HttpFaultProxy(real.port, one_at_a_time=False) as proxy:
+        store = open_store(real.new_root(), real.options(proxy.port))
+        assert store.create("ledgers/x/data/000000/a", body) is CreateOutcome.CREATED
+        assert [method for method, _ in proxy.requests] == [real.put]
 
 
 def test_obstore_turns_pages(servers):

@@ -9,6 +9,7 @@ import pytest
 import spark_replog
 from spark_replog.client.store import Store
 from spark_replog.errors import ErrorCode, FencedError, ReplogError
+from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from tests.scenarios.committing import SMALL
 from tests.servers import policy_page
@@ -87,6 +88,21 @@ def test_a_producer_of_one_topic_creates_in_its_ledger_only(store, monkeypatch, 
     assert len(values(store.roots)) == before + 6
     assert store.key("ledger TOPIC: no snapshot now") not in caplog.text
     check_used(store, "topic-producer", statements, "TOPIC")
+
+
+@pytest.mark.parametrize("role", ["Producer, streaming sink", "Coordinator", "Admin"])
+def test_who_creates_data_objects_may_send_them_in_parts_and_abort_that(store, role):
+    name = role.split(",")[0].lower()
+    roots = store.as_user(f"parts-{name}", store.statements(role))
+    in_parts = open_store(f"{roots.path}/broker-1", roots.options).in_parts()
+    key = store.key(f"ledgers/TOPIC/data/999999/{name}")
+    assert in_parts.create(key, b"x") is CreateOutcome.CREATED
+    assert in_parts.create(key, b"y") is CreateOutcome.EXISTS
+    found = store.server.file_system(store.bucket).call_s3("list_multipart_uploads", Bucket=store.bucket)
+    assert found.get("Uploads", []) == []
+    if role.startswith("Producer"):
+        with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
+            in_parts.create(store.key("ledgers/OTHER/data/999999/x"), b"x")
 
 
 def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypatch):

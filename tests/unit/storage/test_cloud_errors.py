@@ -136,6 +136,8 @@ AZURE = [
     (caused(RuntimeError("wrapped"), HttpResponseError(503, "ServerBusy")), UNKNOWN),
     (caused(RuntimeError("wrapped"), HttpResponseError(403, "AuthorizationFailure")), REFUSED),
     (HttpResponseError(404, "ContainerNotFound"), REFUSED),
+    (HttpResponseError(400, "InvalidBlockList"), UNKNOWN),  # another create dropped the blocks
+    (HttpResponseError(400, "InvalidHeaderValue"), REFUSED),
     (HttpResponseError(500), UNKNOWN),
     (ClientAuthenticationError("no token"), REFUSED),
     (ServiceRequestError("no route"), UNKNOWN),

@@ -11,7 +11,14 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.fold.paged_table import PAGE_ROWS
 from spark_replog.snapshot import PAGE_NAME
-from spark_replog.storage.paths import data_folder, marker_key, page_key
+from spark_replog.storage.paths import (
+    data_folder,
+    data_key,
+    is_data_key,
+    journal_key,
+    marker_key,
+    page_key,
+)
 
 LEDGER = "a" * 32
 COMMITS = 30_000_000
@@ -41,3 +48,9 @@ def test_no_folder_of_a_ledger_passes_100_000_names_in_a_year_of_commits_each_se
     counts.update(folder.rpartition("/")[0] for folder in list(counts) if "/pages/" in folder)
     assert len(set(keys)) == len(keys)
     assert max(counts.values()) <= NAMES_MAX, counts.most_common(3)
+
+
+def test_a_data_object_is_known_by_its_key() -> None:
+    assert is_data_key(data_key(LEDGER, 0, "a.arrow"))
+    for other in (journal_key(LEDGER, 0), page_key(LEDGER, "0" * 45), "replog.json", "data/0/a", "ledgers/data/data"):
+        assert not is_data_key(other)
