@@ -37,8 +37,8 @@ NEAR_REST_FACTOR = 4
 """On roots of this machine a process rests this much longer: there a snapshot is work for processors, not waiting, and
 commits beside it take twice as long. Fewer than one in a hundred is beside it, so the 99th percentile stays as it was.
 Over a network each entry that a cold process reads more costs a call, so there snapshots follow sooner."""
-NEAR_REST_MS_MAX = 5_000
-"""Longer rests are not made longer still: of a large state, or because the machine stood still."""
+NEAR_REST_MS_MAX = 1_000
+"""Longer rests are not made longer still: at one commit a second each one would be an entry more to read."""
 HURRY_ENTRY_COUNT = 8_192
 """From this many entries after the newest snapshot a process rests a tenth as long: a cold process reads them all."""
 T = TypeVar("T")

@@ -108,7 +108,7 @@ class LedgerSettings:
         snapshot_first_entry_count_min: entries of a ledger from which on commits write its first snapshot: reading
             fewer costs less than writing it.
         snapshot_rest_factor: a process rests this many times as long as its last snapshot took, about 3 % of its time;
-            if no root is behind a network four times as long, but not longer than 5 s for that.
+            if no root is behind a network four times as long, but not longer than 1 s for that.
         truncate_record_count_min: a root's journal is cut only if at least this many records can be deleted.
         kept_record_count: records before those that a snapshot needs that stay, for processes that read on from there.
         early_record_count: first records that a cold process gets over a network before it knows of any: a ledger with

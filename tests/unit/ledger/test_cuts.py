@@ -81,7 +81,7 @@ def test_snapshots_go_on_while_journals_are_cut_slowly(make_store, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("is_far", "took_ms", "rest_ms"), [(True, 7, 70), (False, 7, 280), (False, 200, 5_000), (False, 900, 9_000)]
+    ("is_far", "took_ms", "rest_ms"), [(True, 7, 70), (False, 7, 280), (False, 50, 1_000), (False, 900, 9_000)]
 )
 def test_a_process_rests_by_what_its_snapshot_took_and_not_by_its_cut(
     make_store, monkeypatch, is_far, took_ms, rest_ms
