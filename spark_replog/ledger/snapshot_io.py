@@ -23,7 +23,7 @@ from spark_replog.ledger.snapshot_files import (
     snapshot_name,
 )
 from spark_replog.ledger.types import JournalRoot
-from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page, snapshot_too_large
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import (
@@ -225,7 +225,14 @@ class SnapshotIo:
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it; what was stored is garbage.
+            ReplogError: RECORD_LIST_TOO_LARGE: no process could read it, and it would replace one that can be read.
         """
+        for what, size_bytes, limit in (
+            ("head", len(head), SNAPSHOT_SIZE_BYTES_MAX),
+            ("page", max(map(len, pages.values()), default=0), PAGE_SIZE_BYTES_MAX),
+        ):
+            if size_bytes > limit:
+                raise snapshot_too_large(f"its {what} has {size_bytes} bytes, and {limit} is the most", self._ledger_id)
 
         def store_pages(root: JournalRoot) -> None:
             self._prepare(root)
