@@ -273,6 +273,7 @@ class TopicLedgerState(EntryFold):
 
     def freeze(self) -> FrozenTopics:
         """Return the present state; its pages are made later, outside of the ledger's lock."""
+        self._frozen = None  # if this fails, an older one is not adopted: `begin_freeze` forgets what has gone since
         head, tail = Writer(), Writer()
         self._write_head(head)
         self._objects.begin_freeze()
