@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import takewhile, zip_longest
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -22,8 +22,9 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.ledger.core import DAMAGE, LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog
+from spark_replog.ledger.ledger_errors import LedgerErrors
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
@@ -94,6 +95,7 @@ class Ledger(Generic[S]):
         self._settings = settings
         self._clock = clock
         self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
+        self._errors = LedgerErrors(ledger_id, self._names, settings, clock)
         self._is_folding = self._is_torn = False
         self._start_process()
         _ledgers.add(self)
@@ -120,7 +122,7 @@ class Ledger(Generic[S]):
                 self.ledger_id, self._roots, self._settings, self._clock, self.state, self.lock
             )
         if self._is_folding:
-            self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
+            self._core.fatal = self._errors.torn("the parent of this process forked it while another thread folded")
 
     @property
     def core(self) -> LedgerCore:
@@ -215,7 +217,7 @@ class Ledger(Generic[S]):
                 began_ms = now_ms if began_ms is None else began_ms
                 rest_ms = max(began_ms, self._heard_ms) + self._settings.quorum_timeout_ms - now_ms
                 if rest_ms <= 0:
-                    raise self._not_decided()
+                    raise self._errors.not_decided(self._core)
                 self._turn.wait(rest_ms / 1000.0)
             if self._refresh_done >= ticket:
                 return  # another caller's refresh began after this call and has ended
@@ -265,7 +267,7 @@ class Ledger(Generic[S]):
                     )
             elif now_ms >= self._heard_ms + self._settings.quorum_timeout_ms:
                 if self._io.learned_ms <= self._heard_ms:
-                    raise self._not_decided()
+                    raise self._errors.not_decided(self._core)
                 self._heard_ms = self._io.learned_ms  # a read of many records is under way
         if core.is_tail_unclear:
             self._log_unclear("the tail")
@@ -278,7 +280,7 @@ class Ledger(Generic[S]):
             self.ledger_id,
             what,
             self._core.prefix.length,
-            self._delay_reason(),
+            self._errors.delay_reason(self._core),
         )
 
     # -- appending --------------------------------------------------------------------------------
@@ -345,7 +347,8 @@ class Ledger(Generic[S]):
         finally:
             self._end_turn(None)
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
-            IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
+            with suppress(RuntimeError):  # no thread is left: the entry is decided all the same
+                IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
         return request
 
     def _drive_write(self, request: Request) -> None:
@@ -376,7 +379,7 @@ class Ledger(Generic[S]):
                 self._expire(request, is_driver=True)
             elif now_ms >= log_at_ms:
                 log_at_ms = math.inf
-                _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
+                _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._errors.delay_reason(core, request))
         # If the own ENTRY was just decided, let the remaining roots finish.
         limit_ms = now_ms + self._settings.grace_ms
         while core.phase is Phase.GRACE:
@@ -464,7 +467,11 @@ class Ledger(Generic[S]):
                     is_unsent = each in self._waiting and each not in self._sent
                     if is_driver and not is_unsent:  # else the driver may be sending it now
                         is_unsent = not self._core.is_user_open() and each not in self._hidden
-                    each.answer = self._not_decided(each) if is_unsent else self._outcome_unknown(each)
+                    each.answer = (
+                        self._errors.not_decided(self._core, each)
+                        if is_unsent
+                        else self._errors.outcome_unknown(self._core, each)
+                    )
             self._waiting = [each for each in self._waiting if each.answer is None]
             self._turn.notify_all()
 
@@ -526,7 +533,7 @@ class Ledger(Generic[S]):
                 except BaseException as error:
                     if not (self._is_torn or (is_restoring and isinstance(error, ReplogError))):
                         self._core.fatal = (
-                            error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
+                            error if isinstance(error, ReplogError) else self._errors.torn(f"{error!r} ended a fold")
                         )
                     raise  # else no snapshot could be read now, and the next call tries again
 
@@ -611,7 +618,9 @@ class Ledger(Generic[S]):
             raise error
         with self._turn:
             for each in [each for each in self._sent if each.answer is None]:
-                each.answer = self._outcome_unknown(each)  # the new incarnation cannot recognise its entry
+                each.answer = self._errors.outcome_unknown(
+                    self._core, each
+                )  # the new incarnation cannot recognise its entry
             self._sent = []
             self._turn.notify_all()
         with self.lock:
@@ -697,72 +706,7 @@ class Ledger(Generic[S]):
             _LOG.error("Ledger %s goes on without one journal. %s", self.ledger_id, core.roots[root].error)
         self._reported = damaged
         if len(self._roots) - len(core.damaged_roots()) < core.prefix.majority and not core.is_user_open():
-            raise self._damaged()
-
-    def _damaged(self) -> ReplogError:
-        """Return one error for all journals that cannot be read, without repeated sentences."""
-        errors = [state.error for state in self._core.roots if isinstance(state.error, DAMAGE)]
-        if len(errors) == 1:
-            return errors[0]
-        sentences = zip_longest(*(str(each.args[0]).split(". ") for each in errors))
-        text = ". ".join(dict.fromkeys(each for several in sentences for each in several if each is not None))
-        return type(errors[0])(errors[0].code, text, ledger_id=self.ledger_id)
-
-    def _torn(self, why: str) -> ReplogError:
-        return ReplogError(
-            ErrorCode.REPLOG_FOLD_INTERRUPTED,
-            f"{why}: what this process knows of the ledger may be half of an entry. The store is whole; open it again.",
-            ledger_id=self.ledger_id,
-        )
-
-    def _missing_names(self) -> tuple[list[str], list[str]]:
-        """Return the roots that refuse, and those that do not answer, each with its error."""
-        refusing: list[str] = []
-        away: list[str] = []
-        for root in self._core.missing_roots(self._clock.monotonic_ms()):
-            state = self._core.roots[root]
-            found, error = (away, state.error) if state.refusal is None else (refusing, state.refusal.error)
-            found.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
-        return refusing, away
-
-    def _delay_reason(self, request: Request | None = None) -> str:
-        """Return why a call waits: roots that do not answer, other writers, or slow roots or CPU."""
-        named = zip(("Refused by", "Not answering"), self._missing_names(), strict=True)
-        found = [f"{what}: {'; '.join(names)}." for what, names in named if names]
-        if found:
-            return " ".join(found)
-        lost = 0 if request is None else self._core.turns_lost - request.turns_lost
-        if lost > 0:
-            return f"All metadata roots answer; other writers took the ledger over {lost} times meanwhile."
-        return "All metadata roots answer, but slowly, or this process gets too little CPU time."
-
-    def _not_decided(self, request: Request | None = None) -> ReplogError:
-        """Return the error of a call that timed out and changed nothing."""
-        needed, count, reason = self._core.prefix.majority, len(self._roots), self._delay_reason(request)
-        if self._core.is_refused():
-            kind = RetriableError if request is None else ReplogError
-            return kind(
-                ErrorCode.REPLOG_STORE_REFUSED,
-                f"Fewer than {needed} of {count} metadata roots accept the call; nothing was decided. {reason} Remove "
-                "the cause on these roots, then repeat the call: waiting does not help.",
-                ledger_id=self.ledger_id,
-            )
-        if count - len(self._core.missing_roots(self._clock.monotonic_ms())) >= needed:
-            waited_ms = self._settings.quorum_timeout_ms if request is None else request.timeout_ms
-            return RetriableError(
-                ErrorCode.REPLOG_LEDGER_BUSY,
-                f"The ledger gave no answer within {waited_ms} ms; nothing was decided. {reason} Repeat the call. If "
-                "this happens often, let fewer processes write to this ledger, or raise delivery.timeout.ms.",
-                ledger_id=self.ledger_id,
-            )
-        if self._core.damaged_roots(1):
-            return self._damaged()
-        return RetriableError(
-            ErrorCode.REPLOG_NO_QUORUM,
-            f"Fewer than {needed} of {count} metadata roots answer; nothing was decided. {reason} "
-            "Bring a root back and repeat the call.",
-            ledger_id=self.ledger_id,
-        )
+            raise self._errors.damaged(core)
 
     def _told_of(self, error: BaseException, request: Request) -> BaseException:
         """Return what an error means to the caller of a request: a retriable one says that nothing was decided."""
@@ -774,16 +718,6 @@ class Ledger(Generic[S]):
         return OutcomeUnknownError(
             ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
             f"The entry was sent, and what became of it cannot be read now: {error} Repeat the same call: if "
-            "the entry was decided, its identity is found.",
-            ledger_id=self.ledger_id,
-        )
-
-    def _outcome_unknown(self, request: Request) -> ReplogError:
-        within = "" if self._core.is_refused() else f" within {request.timeout_ms} ms"
-        return OutcomeUnknownError(
-            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots "
-            f"confirmed it{within}. {self._delay_reason(request)} Repeat the same call: if "
             "the entry was decided, its identity is found.",
             ledger_id=self.ledger_id,
         )

@@ -129,3 +129,19 @@ def test_a_process_rests_by_what_its_snapshot_took_and_not_by_its_cut(
     assert not is_due()
     clock.sleep_ms(1)
     assert is_due()
+
+
+def test_a_commit_is_answered_although_no_thread_is_left_for_its_snapshot(make_store, monkeypatch):
+    work: list[str] = []
+    post_to = IO_POOL.post_to
+
+    def post(lane: str, function: Callable[..., Any], *args: Any) -> None:
+        if lane.startswith("snapshots of"):
+            work.append(lane)
+            raise RuntimeError("can't start new thread")
+        post_to(lane, function, *args)
+
+    monkeypatch.setattr(IO_POOL, "post_to", post)
+    writer = paged(make_store(3), AT_ONCE)
+    assert [writer.append(command(number)).result for number in range(3)] == ["applied"] * 3
+    assert work
