@@ -100,3 +100,12 @@ class LedgerErrors:
             "the entry was decided, its identity is found.",
             ledger_id=self._ledger_id,
         )
+
+    def sent_and_unread(self, error: RetriableError) -> ReplogError:
+        """Return the error of a call that was sent, and whose fate cannot be read because of another error."""
+        return OutcomeUnknownError(
+            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
+            f"The entry was sent, and what became of it cannot be read now: {error} Repeat the same call: if "
+            "the entry was decided, its identity is found.",
+            ledger_id=self._ledger_id,
+        )
