@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spark_replog.ledger import snapshot_io, snapshot_keeper
-from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
-from tests.unit.ledger.snapshot_setup import BY_HAND, command, heads, keeper_of, paged, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, command, heads, keeper_of, paged, pages, soon
 
 AT_ONCE = replace(
     BY_HAND,
@@ -145,3 +145,30 @@ def test_a_commit_is_answered_although_no_thread_is_left_for_its_snapshot(make_s
     writer = paged(make_store(3), AT_ONCE)
     assert [writer.append(command(number)).result for number in range(3)] == ["applied"] * 3
     assert work
+
+
+def test_a_root_that_hangs_for_long_does_not_collect_the_pages_of_every_snapshot(make_store):
+    """They would stay in memory, and be stored one after another once the root is back."""
+    store, numbers, released = make_store(3), itertools.count(), threading.Event()
+    writer = paged(store, replace(AT_ONCE, truncate_record_count_min=10**6))
+    hanging, create, asked = writer.counting[2], writer.counting[2].create, []
+
+    def hang(key: str, *args: Any, **kwargs: Any) -> Any:
+        if "/pages/" in key:
+            asked.append(key)
+            released.wait(60)
+        return create(key, *args, **kwargs)
+
+    hanging.create = hang
+
+    def appends_until(check: Callable[[], bool]) -> bool:
+        return soon(lambda: bool(writer.append(command(next(numbers)))) and check())
+
+    assert appends_until(lambda: keeper_of(writer).stats.decided > 60)
+    assert len(asked) == LANE_THREADS_MAX
+    released.set()
+    assert soon(lambda: len(pages(store, 2)) >= LANE_THREADS_MAX // 2)  # each page by two calls
+    decided = keeper_of(writer).stats.decided
+    assert appends_until(lambda: keeper_of(writer).stats.decided > decided + 3)
+    assert soon(lambda: max(pages(store, 2)) in pages(store, 0)), "it takes part again"
+    assert len(asked) < 40
