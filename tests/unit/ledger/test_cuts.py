@@ -14,7 +14,18 @@ from spark_replog.ledger import snapshot_io, snapshot_keeper
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
-from tests.unit.ledger.snapshot_setup import BY_HAND, command, heads, keeper_of, paged, pages, soon
+from tests.unit.ledger.snapshot_setup import (
+    BY_HAND,
+    command,
+    core_of,
+    fill,
+    heads,
+    keeper_of,
+    paged,
+    pages,
+    shoot_and_die,
+    soon,
+)
 
 AT_ONCE = replace(
     BY_HAND,
@@ -172,3 +183,24 @@ def test_a_root_that_hangs_for_long_does_not_collect_the_pages_of_every_snapshot
     assert appends_until(lambda: keeper_of(writer).stats.decided > decided + 3)
     assert soon(lambda: max(pages(store, 2)) in pages(store, 0)), "it takes part again"
     assert len(asked) < 40
+
+
+def test_a_cut_that_finds_the_marker_of_another_process_under_its_number_deletes_nothing(make_store):
+    """The other marker may say that the journal begins earlier: the records from there on count."""
+    store = make_store(3)
+    first, second = paged(store), paged(store)
+    fill(first, 0, 20)
+    shoot_and_die(first)
+    cuts = {"first": keeper_of(first).truncations(core_of(first), is_asked=True)}
+    wanted = fill(second, 20, 60)
+    shoot_and_die(second)
+    cuts["second"] = keeper_of(second).truncations(core_of(second), is_asked=True)
+    for one, other in zip(*cuts.values(), strict=True):
+        assert one.marker_no == other.marker_no and one.marker.position < other.marker.position
+    for process, name in ((first, "first"), (second, "second")):
+        keeper_of(process).begin_cuts(cuts[name], is_hurried=True)
+        keeper_of(process).finish_cuts()
+    assert keeper_of(first).stats.deleted > 0 == keeper_of(second).stats.deleted
+    for root, cut in enumerate(cuts["first"]):
+        assert int(store.journal(root)[0].name) == cut.marker.position
+    assert paged(store, replace(BY_HAND, read_only=True)).commands() == wanted
