@@ -204,3 +204,19 @@ def test_a_cut_that_finds_the_marker_of_another_process_under_its_number_deletes
     for root, cut in enumerate(cuts["first"]):
         assert int(store.journal(root)[0].name) == cut.marker.position
     assert paged(store, replace(BY_HAND, read_only=True)).commands() == wanted
+
+
+def test_a_root_that_lost_its_root_file_before_its_cut_gets_no_marker(make_store):
+    """It may be an emptied bucket, or under repair: a rebuild puts the next marker there."""
+    store = make_store(3)
+    process = paged(store)
+    fill(process, 0, 30)
+    shoot_and_die(process)
+    cuts = keeper_of(process).truncations(core_of(process), is_asked=True)
+    assert [each.root for each in cuts] == [0, 1, 2]
+    (store.root_path(2) / "replog.json").unlink()
+    journal = store.journal(2)
+    keeper_of(process).begin_cuts(cuts, is_hurried=True)
+    keeper_of(process).finish_cuts()
+    assert markers(store) == [1, 1, 0]
+    assert store.journal(2) == journal

@@ -19,6 +19,7 @@ from spark_replog.ledger.record import (
     entry_hash,
     genesis_hash,
 )
+from spark_replog.ledger.snapshot_files import Base, Marker
 
 GENESIS = genesis_hash("ledger")
 
@@ -276,3 +277,29 @@ def test_values_are_released_only_when_every_root_holds_them():
     journals.entry(2, 1, 0, b"0")
     journals.prefix.release(4)
     assert sorted(journals.prefix.payloads) == [1, 2, 3]
+
+
+def test_a_marker_keeps_what_was_read_only_of_a_journal_that_is_in_order_and_read_up_to_it():
+    def read() -> Journals:
+        journals = Journals()
+        for index, payload in enumerate((b"x", b"y")):
+            for root in (0, 1):
+                journals.entry(root, 1, index, payload)
+        return journals
+
+    base = Base(1, read().prefix.hashes[1], epoch(1))
+    point = Marker(1, base, "").point(1)
+    assert read().prefix.views[0].begin_at(point)
+    assert not read().prefix.views[2].begin_at(point), "its records below the marker were never read"
+    early = Journals()
+    for root in (0, 1):
+        early.entry(root, 1, 0, b"x")
+    assert not early.prefix.views[0].begin_at(point), "the marker covers an entry that is not known here"
+    opened = read()
+    opened.entry(0, 1, 2, b"open")
+    assert not opened.prefix.views[0].begin_at(point), "a record below the marker may count for an open entry"
+    faulty = read()
+    faulty.claim(0, 3)
+    faulty.claim(0, 2)
+    assert faulty.prefix.views[0].order.fault is not None
+    assert not faulty.prefix.views[0].begin_at(point), "it is read again from the marker on"
