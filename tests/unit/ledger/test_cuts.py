@@ -220,3 +220,18 @@ def test_a_root_that_lost_its_root_file_before_its_cut_gets_no_marker(make_store
     keeper_of(process).finish_cuts()
     assert markers(store) == [1, 1, 0]
     assert store.journal(2) == journal
+
+
+def test_the_head_of_a_marker_that_was_put_stays_until_the_marker_is_seen(make_store):
+    process = paged(make_store(3))
+    wanted = fill(process, 0, 30)
+    shoot_and_die(process)
+    keeper = keeper_of(process)
+    cuts = keeper.truncations(core_of(process), is_asked=True)
+    keeper.begin_cuts(cuts)
+    keeper.finish_cuts()
+    for _ in range(3):
+        assert keeper.head_garbage(core_of(process)).named == {cuts[0].marker.base.index}
+    assert process.commands() == wanted
+    assert [root.floor.marker_no for root in core_of(process).roots] == [1, 1, 1]
+    assert keeper.head_garbage(core_of(process)).named == {cuts[0].marker.base.index}, "now by the roots' own markers"
