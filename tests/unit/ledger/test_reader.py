@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import CorruptDataError
 from spark_replog.ledger.proposer import Proposer
-from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.reader import REBUILD_ROUND_STEP, DecidedPrefix
 from spark_replog.ledger.record import (
     NO_HASH,
     NOTHING_KNOWN,
@@ -303,3 +303,22 @@ def test_a_marker_keeps_what_was_read_only_of_a_journal_that_is_in_order_and_rea
     faulty.claim(0, 2)
     assert faulty.prefix.views[0].order.fault is not None
     assert not faulty.prefix.views[0].begin_at(point), "it is read again from the marker on"
+
+
+def test_a_journal_that_begins_at_a_marker_is_rebuilt_from_the_markers_index_on():
+    journals = Journals()
+    for index, payload in enumerate((b"x", b"y")):
+        for root in (0, 1):
+            journals.entry(root, 1, index, payload)
+    view, point = journals.prefix.views[0], Marker(1, Base(1, journals.prefix.hashes[1], epoch(1)), "").point(1)
+    assert view.begin_at(point) and view.origin == point
+    journals.claim(0, 3)
+    journals.claim(0, 2)
+    assert view.order.fault is not None
+    rebuilt = Epoch(3 + REBUILD_ROUND_STEP, b"r" * 16)
+    journals.prefix.learn(0, JournalRecord(RecordKind.CLAIM, rebuilt, b"n" * 16, -1, -1, NO_HASH, (), b""), 0)
+    assert view.order.fault is None and view.matched == 1
+    hash_of_z = entry_hash(journals.prefix.hashes[1], 2, b"z")
+    journals.prefix.learn(0, JournalRecord(RecordKind.ENTRY, rebuilt, b"n" * 16, 2, 1, hash_of_z, (), b"z"), 0)
+    assert view.order.fault is None
+    assert view.entries == {2: (rebuilt, hash_of_z)}
