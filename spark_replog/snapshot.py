@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from spark_replog.errors import RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 
 SNAPSHOT_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{32}")
 """Name of a snapshot's head: ledger index, 20 digits, and the hash of its bytes."""
@@ -21,6 +21,16 @@ _CRC_BYTES = 4
 def is_whole_page(data: bytes) -> bool:
     """Return whether a page ends with the CRC32C of the bytes before: a ledger knows nothing else of a page."""
     return crc32c(data[:-_CRC_BYTES]) == int.from_bytes(data[-_CRC_BYTES:], "little")
+
+
+def snapshot_too_large(why: str, ledger_id: str | None = None) -> ReplogError:
+    """Return the error of a snapshot that is above a limit of its readers, so that it must not be written."""
+    return ReplogError(
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        f"the snapshot is too large: {why}. The last one stays, and journals grow. Create further topics in other "
+        "ledgers, and delete topics and groups that are not needed.",
+        ledger_id=ledger_id,
+    )
 
 
 @dataclass(frozen=True, slots=True)

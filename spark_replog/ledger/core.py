@@ -425,7 +425,7 @@ class LedgerCore:
         if (isinstance(operation, Create) and completion.status is Status.DONE) or (
             isinstance(operation, Read) and (operation.checks_marker or completion.records)
         ):
-            state.marker_at_ms = now_ms
+            state.marker_at_ms = state.busy_since_ms  # not now: the answer may have waited for hours for a call
         if completion.marker is not None and self._moved(operation.root, *completion.marker, now_ms):
             return
         if isinstance(operation, Check):

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import takewhile, zip_longest
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -18,12 +18,12 @@ from spark_replog.errors import (
     CorruptDataError,
     ErrorCode,
     InvalidConfigError,
-    OutcomeUnknownError,
     ReplogError,
     RetriableError,
 )
-from spark_replog.ledger.core import DAMAGE, LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog
+from spark_replog.ledger.ledger_errors import LedgerErrors
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
@@ -94,6 +94,7 @@ class Ledger(Generic[S]):
         self._settings = settings
         self._clock = clock
         self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
+        self._errors = LedgerErrors(ledger_id, self._names, settings, clock)
         self._is_folding = self._is_torn = False
         self._start_process()
         _ledgers.add(self)
@@ -104,8 +105,10 @@ class Ledger(Generic[S]):
         Also runs in a forked child, which must not use its parent's epoch or wait for its parent's threads.
         """
         self.lock = threading.RLock()
-        self._turn = threading.Condition()
+        self._gate = threading.RLock()  # `with` this and not the condition: an interrupt in its __exit__ would keep it
+        self._turn = threading.Condition(self._gate)
         self._is_driven = self._has_started = False
+        self._is_stepping = False  # also after an interrupt in a step: the core may know half of an answer
         self._to_check: set[int] = set()
         self._waiting: list[Request] = []
         self._sent: list[Request] = []
@@ -120,7 +123,7 @@ class Ledger(Generic[S]):
                 self.ledger_id, self._roots, self._settings, self._clock, self.state, self.lock
             )
         if self._is_folding:
-            self._core.fatal = self._torn("the parent of this process forked it while another thread folded")
+            self._core.fatal = self._errors.torn("the parent of this process forked it while another thread folded")
 
     @property
     def core(self) -> LedgerCore:
@@ -185,7 +188,7 @@ class Ledger(Generic[S]):
 
     def look_ahead(self) -> None:
         """Start what the first read needs before it asks for records, if it has not begun; returns at once."""
-        with self._turn:
+        with self._gate:
             if self._snapshots is not None and not self._is_driven and not self._has_started:
                 self._begin_looks(self._snapshots)
 
@@ -208,35 +211,43 @@ class Ledger(Generic[S]):
 
     def _refresh_once(self, *, is_glance: bool = False) -> None:
         began_ms: float | None = None
-        with self._turn:
-            ticket = self._refresh_started + 1
-            while self._is_driven and self._refresh_done < ticket:
-                now_ms = self._clock.monotonic_ms()
-                began_ms = now_ms if began_ms is None else began_ms
-                rest_ms = max(began_ms, self._heard_ms) + self._settings.quorum_timeout_ms - now_ms
-                if rest_ms <= 0:
-                    raise self._not_decided()
-                self._turn.wait(rest_ms / 1000.0)
-            if self._refresh_done >= ticket:
-                return  # another caller's refresh began after this call and has ended
-            self._is_driven = True
-            if not is_glance:
-                self._refresh_started = ticket
-        is_complete = False
+        is_mine = False
         try:
+            with self._gate:
+                ticket = self._refresh_started + 1
+                while self._is_driven and self._refresh_done < ticket:
+                    now_ms = self._clock.monotonic_ms()
+                    began_ms = now_ms if began_ms is None else began_ms
+                    rest_ms = max(began_ms, self._heard_ms) + self._settings.quorum_timeout_ms - now_ms
+                    if rest_ms <= 0:
+                        raise self._errors.not_decided(self._core)
+                    self._turn.wait(min(rest_ms, _POLL_MS_MAX) / 1000.0)
+                if self._refresh_done >= ticket:
+                    return  # another caller's refresh began after this call and has ended
+                is_mine = self._is_driven = True
+                if not is_glance:
+                    self._refresh_started = ticket
             try:
                 self._drive_read(is_glance=is_glance)
             except PageMissingError as error:
                 self._start_over(error)
-            is_complete = True
+            if not is_glance:
+                self._refresh_done = ticket
         finally:
-            self._end_turn(ticket if is_complete and not is_glance else None)
+            if is_mine:
+                try:
+                    self._end_turn()
+                finally:
+                    self._is_driven = False
+                    self._wake_others()
 
     def _drive_read(self, *, is_glance: bool = False) -> None:
         """Drive the core until the tail is known; it times out when no record arrives, not when a journal is long."""
-        core = self._core
         if self._core.fatal is not None:
             raise self._core.fatal
+        if self._is_stepping:
+            self._renew()
+        core = self._core
         if not self._has_started:  # begin with the newest snapshot, so that only the entries after it are read
             if self._snapshots is not None:
                 self._begin_looks(self._snapshots, self._settings.early_record_count)
@@ -265,7 +276,7 @@ class Ledger(Generic[S]):
                     )
             elif now_ms >= self._heard_ms + self._settings.quorum_timeout_ms:
                 if self._io.learned_ms <= self._heard_ms:
-                    raise self._not_decided()
+                    raise self._errors.not_decided(self._core)
                 self._heard_ms = self._io.learned_ms  # a read of many records is under way
         if core.is_tail_unclear:
             self._log_unclear("the tail")
@@ -278,7 +289,7 @@ class Ledger(Generic[S]):
             self.ledger_id,
             what,
             self._core.prefix.length,
-            self._delay_reason(),
+            self._errors.delay_reason(self._core),
         )
 
     # -- appending --------------------------------------------------------------------------------
@@ -322,44 +333,52 @@ class Ledger(Generic[S]):
         """Return an answered request; the caller that drives the core now answers it, or this one drives."""
         end_ms = self._clock.monotonic_ms() + timeout_ms
         request = Request(propose, end_ms, timeout_ms, self._core.turns_lost, is_first)
-        with self._turn:
-            self._waiting.append(request)
-            while self._is_driven and request.answer is None:
-                rest_ms = request.deadline_ms - self._clock.monotonic_ms()
-                if rest_ms <= 0:
-                    self._expire(request, is_driver=False)
-                    break
-                self._turn.wait(rest_ms / 1000.0)
-            if request.answer is not None:
-                return request
-            self._is_driven = True
+        is_mine = False
         try:
+            with self._gate:
+                self._waiting.append(request)
+                while self._is_driven and request.answer is None:
+                    rest_ms = request.deadline_ms - self._clock.monotonic_ms()
+                    if rest_ms <= 0:
+                        self._expire(request, is_driver=False)
+                        break
+                    self._turn.wait(min(rest_ms, _POLL_MS_MAX) / 1000.0)
+                if request.answer is not None:
+                    return request
+                is_mine = self._is_driven = True
             self._drive_write(request)
-        except BaseException as error:
-            with self._turn:
-                request.answer = request.answer or self._told_of(error, request)
+        except BaseException as error:  # also of one that waits: its command may not be proposed once it has left
+            request.answer = request.answer or self._told_of(error, request)
+            with self._gate:
                 if request in self._waiting:
                     self._waiting.remove(request)
             if not isinstance(error, ReplogError):
                 raise
         finally:
-            self._end_turn(None)
+            if is_mine:
+                try:
+                    self._end_turn()
+                finally:
+                    self._is_driven = False
+                    self._wake_others()
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
-            IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
+            with suppress(RuntimeError):  # no thread is left: the entry is decided all the same
+                IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
         return request
 
     def _drive_write(self, request: Request) -> None:
         """Drive the core until this request is answered; others are served on the way."""
-        core = self._core
         if self._core.fatal is not None:
             raise self._core.fatal
         if self._settings.read_only:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
+        if self._is_stepping:
+            self._drive_read()  # in a new incarnation
         if self._to_check:
             self._unverify()
-        now_ms: float = self._clock.monotonic_ms()
+        core, now_ms = self._core, float(self._clock.monotonic_ms())
         core.begin(now_ms, is_write=True)
         log_at_ms = now_ms + SILENT_WAIT_MS
         while request.answer is None:
@@ -376,7 +395,7 @@ class Ledger(Generic[S]):
                 self._expire(request, is_driver=True)
             elif now_ms >= log_at_ms:
                 log_at_ms = math.inf
-                _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._delay_reason(request))
+                _LOG.warning("A write to ledger %s waits. %s", self.ledger_id, self._errors.delay_reason(core, request))
         # If the own ENTRY was just decided, let the remaining roots finish.
         limit_ms = now_ms + self._settings.grace_ms
         while core.phase is Phase.GRACE:
@@ -386,7 +405,7 @@ class Ledger(Generic[S]):
 
     def _propose(self) -> bool:
         """In READY: collect the waiting commands on the newest fold; False when there are none."""
-        with self._turn:
+        with self._gate:
             candidates = [each for each in self._sent if each.answer is None]
             candidates += self._waiting
             candidates.sort(key=lambda each: not each.is_first)
@@ -398,33 +417,38 @@ class Ledger(Generic[S]):
                 if sum(map(len, commands)) >= self._settings.entry_size_bytes_max:
                     later.append(each)
                     continue
-                proposed = self._ask(each)
+                proposed = () if each.answer is not None else self._ask(each)  # an interrupted caller has left
                 if proposed:
                     commands += proposed
                     each.command_count = len(proposed)
                     command_nos.append(len(commands) - 1)
                     batch.append(each)
-        except BaseException:  # an interrupt of this caller's thread: the others still wait
-            with self._turn:
-                unsent = [each for each in candidates if each.answer is None and each not in self._sent]
-                self._waiting = unsent + self._waiting
+            if batch and self._snapshots is not None:
+                with self.lock:
+                    rider = self._snapshots.rider()
+                commands += [] if rider is None or rider in commands else [rider]
+            payload = os.urandom(TAG_SIZE_BYTES) + self.state.encode(commands) if batch else b""
+            if batch:
+                self._is_stepping = True
+                self._core.propose(payload)
+                self._is_stepping = False
+            with self._gate:
+                if self._core.phase is Phase.LEAD:
+                    self._sent = batch
+                    for each, command_no in zip(batch, command_nos, strict=True):
+                        each.command_no = command_no
+                    self._waiting = later + self._waiting
+                else:
+                    # Ask again after the claim; a request that was sent before keeps its place in its ENTRY.
+                    self._waiting = [each for each in batch + later if each not in self._sent] + self._waiting
+                self._turn.notify_all()
+        except BaseException:  # an interrupt of this caller's thread, or no memory: the others still wait
+            with self._gate:
+                known = self._sent + self._waiting
+                self._waiting = [
+                    each for each in candidates if each.answer is None and each not in known
+                ] + self._waiting
             raise
-        if batch and self._snapshots is not None:
-            with self.lock:
-                rider = self._snapshots.rider()
-            commands += [] if rider is None or rider in commands else [rider]
-        if batch:
-            self._core.propose(os.urandom(TAG_SIZE_BYTES) + self.state.encode(commands))
-        with self._turn:
-            if self._core.phase is Phase.LEAD:
-                self._sent = batch
-                for each, command_no in zip(batch, command_nos, strict=True):
-                    each.command_no = command_no
-                self._waiting = later + self._waiting
-            else:
-                # Ask again after the claim; a request that was sent before keeps its place in its ENTRY.
-                self._waiting = [each for each in batch + later if each not in self._sent] + self._waiting
-            self._turn.notify_all()
         return bool(batch)
 
     def _ask(self, request: Request) -> tuple[bytes, ...]:
@@ -455,7 +479,7 @@ class Ledger(Generic[S]):
 
     def _expire(self, request: Request, *, is_driver: bool) -> None:
         """Answer a request whose time is over; where roots refuse, also all others that have waited long enough."""
-        with self._turn:
+        with self._gate:
             since_ms = self._clock.monotonic_ms() - self._settings.quorum_timeout_ms
             is_refused = is_driver and self._core.is_refused()
             for each in [request, *self._sent, *self._waiting]:
@@ -464,15 +488,33 @@ class Ledger(Generic[S]):
                     is_unsent = each in self._waiting and each not in self._sent
                     if is_driver and not is_unsent:  # else the driver may be sending it now
                         is_unsent = not self._core.is_user_open() and each not in self._hidden
-                    each.answer = self._not_decided(each) if is_unsent else self._outcome_unknown(each)
+                    each.answer = (
+                        self._errors.not_decided(self._core, each)
+                        if is_unsent
+                        else self._errors.outcome_unknown(self._core, each)
+                    )
             self._waiting = [each for each in self._waiting if each.answer is None]
             self._turn.notify_all()
 
     # -- driving the core -------------------------------------------------------------------------
 
     def _step(self, now_ms: float, deadline_ms: float) -> float:
-        """Run the core's operations and process their answers, up to the deadline; return the time then."""
+        """Run the core's operations, process their answers and fold, up to the deadline; return the time then."""
         core = self._core
+        try:
+            now_ms = self._exchange(core, now_ms, deadline_ms)
+        except ReplogError:
+            self._is_stepping = False  # the core's own: it is whole
+            raise
+        applied, prefix = self.state.applied_index, core.prefix
+        if self._snapshots is not None and applied < prefix.base.index and applied + 1 not in prefix.payloads:
+            self._restore_base(self._snapshots)
+        self._fold_whole()
+        return now_ms
+
+    def _exchange(self, core: LedgerCore, now_ms: float, deadline_ms: float) -> float:
+        """Run operations and process answers; an interrupt leaves `_is_stepping` set, except one of the wait."""
+        self._is_stepping = True
         operations = core.poll(now_ms)
         if operations:
             self._io.start(operations)
@@ -480,7 +522,11 @@ class Ledger(Generic[S]):
         if core.phase not in (Phase.READY, Phase.DONE):
             until_ms = deadline_ms if core.wake_at_ms is None else min(deadline_ms, core.wake_at_ms)
             wait_ms = max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
-        began_ms, completions = now_ms, self._io.take(wait_ms)
+        began_ms = now_ms
+        self._is_stepping = False
+        self._io.wait(wait_ms)
+        self._is_stepping = True
+        completions = self._io.take()
         now_ms = self._clock.monotonic_ms()
         if now_ms - began_ms > wait_ms + STOOD_STILL_MS:
             self._heard_ms += now_ms - began_ms  # this process stood still, so the roots were not silent
@@ -492,11 +538,33 @@ class Ledger(Generic[S]):
             self._check_journals()
         # Before the fold: the answers may complete a claim, which decides entries.
         core.advance(now_ms)
-        applied, prefix = self.state.applied_index, core.prefix
-        if self._snapshots is not None and applied < prefix.base.index and applied + 1 not in prefix.payloads:
-            self._snapshots.restore_base(core)
-        self._fold_whole()
+        self._is_stepping = False
         return now_ms
+
+    def _restore_base(self, keeper: SnapshotKeeper) -> None:
+        """Restore the state from the snapshot that the prefix begins with; an interrupt leaves it to be restored."""
+        with self.lock:
+            was_torn, self._is_torn = self._is_torn, True
+            try:
+                keeper.restore_base(self._core)
+            except ReplogError:
+                self._is_torn = was_torn  # nothing was restored
+                raise
+            self._is_torn = False
+
+    def _renew(self) -> None:
+        """Go on as a new incarnation, after an interrupt in a step: the core may know half of an answer."""
+        self._give_up_sent()
+        self._make_core()
+        self._is_stepping = self._has_started = False
+
+    def _give_up_sent(self) -> None:
+        """Answer the requests in flight: a new incarnation cannot recognise their entry."""
+        with self._gate:
+            for each in [each for each in self._sent if each.answer is None]:
+                each.answer = self._errors.outcome_unknown(self._core, each)
+            self._sent = []
+            self._turn.notify_all()
 
     def _fold_whole(self, *, is_stale: bool = False) -> None:
         """Fold; if a page that an entry needs is gone, begin again from a snapshot. No caller sees half an entry.
@@ -524,26 +592,32 @@ class Ledger(Generic[S]):
                     if keeper is None or attempt == 2:
                         raise
                 except BaseException as error:
-                    if not (self._is_torn or (is_restoring and isinstance(error, ReplogError))):
-                        self._core.fatal = (
-                            error if isinstance(error, ReplogError) else self._torn(f"{error!r} ended a fold")
-                        )
-                    raise  # else no snapshot could be read now, and the next call tries again
+                    if isinstance(error, ReplogError):
+                        if not (self._is_torn or is_restoring):
+                            self._core.fatal = error
+                    elif is_restoring:
+                        self._is_torn = True
+                    elif self._is_folding and not self._is_torn:
+                        self._core.fatal = self._errors.torn(f"{error!r} ended a fold")
+                    else:
+                        self._is_stepping = True  # it ended what follows a fold
+                    raise  # a snapshot that could not be read now is read by the next call
 
     def _fold(self) -> None:
         """Fold the decided entries, then answer the callers whose ENTRY was among them."""
         prefix = self._core.prefix
         results: dict[int, tuple[Any, ...]] = {}
         with self.lock:
-            self._is_folding = True
-            for index in range(self.state.applied_index + 1, prefix.length):
+            first = self.state.applied_index + 1
+            self._is_folding = first < prefix.length
+            for index in range(first, prefix.length):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
             if results and self._snapshots is not None:
                 self._snapshots.folded(self._core)
+            self._is_folding = False
             if len(prefix.payloads) > 1:  # the last one always stays
                 snapshot_index = None if self._snapshots is None else self._snapshots.seen.index
                 prefix.release(self.state.applied_index + 1, snapshot_index)
-            self._is_folding = False
         settled, self._core.settled = self._core.settled, None
         if settled is None:
             return
@@ -553,7 +627,7 @@ class Ledger(Generic[S]):
             return  # the batch is proposed again on the new fold
         if self._on_decided is not None and (value := prefix.payloads.get(index)) is not None:
             self._on_decided(index, value[TAG_SIZE_BYTES:], results[index], self._core.owners)
-        with self._turn:
+        with self._gate:
             for request in self._sent:
                 if request.answer is None:
                     mine = results[index][: request.command_no + 1][-request.command_count :]
@@ -609,11 +683,7 @@ class Ledger(Generic[S]):
         keeper = self._snapshots
         if keeper is None or self._core.fatal is not None or not keeper.decided.name:
             raise error
-        with self._turn:
-            for each in [each for each in self._sent if each.answer is None]:
-                each.answer = self._outcome_unknown(each)  # the new incarnation cannot recognise its entry
-            self._sent = []
-            self._turn.notify_all()
+        self._give_up_sent()
         with self.lock:
             for _ in range(ASK_RESTORES_MAX):
                 self._make_core()
@@ -631,16 +701,24 @@ class Ledger(Generic[S]):
 
     def with_turn(self, work: Callable[[], T]) -> T:
         """Run a function that needs the core at rest, between two goals."""
-        with self._turn:
-            while self._is_driven:
-                self._turn.wait(_POLL_MS_MAX / 1000.0)
-            self._is_driven = True
+        is_mine = False
         try:
+            with self._gate:
+                while self._is_driven:
+                    self._turn.wait(_POLL_MS_MAX / 1000.0)
+                is_mine = self._is_driven = True
             if self._core.fatal is not None:
                 raise self._core.fatal
+            if self._is_stepping:
+                self._drive_read()
             return work()
         finally:
-            self._end_turn(None)
+            if is_mine:
+                try:
+                    self._end_turn()
+                finally:
+                    self._is_driven = False
+                    self._wake_others()
 
     def _snapshot_writer(self, keeper: SnapshotKeeper) -> SnapshotWriter:
         """Return a new one; a stored one would be a reference cycle that keeps a closed ledger's state in memory."""
@@ -658,15 +736,14 @@ class Ledger(Generic[S]):
             return 0
         return self._snapshot_writer(self._snapshots).collect(is_dry_run=is_dry_run)
 
-    def _end_turn(self, refresh_ticket: int | None) -> None:
+    def _end_turn(self) -> None:
         core = self._core
         core.finish()
         self._io.forget_gets()
         self.stats.claims, self.stats.entries = core.claims, core.entries
-        with self._turn:
-            self._is_driven = False
-            if refresh_ticket is not None:
-                self._refresh_done = refresh_ticket
+
+    def _wake_others(self) -> None:
+        with self._gate:
             self._turn.notify_all()
 
     def named_position(self, broker_id: int) -> int:
@@ -697,72 +774,7 @@ class Ledger(Generic[S]):
             _LOG.error("Ledger %s goes on without one journal. %s", self.ledger_id, core.roots[root].error)
         self._reported = damaged
         if len(self._roots) - len(core.damaged_roots()) < core.prefix.majority and not core.is_user_open():
-            raise self._damaged()
-
-    def _damaged(self) -> ReplogError:
-        """Return one error for all journals that cannot be read, without repeated sentences."""
-        errors = [state.error for state in self._core.roots if isinstance(state.error, DAMAGE)]
-        if len(errors) == 1:
-            return errors[0]
-        sentences = zip_longest(*(str(each.args[0]).split(". ") for each in errors))
-        text = ". ".join(dict.fromkeys(each for several in sentences for each in several if each is not None))
-        return type(errors[0])(errors[0].code, text, ledger_id=self.ledger_id)
-
-    def _torn(self, why: str) -> ReplogError:
-        return ReplogError(
-            ErrorCode.REPLOG_FOLD_INTERRUPTED,
-            f"{why}: what this process knows of the ledger may be half of an entry. The store is whole; open it again.",
-            ledger_id=self.ledger_id,
-        )
-
-    def _missing_names(self) -> tuple[list[str], list[str]]:
-        """Return the roots that refuse, and those that do not answer, each with its error."""
-        refusing: list[str] = []
-        away: list[str] = []
-        for root in self._core.missing_roots(self._clock.monotonic_ms()):
-            state = self._core.roots[root]
-            found, error = (away, state.error) if state.refusal is None else (refusing, state.refusal.error)
-            found.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
-        return refusing, away
-
-    def _delay_reason(self, request: Request | None = None) -> str:
-        """Return why a call waits: roots that do not answer, other writers, or slow roots or CPU."""
-        named = zip(("Refused by", "Not answering"), self._missing_names(), strict=True)
-        found = [f"{what}: {'; '.join(names)}." for what, names in named if names]
-        if found:
-            return " ".join(found)
-        lost = 0 if request is None else self._core.turns_lost - request.turns_lost
-        if lost > 0:
-            return f"All metadata roots answer; other writers took the ledger over {lost} times meanwhile."
-        return "All metadata roots answer, but slowly, or this process gets too little CPU time."
-
-    def _not_decided(self, request: Request | None = None) -> ReplogError:
-        """Return the error of a call that timed out and changed nothing."""
-        needed, count, reason = self._core.prefix.majority, len(self._roots), self._delay_reason(request)
-        if self._core.is_refused():
-            kind = RetriableError if request is None else ReplogError
-            return kind(
-                ErrorCode.REPLOG_STORE_REFUSED,
-                f"Fewer than {needed} of {count} metadata roots accept the call; nothing was decided. {reason} Remove "
-                "the cause on these roots, then repeat the call: waiting does not help.",
-                ledger_id=self.ledger_id,
-            )
-        if count - len(self._core.missing_roots(self._clock.monotonic_ms())) >= needed:
-            waited_ms = self._settings.quorum_timeout_ms if request is None else request.timeout_ms
-            return RetriableError(
-                ErrorCode.REPLOG_LEDGER_BUSY,
-                f"The ledger gave no answer within {waited_ms} ms; nothing was decided. {reason} Repeat the call. If "
-                "this happens often, let fewer processes write to this ledger, or raise delivery.timeout.ms.",
-                ledger_id=self.ledger_id,
-            )
-        if self._core.damaged_roots(1):
-            return self._damaged()
-        return RetriableError(
-            ErrorCode.REPLOG_NO_QUORUM,
-            f"Fewer than {needed} of {count} metadata roots answer; nothing was decided. {reason} "
-            "Bring a root back and repeat the call.",
-            ledger_id=self.ledger_id,
-        )
+            raise self._errors.damaged(core)
 
     def _told_of(self, error: BaseException, request: Request) -> BaseException:
         """Return what an error means to the caller of a request: a retriable one says that nothing was decided."""
@@ -771,22 +783,7 @@ class Ledger(Generic[S]):
         is_sent = request in self._sent and (is_decided or core.is_user_open() or request in self._hidden)
         if not isinstance(error, RetriableError) or not is_sent:
             return error
-        return OutcomeUnknownError(
-            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            f"The entry was sent, and what became of it cannot be read now: {error} Repeat the same call: if "
-            "the entry was decided, its identity is found.",
-            ledger_id=self.ledger_id,
-        )
-
-    def _outcome_unknown(self, request: Request) -> ReplogError:
-        within = "" if self._core.is_refused() else f" within {request.timeout_ms} ms"
-        return OutcomeUnknownError(
-            ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            f"The entry was sent, and fewer than {self._core.prefix.majority} of {len(self._roots)} metadata roots "
-            f"confirmed it{within}. {self._delay_reason(request)} Repeat the same call: if "
-            "the entry was decided, its identity is found.",
-            ledger_id=self.ledger_id,
-        )
+        return self._errors.sent_and_unread(error)
 
 
 _ledgers: weakref.WeakSet[Ledger[Any]] = weakref.WeakSet()

@@ -115,6 +115,7 @@ class RootIo:
         self._far_urls = frozenset(root.store.url for root in roots if is_far(root.store.url))
         self._stats = stats
         self._answers: SimpleQueue[Completion] = SimpleQueue()
+        self._taken: list[Completion] = []
 
     @property
     def learned_ms(self) -> float:
@@ -198,12 +199,17 @@ class RootIo:
             except RuntimeError as error:
                 self._answers.put(Completion(operation, Status.FAILED, error=error))
 
-    def take(self, timeout_ms: float) -> list[Completion]:
+    def wait(self, timeout_ms: float) -> None:
+        """Wait for an answer, up to the timeout; `take` returns it. An interrupt drops none."""
+        with suppress(Empty):
+            # One call of C code: between two calls, an interrupt would drop the answer that the first one returned.
+            self._taken.extend(map(self._answers.get, (True,), (timeout_ms / 1000.0,)))
+
+    def take(self, timeout_ms: float = 0) -> list[Completion]:
         """Return the answers that came in; waits for one, up to the timeout."""
-        try:
-            found = [self._answers.get(timeout=timeout_ms / 1000.0)]
-        except Empty:
-            return []
+        if not self._taken:
+            self.wait(timeout_ms)
+        found, self._taken = self._taken, []
         while not self._answers.empty():
             found.append(self._answers.get_nowait())
         return found

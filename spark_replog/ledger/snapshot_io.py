@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_replog.clock import Clock
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
@@ -23,8 +23,8 @@ from spark_replog.ledger.snapshot_files import (
     snapshot_name,
 )
 from spark_replog.ledger.types import JournalRoot
-from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page
-from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page, snapshot_too_large
+from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.paths import (
     journal_folder,
@@ -71,6 +71,7 @@ class SnapshotIo:
         self._genesis = genesis_hash(ledger_id)
         self._made: set[int] = set()
         self._nearest = 0
+        self._running: dict[int, list[Future[Any]]] = {}  # per root: calls that had no answer yet
         self._moved_count = 0  # files written and deleted by calls that take many
         self._cleared: dict[int, Floor] = {}  # per root: this process has deleted all records below it
 
@@ -185,13 +186,13 @@ class SnapshotIo:
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
         """
-        numbers = range(len(self._roots)) if among is None else among
-        futures: dict[Future[T], int] = {
-            IO_POOL.submit_to(f"{self._roots[each].store.url}#snapshot", call, self._roots[each]): each
-            for each in numbers
-        }
+        numbers = range(len(self._roots)) if among is None else tuple(among)
+        futures: dict[Future[T], int] = {}
         answers: list[tuple[int, T]] = []
         failed: list[ReplogError] = [] if errors is None else errors
+        for each in numbers:
+            if (future := self._begin(each, call)) is not None:
+                futures[future] = each
         open_: set[Future[T]] = set(futures)
         end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
         while open_ and len(answers) < needed_count:
@@ -208,7 +209,7 @@ class SnapshotIo:
                 end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
         if len(answers) < needed_count:
             refused_count = sum(each.code is ErrorCode.REPLOG_STORE_REFUSED for each in failed)
-            is_refused = len(futures) - refused_count < needed_count
+            is_refused = len(numbers) - refused_count < needed_count
             raise RetriableError(
                 ErrorCode.REPLOG_STORE_REFUSED if is_refused else ErrorCode.REPLOG_NO_QUORUM,
                 f"{len(answers)} of {len(self._roots)} metadata roots did what was asked, {needed_count} are needed, "
@@ -218,6 +219,18 @@ class SnapshotIo:
             )
         return answers
 
+    def _begin(self, number: int, call: Callable[[JournalRoot], T]) -> Future[T] | None:
+        """Run a call on a root's lane; None if the root hangs: calls that wait there would keep their pages in memory.
+
+        Without this, a root that hangs for hours would collect the pages and heads of all snapshots of that time.
+        """
+        running = [each for each in self._running.get(number, ()) if not each.done()]
+        if len(running) >= LANE_THREADS_MAX:
+            return None
+        future = IO_POOL.submit_to(f"{self._roots[number].store.url}#snapshot", call, self._roots[number])
+        self._running[number] = [*running, future]
+        return future
+
     # -- writing ----------------------------------------------------------------------------------
 
     def store(self, pages: Mapping[str, bytes], name: str, head: bytes) -> list[int]:
@@ -225,7 +238,14 @@ class SnapshotIo:
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it; what was stored is garbage.
+            ReplogError: RECORD_LIST_TOO_LARGE: no process could read it, and it would replace one that can be read.
         """
+        for what, size_bytes, limit in (
+            ("head", len(head), SNAPSHOT_SIZE_BYTES_MAX),
+            ("page", max(map(len, pages.values()), default=0), PAGE_SIZE_BYTES_MAX),
+        ):
+            if size_bytes > limit:
+                raise snapshot_too_large(f"its {what} has {size_bytes} bytes, and {limit} is the most", self._ledger_id)
 
         def store_pages(root: JournalRoot) -> None:
             self._prepare(root)

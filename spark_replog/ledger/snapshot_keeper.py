@@ -293,6 +293,10 @@ class SnapshotKeeper:
             RetriableError: REPLOG_NO_QUORUM.
         """
         found, prefix = None, core.prefix
+        if prefix.length <= self._state.applied_index:
+            raise PageMissingError(
+                ErrorCode.REPLOG_SNAPSHOT_MISSING, "the entries that were folded are to be read again."
+            )
         self._newest = self.decided
         if self._newest.no and not is_newest:
             with suppress(PageMissingError, CorruptDataError):

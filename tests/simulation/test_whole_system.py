@@ -208,7 +208,7 @@ def retention_above_high_watermark(patch: pytest.MonkeyPatch) -> None:
         for number, offset in command.offsets:
             partition = table.topics[command.topic_id].partitions[number]
             if offset > partition.log_start_offset:
-                table._objects.drop_rows(partition, offset, partition.advance_log_start(offset, command.reason))
+                table._objects.drop_rows({partition: offset}, partition.advance_log_start(offset, command.reason))
         return OK
 
     patch.setattr(TopicTable, "apply_log_start_advance", apply)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.log.codec.wire import BROKER_ID, TEXT, Reader, Writer, fields, list_of
+from spark_replog.snapshot import snapshot_too_large
 
 MAGIC = b"RLSN"
 SNAPSHOT_FORMAT_VERSION = 1
@@ -67,7 +68,12 @@ def seal(part: SnapshotPart, body: bytes, hint: bytes = b"") -> bytes:
     """Return the bytes to store: magic, version, part, size, compressed body, checksum of all.
 
     A hint is optional data in a skippable frame of Zstandard: releases that do not know it skip it.
+
+    Raises:
+        ReplogError: RECORD_LIST_TOO_LARGE: `unseal` would refuse it.
     """
+    if len(body) > BODY_BYTES_MAX:
+        raise snapshot_too_large(f"a part has {len(body)} bytes, and {BODY_BYTES_MAX} is the most")
     writer = Writer()
     writer.raw(MAGIC)
     writer.byte(SNAPSHOT_FORMAT_VERSION)
@@ -122,9 +128,14 @@ def write_table(writer: Writer, cells: Cells) -> None:
     """Append a table: the number of rows, then each column, as it is or as steps, whichever takes fewer bytes.
 
     The form's byte (width, +128 for steps); steps: the first value; the smallest value or step; then each minus it.
+
+    Raises:
+        ReplogError: RECORD_LIST_TOO_LARGE: `read_table` would refuse it.
     """
     cells = np.ascontiguousarray(cells, dtype="<i8")
     row_count = cells.shape[1]
+    if row_count > ROWS_MAX or cells.size > _CELLS_MAX:
+        raise snapshot_too_large(f"a table has {row_count} rows, and {ROWS_MAX} is the most")
     writer.uint(row_count)
     if not row_count:
         return

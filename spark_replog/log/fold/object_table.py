@@ -495,29 +495,29 @@ class ObjectTable:
         if not item.partitions:
             self.drop_inline(number)
 
-    def drop_rows(self, partition: PartitionState, end_offset: int, numbers: Iterable[int]) -> None:
-        """Note that a partition lost its rows below an offset for good: trimmed, or of a deleted topic.
+    def drop_rows(self, ends: Mapping[PartitionState, int], numbers: Iterable[int]) -> None:
+        """Note that partitions lost their rows below an offset for good: trimmed, or of a deleted topic.
 
         No replica needs an object for a partition without rows in it.
 
         Args:
-            partition: the one that lost rows.
-            end_offset: the first offset that stays.
+            ends: partition -> the first offset that stays.
             numbers: objects of the sections that left memory, one for each section.
         """
         if self.is_exact:
-            self._leave_below(partition, end_offset)
+            self._leave_below(ends)
         self.count_off(numbers)
 
-    def _leave_below(self, partition: PartitionState, end_offset: int) -> None:
+    def _leave_below(self, ends: Mapping[PartitionState, int]) -> None:
+        # All partitions in one pass: a broker that is away for a week lacks millions of objects.
         for number in self._watched():
-            if self._objects[number].partitions.get(partition, (0, end_offset + 1))[1] <= end_offset:
+            held = self._objects[number].partitions
+            for partition in [each for each, (_, end) in held.items() if end <= ends.get(each, -1)]:
                 self._leave(number, partition)
 
     def forget_gone(self, partitions: Iterable[PartitionState]) -> None:
         """Forget missing copies and objects that were kept before `is_exact` was set; `partitions` are all."""
-        for partition in partitions:
-            self._leave_below(partition, partition.log_end_offset if partition.retired else partition.log_start_offset)
+        self._leave_below({p: p.log_end_offset if p.retired else p.log_start_offset for p in partitions})
         for numbers in self.missing.values():
             for number in [each for each in numbers if not self._objects[each].partitions]:
                 del numbers[number]

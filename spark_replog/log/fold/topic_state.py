@@ -273,6 +273,7 @@ class TopicLedgerState(EntryFold):
 
     def freeze(self) -> FrozenTopics:
         """Return the present state; its pages are made later, outside of the ledger's lock."""
+        self._frozen = None  # if this fails, an older one is not adopted: `begin_freeze` forgets what has gone since
         head, tail = Writer(), Writer()
         self._write_head(head)
         self._objects.begin_freeze()
@@ -606,7 +607,7 @@ class TopicLedgerState(EntryFold):
         time_ms = max(item.place.append_time_ms for item in items)
         self._objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms), rows)
         self._objects.count_off(gone)
-        self._objects.drop_rows(partition, partition.log_start_offset, partition.cut_dead())
+        self._objects.drop_rows({partition: partition.log_start_offset}, partition.cut_dead())
         return OK
 
     def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:

@@ -112,8 +112,8 @@ class TopicTable:
         if topic.closed:
             return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' was deleted before")
         topic.closed = True
-        for partition in topic.partitions:
-            self._objects.drop_rows(partition, partition.log_end_offset, partition.retire())
+        ends = {partition: partition.log_end_offset for partition in topic.partitions}
+        self._objects.drop_rows(ends, [number for partition in ends for number in partition.retire()])
         return OK
 
     def apply_partitions_add(self, command: PartitionsAdd) -> CommandResult:
@@ -147,10 +147,14 @@ class TopicTable:
                 detail = f"offset {offset} of {topic.name}-{number} is above the high watermark"
                 return CommandResult(Outcome.INVALID, {}, detail)
         moved = [each for each in command.offsets if each[1] > topic.partitions[each[0]].log_start_offset]
+        ends: dict[PartitionState, int] = {}
+        gone: list[int] = []
         for number, offset in moved:
             partition = topic.partitions[number]
             if offset > partition.log_start_offset:
-                self._objects.drop_rows(partition, offset, partition.advance_log_start(offset, command.reason))
+                gone += partition.advance_log_start(offset, command.reason)
+                ends[partition] = offset
+        self._objects.drop_rows(ends, gone)
         return OK if moved else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
 
     def apply_log_clean(self, command: LogClean) -> CommandResult:

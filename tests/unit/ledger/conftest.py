@@ -135,5 +135,5 @@ class Store:
 
 
 @pytest.fixture
-def make_store(tmp_path: Path) -> Callable[[int], Store]:
-    return lambda root_count: Store(tmp_path, root_count)
+def make_store(tmp_path: Path) -> Callable[..., Store]:
+    return lambda root_count, name="": Store(tmp_path / name, root_count)

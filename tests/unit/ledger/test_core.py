@@ -72,6 +72,22 @@ def test_an_answer_to_an_operation_that_is_not_out_changes_nothing(one_root):
     assert core.prefix.views[0].next_position == 1
 
 
+def test_an_answer_that_was_not_taken_for_hours_is_no_look_for_a_marker_of_now(one_root):
+    """The call timed out, so nothing takes its late answer before the next call. The journal may be cut by then."""
+    core, hours_ms = one_root.core, 3 * 3_600_000.0
+    core.begin(0.0, is_write=False)
+    (check,) = core.poll(0.0)
+    core.complete(Completion(check, Status.DONE), 0.0)
+    (read,) = core.poll(0.0)
+    assert read.checks_marker
+    core.finish()
+    core.begin(hours_ms, is_write=False)
+    assert core.poll(hours_ms) == []
+    core.complete(Completion(read, Status.DONE, ended=True), hours_ms)
+    (again,) = core.poll(hours_ms)
+    assert again.checks_marker
+
+
 def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
     settings = LedgerSettings(root_retry_ms=20, root_retry_max_ms=250)
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, settings, random.Random(1))

@@ -11,10 +11,23 @@ from typing import Any
 import pytest
 
 from spark_replog.ledger import snapshot_io, snapshot_keeper
-from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.ledger.record import decode_record
+from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
-from tests.unit.ledger.snapshot_setup import BY_HAND, command, heads, keeper_of, paged, soon
+from tests.unit.ledger.snapshot_setup import (
+    BY_HAND,
+    FEATURE,
+    command,
+    core_of,
+    fill,
+    heads,
+    keeper_of,
+    paged,
+    pages,
+    shoot_and_die,
+    soon,
+)
 
 AT_ONCE = replace(
     BY_HAND,
@@ -129,3 +142,121 @@ def test_a_process_rests_by_what_its_snapshot_took_and_not_by_its_cut(
     assert not is_due()
     clock.sleep_ms(1)
     assert is_due()
+
+
+def test_a_commit_is_answered_although_no_thread_is_left_for_its_snapshot(make_store, monkeypatch):
+    work: list[str] = []
+    post_to = IO_POOL.post_to
+
+    def post(lane: str, function: Callable[..., Any], *args: Any) -> None:
+        if lane.startswith("snapshots of"):
+            work.append(lane)
+            raise RuntimeError("can't start new thread")
+        post_to(lane, function, *args)
+
+    monkeypatch.setattr(IO_POOL, "post_to", post)
+    writer = paged(make_store(3), AT_ONCE)
+    assert [writer.append(command(number)).result for number in range(3)] == ["applied"] * 3
+    assert work
+
+
+def test_a_root_that_hangs_for_long_does_not_collect_the_pages_of_every_snapshot(make_store):
+    """They would stay in memory, and be stored one after another once the root is back."""
+    store, numbers, released = make_store(3), itertools.count(), threading.Event()
+    writer = paged(store, replace(AT_ONCE, truncate_record_count_min=10**6))
+    hanging, create, asked = writer.counting[2], writer.counting[2].create, []
+
+    def hang(key: str, *args: Any, **kwargs: Any) -> Any:
+        if "/pages/" in key:
+            asked.append(key)
+            released.wait(60)
+        return create(key, *args, **kwargs)
+
+    hanging.create = hang
+
+    def appends_until(check: Callable[[], bool]) -> bool:
+        return soon(lambda: bool(writer.append(command(next(numbers)))) and check())
+
+    assert appends_until(lambda: keeper_of(writer).stats.decided > 60)
+    assert len(asked) == LANE_THREADS_MAX
+    released.set()
+    assert soon(lambda: len(pages(store, 2)) >= LANE_THREADS_MAX // 2)  # each page by two calls
+    decided = keeper_of(writer).stats.decided
+    assert appends_until(lambda: keeper_of(writer).stats.decided > decided + 3)
+    assert soon(lambda: max(pages(store, 2)) in pages(store, 0)), "it takes part again"
+    assert len(asked) < 40
+
+
+def test_a_cut_that_finds_the_marker_of_another_process_under_its_number_deletes_nothing(make_store):
+    """The other marker may say that the journal begins earlier: the records from there on count."""
+    store = make_store(3)
+    first, second = paged(store), paged(store)
+    fill(first, 0, 20)
+    shoot_and_die(first)
+    cuts = {"first": keeper_of(first).truncations(core_of(first), is_asked=True)}
+    wanted = fill(second, 20, 60)
+    shoot_and_die(second)
+    cuts["second"] = keeper_of(second).truncations(core_of(second), is_asked=True)
+    for one, other in zip(*cuts.values(), strict=True):
+        assert one.marker_no == other.marker_no and one.marker.position < other.marker.position
+    for process, name in ((first, "first"), (second, "second")):
+        keeper_of(process).begin_cuts(cuts[name], is_hurried=True)
+        keeper_of(process).finish_cuts()
+    assert keeper_of(first).stats.deleted > 0 == keeper_of(second).stats.deleted
+    for root, cut in enumerate(cuts["first"]):
+        assert int(store.journal(root)[0].name) == cut.marker.position
+    assert paged(store, replace(BY_HAND, read_only=True)).commands() == wanted
+
+
+def test_a_root_that_lost_its_root_file_before_its_cut_gets_no_marker(make_store):
+    """It may be an emptied bucket, or under repair: a rebuild puts the next marker there."""
+    store = make_store(3)
+    process = paged(store)
+    fill(process, 0, 30)
+    shoot_and_die(process)
+    cuts = keeper_of(process).truncations(core_of(process), is_asked=True)
+    assert [each.root for each in cuts] == [0, 1, 2]
+    (store.root_path(2) / "replog.json").unlink()
+    journal = store.journal(2)
+    keeper_of(process).begin_cuts(cuts, is_hurried=True)
+    keeper_of(process).finish_cuts()
+    assert markers(store) == [1, 1, 0]
+    assert store.journal(2) == journal
+
+
+def test_the_head_of_a_marker_that_was_put_stays_until_the_marker_is_seen(make_store):
+    process = paged(make_store(3))
+    wanted = fill(process, 0, 30)
+    shoot_and_die(process)
+    keeper = keeper_of(process)
+    cuts = keeper.truncations(core_of(process), is_asked=True)
+    keeper.begin_cuts(cuts)
+    keeper.finish_cuts()
+    for _ in range(3):
+        assert keeper.head_garbage(core_of(process)).named == {cuts[0].marker.base.index}
+    assert process.commands() == wanted
+    assert [root.floor.marker_no for root in core_of(process).roots] == [1, 1, 1]
+    assert keeper.head_garbage(core_of(process)).named == {cuts[0].marker.base.index}, "now by the roots' own markers"
+
+
+def test_the_first_cut_waits_until_the_entry_that_refuses_older_releases_is_below_it(make_store):
+    """Its marker says which records stay for a process of an older release, up to that entry."""
+    store = make_store(3)
+    process = paged(store)
+    fill(process, 0, 12)
+    process.append(FEATURE)
+    shoot_and_die(process)
+    keeper, core = keeper_of(process), core_of(process)
+    feature_index = keeper.feature_index
+    assert feature_index == 12 == process.ledger.state.snapshot.index
+    assert keeper.truncations(core, is_asked=True) == []
+    for number in range(12, 20):
+        process.append(command(number))
+    shoot_and_die(process)
+    cuts = keeper.truncations(core, is_asked=True)
+    assert [each.root for each in cuts] == [0, 1, 2]
+    keeper.begin_cuts(cuts, is_hurried=True)
+    keeper.finish_cuts()
+    for root in range(3):
+        found = [decode_record(path.read_bytes(), root="", position=0) for path in store.journal(root)]
+        assert feature_index in [each.index for each in found]

@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import CorruptDataError
 from spark_replog.ledger.proposer import Proposer
-from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.reader import REBUILD_ROUND_STEP, DecidedPrefix
 from spark_replog.ledger.record import (
     NO_HASH,
     NOTHING_KNOWN,
@@ -19,6 +19,7 @@ from spark_replog.ledger.record import (
     entry_hash,
     genesis_hash,
 )
+from spark_replog.ledger.snapshot_files import Base, Marker
 
 GENESIS = genesis_hash("ledger")
 
@@ -276,3 +277,48 @@ def test_values_are_released_only_when_every_root_holds_them():
     journals.entry(2, 1, 0, b"0")
     journals.prefix.release(4)
     assert sorted(journals.prefix.payloads) == [1, 2, 3]
+
+
+def test_a_marker_keeps_what_was_read_only_of_a_journal_that_is_in_order_and_read_up_to_it():
+    def read() -> Journals:
+        journals = Journals()
+        for index, payload in enumerate((b"x", b"y")):
+            for root in (0, 1):
+                journals.entry(root, 1, index, payload)
+        return journals
+
+    base = Base(1, read().prefix.hashes[1], epoch(1))
+    point = Marker(1, base, "").point(1)
+    assert read().prefix.views[0].begin_at(point)
+    assert not read().prefix.views[2].begin_at(point), "its records below the marker were never read"
+    early = Journals()
+    for root in (0, 1):
+        early.entry(root, 1, 0, b"x")
+    assert not early.prefix.views[0].begin_at(point), "the marker covers an entry that is not known here"
+    opened = read()
+    opened.entry(0, 1, 2, b"open")
+    assert not opened.prefix.views[0].begin_at(point), "a record below the marker may count for an open entry"
+    faulty = read()
+    faulty.claim(0, 3)
+    faulty.claim(0, 2)
+    assert faulty.prefix.views[0].order.fault is not None
+    assert not faulty.prefix.views[0].begin_at(point), "it is read again from the marker on"
+
+
+def test_a_journal_that_begins_at_a_marker_is_rebuilt_from_the_markers_index_on():
+    journals = Journals()
+    for index, payload in enumerate((b"x", b"y")):
+        for root in (0, 1):
+            journals.entry(root, 1, index, payload)
+    view, point = journals.prefix.views[0], Marker(1, Base(1, journals.prefix.hashes[1], epoch(1)), "").point(1)
+    assert view.begin_at(point) and view.origin == point
+    journals.claim(0, 3)
+    journals.claim(0, 2)
+    assert view.order.fault is not None
+    rebuilt = Epoch(3 + REBUILD_ROUND_STEP, b"r" * 16)
+    journals.prefix.learn(0, JournalRecord(RecordKind.CLAIM, rebuilt, b"n" * 16, -1, -1, NO_HASH, (), b""), 0)
+    assert view.order.fault is None and view.matched == 1
+    hash_of_z = entry_hash(journals.prefix.hashes[1], 2, b"z")
+    journals.prefix.learn(0, JournalRecord(RecordKind.ENTRY, rebuilt, b"n" * 16, 2, 1, hash_of_z, (), b"z"), 0)
+    assert view.order.fault is None
+    assert view.entries == {2: (rebuilt, hash_of_z)}

@@ -27,7 +27,7 @@ from spark_replog.log.codec.snapshot import (
     unseal,
 )
 from spark_replog.log.codec.wire import SINT, TEXT, UINT, Writer, list_of
-from spark_replog.log.fold import frozen_topics, paged_table
+from spark_replog.log.fold import frozen_topics, paged_table, topic_state
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
@@ -510,6 +510,33 @@ def test_a_row_that_goes_while_its_page_is_stored_is_counted_off_once(small):
     life.append(8)
     life.snapshot()
     assert life.state.referenced_objects(0) == {f"o-{index}" for index in range(83, 91)}
+
+
+def test_a_freeze_that_fails_takes_no_row_off_twice(small, monkeypatch):
+    """As MemoryError or Ctrl-C ends it, while an older frozen state waits for its entry."""
+    life = Life(partition_count=2)
+    life.append(16)
+    waiting = life.state.freeze()
+    life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 160),)))
+
+    def fail(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(topic_state, "Tables", fail)
+        life.state.freeze()
+    life.pages.update(waiting.pages)
+    try:
+        life.state.adopted(waiting)
+    except PageMissingError:
+        life.state.restore(waiting.head, life.load)
+        life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 160),)))
+    for _ in range(8):
+        life.append(8)
+        life.snapshot()
+    live = {row.object.id.name for row in life.state.sections(TOPIC, 1, 0, 10**9)}
+    assert live == life.names
+    assert life.state.referenced_objects(0) >= live
 
 
 def test_a_page_that_is_gone_is_told_and_nothing_is_answered(small):

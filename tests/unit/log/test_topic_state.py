@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import pytest
 
 from spark_replog.errors import ReplogError, UnsupportedFormatError
@@ -10,9 +13,11 @@ from spark_replog.log.fold.object_table import ORDINAL_BITS
 from spark_replog.log.fold.partition_state import tuples_of
 from spark_replog.log.model import (
     Append,
+    BrokerFence,
     BrokerRegister,
     ConfigSet,
     DataObject,
+    FeatureSet,
     GenerationAdvance,
     HoldersAdd,
     IsrChange,
@@ -338,3 +343,31 @@ def test_how_far_bytes_reach(kit, start, end, size, expected):
     log.one(kit.append({0: 10}))
     log.one(kit.append({0: 10}, 1))
     assert log.state.topics[kit.TOPIC].partitions[0].end_within_bytes(start, end, size) == expected
+
+
+@pytest.mark.parametrize("command", [TopicClose, LogStartAdvance])
+def test_a_trim_of_many_partitions_looks_at_each_missing_copy_once(kit, command):
+    """A broker that is away for a week lacks millions of objects, and all processes fold what retention writes."""
+    count, partitions = 400, 100
+    log = kit.Log(partitions=partitions, replicas=(0, 1), config=(("min.insync.replicas", "1"),))
+    log.entry(FeatureSet(2), BrokerFence(1, True))
+    for number in range(count):
+        sent = kit.append({number % partitions: 1}, number, holders=(0,))
+        item = replace(sent.objects[0], id=ObjectId(0, f"o-{number}"))
+        log.one(replace(sent, objects=(item,)))
+    assert len(log.state.under_replicated(include_out_of_sync=True)) == count
+    trim = LogStartAdvance(kit.TOPIC, LogStartReason.RETENTION, tuple((each, 1) for each in range(partitions)))
+    looks = 0
+
+    def look(frame: object, event: str, function: object) -> None:
+        nonlocal looks
+        looks += event == "c_call" and getattr(function, "__name__", "") == "get"
+
+    sys.setprofile(look)
+    try:
+        log.one(trim if command is LogStartAdvance else TopicClose(kit.TOPIC))
+    finally:
+        sys.setprofile(None)
+    left = count - partitions if command is LogStartAdvance else 0
+    assert len(log.state.under_replicated(include_out_of_sync=True)) == left
+    assert looks < 10 * count
