@@ -180,8 +180,9 @@ class GroupMembership:
             self._assign_all()
             return
         clock = self._cluster.clock
-        now_ms = self._polled_ms = clock.monotonic_ms()
+        now_ms = clock.monotonic_ms()
         while True:
+            self._polled_ms = now_ms  # a poll that waits for others is no reason to leave
             if self._state is MemberState.STABLE or now_ms >= self._look_at_ms:  # the time is kept across short polls
                 if self._step():
                     return
@@ -590,6 +591,8 @@ class GroupMembership:
                 self.beat_if_due()
             except ReplogError as error:
                 _LOG.info("heartbeat of member %s: %s", self.identity.member_id, error)
+            except Exception:  # without this thread the session would expire
+                _LOG.warning("heartbeat of member %s failed", self.identity.member_id, exc_info=True)
 
 
 class _SignsOfLife:

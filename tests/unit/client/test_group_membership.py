@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from spark_replog import Consumer, TopicPartition
@@ -373,6 +375,35 @@ def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled
         third.poll()
     groups = GroupCoordinator(filled.cluster)
     assert patient.group_metadata()[0] in {each.member_id for each in groups.group("g").metadata.members}
+
+
+def test_a_poll_that_waits_long_for_a_rebalance_counts_as_polling(filled, join):
+    patient, hasty = join(max_poll_interval_ms=600_000), join(max_poll_interval_ms=10_000)
+    settle(filled, patient, hasty)
+    third = join(max_poll_interval_ms=10_000)
+    third.poll()
+    filled.clock.advance(3_000)
+    hasty.poll()  # gives up its partitions; the patient one does not poll
+    who = hasty.group_metadata()[0]
+    filled.clock.on_sleep = [membership_of(hasty).beat_if_due] * 1_000  # its thread
+    hasty.poll(timeout_ms=30_000)
+    filled.clock.on_sleep = []
+    assert who in {each.member_id for each in GroupCoordinator(filled.cluster).group("g").metadata.members}
+
+
+def test_heartbeats_go_on_after_an_unexpected_error(join, caplog):
+    member = join(heartbeat_interval_ms=5)
+    beats = threading.Semaphore(0)
+
+    def beat():
+        if threading.current_thread().name == "replog-heartbeat":
+            beats.release()
+            raise RuntimeError("can't start new thread")
+
+    membership_of(member).beat_if_due = beat
+    member.poll(timeout_ms=5_000)
+    assert all(beats.acquire(timeout=30) for _ in range(3))
+    assert caplog.text.count("can't start new thread") >= 2
 
 
 def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_process(filled, join):
