@@ -317,7 +317,11 @@ class GroupMembership:
 
     def _newest(self) -> GroupState | None:
         began_ms = self._cluster.clock.monotonic_ms()
-        state = self._coordinator.group(self._group)
+        try:
+            state = self._coordinator.group(self._group)
+        except RetriableError:
+            self._watch.forget()
+            raise
         self._took_ms = self._cluster.clock.monotonic_ms() - began_ms
         return state
 
@@ -354,6 +358,7 @@ class GroupMembership:
                     raise
                 if not is_late:
                     _LOG.info("group %s: %s", self._group, error)
+                    self._watch.forget()
                 return False
             after = self._coordinator.folded_revision(self._group)
             if after == before:
@@ -590,6 +595,8 @@ class GroupMembership:
             try:
                 self.beat_if_due()
             except ReplogError as error:
+                if isinstance(error, (RetriableError, OutcomeUnknownError)):
+                    self._watch.forget()
                 _LOG.info("heartbeat of member %s: %s", self.identity.member_id, error)
             except Exception:  # without this thread the session would expire
                 _LOG.warning("heartbeat of member %s failed", self.identity.member_id, exc_info=True)

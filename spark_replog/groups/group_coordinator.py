@@ -20,6 +20,7 @@ from spark_replog.errors import (
     InvalidConfigError,
     NotFoundError,
     ReplogError,
+    RetriableError,
     unknown_partition,
 )
 from spark_replog.groups import group_rebalance
@@ -264,8 +265,13 @@ class GroupCoordinator:
         Raises:
             RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE.
         """
+        try:
+            states = self.groups()
+        except RetriableError:
+            watch.forget()
+            raise
         now_ms = self._cluster.clock.monotonic_ms()
-        return sum(self._remove(state.group, watch.look(state, now_ms)) for state in self.groups())
+        return sum(self._remove(state.group, watch.look(state, now_ms)) for state in states)
 
     def _remove(self, group: str, seen: Iterable[SilentMember]) -> int:
         expired = [each for each in seen if each.is_expired]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -11,6 +12,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import OFFSETS_TOPIC
+from spark_replog.groups.group_notes import GroupRelay
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase
 from spark_replog.storage.paths import journal_folder
@@ -389,6 +391,31 @@ def test_a_poll_that_waits_long_for_a_rebalance_counts_as_polling(filled, join):
     hasty.poll(timeout_ms=30_000)
     filled.clock.on_sleep = []
     assert who in {each.member_id for each in GroupCoordinator(filled.cluster).group("g").metadata.members}
+
+
+@pytest.mark.parametrize("writes_only", [True, False])
+def test_an_outage_longer_than_a_session_removes_no_member(filled, join, monkeypatch, writes_only):
+    first, second = join(), join()
+    settle(filled, first, second)
+    members, groups = {each.group_metadata()[0] for each in (first, second)}, GroupCoordinator(filled.cluster)
+
+    def refuse(*_args, **_named):
+        raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no majority")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupRelay, "write", refuse)
+        if not writes_only:
+            patched.setattr(GroupCoordinator, "group", refuse)
+        patched.setattr(GroupCoordinator, "remove_silent", refuse)
+        for _ in range(20):
+            filled.clock.advance(3_000)
+            for member in (first, second):
+                with suppress(RetriableError):
+                    member.poll()
+    for member in (first, second):
+        filled.clock.advance(3_000)
+        member.poll()
+    assert {each.member_id for each in groups.group("g").metadata.members} == members
 
 
 def test_heartbeats_go_on_after_an_unexpected_error(join, caplog):
