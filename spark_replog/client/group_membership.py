@@ -370,6 +370,8 @@ class GroupMembership:
         self._crowd_count = len(metadata.members)
         if state is not None and state.revision != self._seen_revision:
             self._seen_revision, self._changed_ms = state.revision, now_ms
+        if self._state is MemberState.JOINING and metadata.member(self.identity.member_id) is None:
+            self._check_request(metadata)
         if self._state is MemberState.UNJOINED:
             self._drop_assignment(is_lost=self.identity is not NO_MEMBER)
             self._join(metadata, now_ms)
@@ -441,6 +443,20 @@ class GroupMembership:
             joined = {name.member for name in names if name.kind.is_urgent} | {member_digest(me.member_id)}
             if awaited_members(metadata) <= joined:
                 self._write(names)
+
+    def _check_request(self, metadata: GroupMetadata) -> None:
+        """Begin to join again where the group will not take up what this member asked, if it asked at all.
+
+        Raises:
+            InvalidConfigError: INCONSISTENT_GROUP_PROTOCOL: members with other assignors came first.
+        """
+        asked = None if self._request is None else self._request.note.member
+        if asked is not None and metadata.instance(asked.instance_id) is None:
+            group_rebalance.join(metadata, asked, 0)
+            return
+        with self._lock:  # the attempt failed on its way, or another process has the instance since
+            self._move(MemberState.UNJOINED)
+            self._request = None
 
     def _join(self, metadata: GroupMetadata, now_ms: int) -> None:
         """Ask to join with a new member id: the previous one may be fenced."""

@@ -9,7 +9,14 @@ import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.admin.controller import Controller
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.errors import (
+    ErrorCode,
+    FencedError,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+)
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import OFFSETS_TOPIC
 from spark_replog.groups.group_notes import GroupRelay
@@ -416,6 +423,73 @@ def test_an_outage_longer_than_a_session_removes_no_member(filled, join, monkeyp
         filled.clock.advance(3_000)
         member.poll()
     assert {each.member_id for each in groups.group("g").metadata.members} == members
+
+
+def polled_to(store, member, count):
+    """Let the member poll until it has so many records."""
+    found = []
+    for _ in range(20):
+        store.clock.advance(3_000)
+        found += member.poll()
+        if len(found) >= count:
+            break
+    return len(found)
+
+
+def test_a_member_whose_topic_does_not_exist_yet_says_so_and_reads_it_later(filled, join):
+    member = join(topics=["later"])
+    for _ in range(3):
+        with pytest.raises(NotFoundError):
+            member.poll()
+        filled.clock.advance(3_000)
+    filled.create("later", 1)
+    filled.write("later", rows(3))
+    assert polled_to(filled, member, 3) == 3
+
+
+@pytest.mark.parametrize(("instance_id", "call"), [("i", "join_group"), (None, "command")])
+def test_a_member_whose_first_attempt_to_join_failed_joins_later(filled, join, monkeypatch, instance_id, call):
+    if instance_id:  # another process with this instance was there before
+        before = join(group_instance_id=instance_id)
+        before.poll(timeout_ms=5_000)
+        end_process(before)
+
+    def refuse(*_args, **_named):
+        raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no majority")
+
+    member = join(group_instance_id=instance_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupCoordinator, call, refuse)
+        member.poll()
+    assert polled_to(filled, member, 24) == 24
+
+
+@pytest.mark.parametrize("is_first_in_time", [True, False])
+def test_a_member_with_another_assignor_is_refused_at_each_poll_until_the_others_leave(
+    filled, join, monkeypatch, is_first_in_time
+):
+    first = join(partition_assignment_strategy="range")
+    second = join(partition_assignment_strategy="roundrobin")
+    if is_first_in_time:
+        first.poll(timeout_ms=5_000)
+    else:  # the other one joins after this one has read the group
+
+        def send(*args, send=GroupRelay.send):
+            monkeypatch.undo()
+            first.poll(timeout_ms=5_000)
+            return send(*args)
+
+        monkeypatch.setattr(GroupRelay, "send", send)
+        with suppress(InvalidConfigError):
+            second.poll()
+    assert shares(first, second) == [[0, 1, 2, 3], []]
+    for _ in range(3):
+        filled.clock.advance(3_000)
+        with pytest.raises(InvalidConfigError) as refused:
+            second.poll()
+        assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    first.close()
+    assert polled_to(filled, second, 24) == 24
 
 
 def test_heartbeats_go_on_after_an_unexpected_error(join, caplog):
