@@ -484,8 +484,12 @@ class GroupMembership:
         with self._lock:  # no heartbeat between the commit and the note that contains it
             member = self._as_member(tuple(sorted(keys)))
             commit = self._last_commit()  # after those of the listener: sequences are decided in their order
+            self._is_enforced = (
+                True  # until it has asked: if interrupted here, it would keep its place and read nothing
+            )
             self._forget_assignment(keys)
             self._ask(metadata, member, commit, now_ms)
+            self._is_enforced = False
             if self._state is MemberState.STABLE:
                 self._move(MemberState.REBALANCING)
             self.identity = MemberIdentity(member.member_id, member.instance_id, -1)

@@ -492,6 +492,26 @@ def test_a_member_with_another_assignor_is_refused_at_each_poll_until_the_others
     assert polled_to(filled, second, 24) == 24
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_member_that_is_interrupted_while_it_asks_to_rejoin_keeps_reading(filled, join, monkeypatch, leads):
+    first, second = join(), join()
+    settle(filled, first, second)
+    leader = GroupCoordinator(filled.cluster).group("g").metadata.leader
+    member = first if (first.group_metadata()[0] == leader) is leads else second
+
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    member.enforce_rebalance()
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupRelay, "write" if leads else "send", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            member.poll()
+    settle(filled, first, second)
+    settle(filled, first, second)
+    assert [len(each) for each in shares(first, second)] == [2, 2]
+
+
 def test_heartbeats_go_on_after_an_unexpected_error(join, caplog):
     member = join(heartbeat_interval_ms=5)
     beats = threading.Semaphore(0)
