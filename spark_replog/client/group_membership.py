@@ -484,9 +484,7 @@ class GroupMembership:
         with self._lock:  # no heartbeat between the commit and the note that contains it
             member = self._as_member(tuple(sorted(keys)))
             commit = self._last_commit()  # after those of the listener: sequences are decided in their order
-            self._is_enforced = (
-                True  # until it has asked: if interrupted here, it would keep its place and read nothing
-            )
+            self._is_enforced = True  # until it has asked: else one that is interrupted here would never ask
             self._forget_assignment(keys)
             self._ask(metadata, member, commit, now_ms)
             self._is_enforced = False
