@@ -131,6 +131,7 @@ class GroupMembership:
         self._counts: dict[str, int] = {}
         self._joined_topics: tuple[str, ...] = ()
         self._is_enforced = False
+        self._is_fenced = False
         self._looked_ms: int | None = None
         self._look_at_ms = 0.0
         self._took_ms = 0
@@ -220,7 +221,7 @@ class GroupMembership:
 
         A static member stays in the group until its session expires.
         """
-        self._counts = {}
+        self._counts, self._is_fenced = {}, False
         if self._state is MemberState.UNJOINED or self._config.group_id is None:
             return
         self._call_listener(1, list(self._subscription.positions))
@@ -374,6 +375,8 @@ class GroupMembership:
             self._check_request(metadata)
         if self._state is MemberState.UNJOINED:
             self._drop_assignment(is_lost=self.identity is not NO_MEMBER)
+            if self._is_fenced:
+                self._refuse_if_fenced(metadata)  # again: to join would fence the newer process
             self._join(metadata, now_ms)
         me = metadata.member(self.identity.member_id)
         if me is None or state is None:
@@ -384,8 +387,7 @@ class GroupMembership:
                 self._move(MemberState.UNJOINED)
                 self._request = None
             self._drop_assignment(is_lost=True)  # now: others own the partitions, and this poll must not return rows
-            if metadata.instance(self.identity.instance_id) is not None:
-                raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
+            self._refuse_if_fenced(metadata)
             return False
         with self._lock:
             if self._state is MemberState.JOINING:
@@ -444,6 +446,12 @@ class GroupMembership:
             if awaited_members(metadata) <= joined:
                 self._write(names)
 
+    def _refuse_if_fenced(self, metadata: GroupMetadata) -> None:
+        """Raise FENCED_INSTANCE_ID while another process has this instance id."""
+        self._is_fenced = metadata.instance(self.identity.instance_id) is not None
+        if self._is_fenced:
+            raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
+
     def _check_request(self, metadata: GroupMetadata) -> None:
         """Begin to join again where the group will not take up what this member asked, if it asked at all.
 
@@ -454,9 +462,10 @@ class GroupMembership:
         if asked is not None and metadata.instance(asked.instance_id) is None:
             group_rebalance.join(metadata, asked, 0)
             return
-        with self._lock:  # the attempt failed on its way, or another process has the instance since
+        with self._lock:
             self._move(MemberState.UNJOINED)
             self._request = None
+        self._is_fenced = asked is not None  # by a process that was faster; else the attempt failed on its way
 
     def _join(self, metadata: GroupMetadata, now_ms: int) -> None:
         """Ask to join with a new member id: the previous one may be fenced."""

@@ -69,6 +69,10 @@ def settle(store, *members, rounds=12):
     raise AssertionError([member.group_metadata() for member in members])
 
 
+def filled_members(store):
+    return GroupCoordinator(store.cluster).group("g").metadata.members
+
+
 def shares(*members):
     return [sorted(key.partition for key in member.assignment()) for member in members]
 
@@ -242,8 +246,15 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_former_se
     filled.clock.advance(3_000)
     with pytest.raises(FencedError):
         second.poll()
+    filled.clock.advance(3_000)
+    with pytest.raises(FencedError):
+        second.poll()  # it does not take the place back from the newer process
+    assert again.group_metadata()[0] in {each.member_id for each in filled_members(filled)}
     again.close()
-    assert len(GroupCoordinator(filled.cluster).group("g").metadata.members) == 2
+    assert len(filled_members(filled)) == 2
+    second.unsubscribe()
+    second.subscribe(["orders"])
+    assert polled_to(filled, second, 12) == 12, "asked to join as a new member"
 
 
 @pytest.mark.case("consumer-range-round-robin-sticky-vectors")
@@ -462,6 +473,25 @@ def test_a_member_whose_first_attempt_to_join_failed_joins_later(filled, join, m
         patched.setattr(GroupCoordinator, call, refuse)
         member.poll()
     assert polled_to(filled, member, 24) == 24
+
+
+def test_of_two_that_join_with_one_instance_id_at_once_the_slower_one_is_fenced(filled, join, monkeypatch):
+    fast, slow = join(group_instance_id="i"), join(group_instance_id="i")
+
+    def send(*args, send=GroupRelay.send):
+        monkeypatch.undo()
+        fast.poll(timeout_ms=5_000)
+        return send(*args)
+
+    monkeypatch.setattr(GroupRelay, "send", send)
+    with suppress(FencedError):
+        slow.poll()
+    for _ in range(2):
+        filled.clock.advance(3_000)
+        with pytest.raises(FencedError):
+            slow.poll()
+        fast.poll()
+    assert shares(fast, slow) == [[0, 1, 2, 3], []]
 
 
 @pytest.mark.parametrize("is_first_in_time", [True, False])
