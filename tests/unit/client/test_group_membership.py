@@ -741,3 +741,23 @@ def test_a_settled_member_looks_once_per_heartbeat_interval_and_writes_a_third_o
         member.poll()
     assert again.calls().get("create", 0) <= 1
     member.close()
+
+
+def test_the_gatherer_writes_the_commits_of_others_at_its_next_look(filled, join):
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 1_000}
+    first, second = join(**settings), join(**settings)
+    settle(filled, first, second)
+    leader = GroupCoordinator(filled.cluster).group("g").metadata.leader
+    other = second if first.group_metadata()[0] == leader else first
+    leads = first if other is second else second
+    keys = list(other.assignment())
+    for key in keys:
+        filled.write("orders", rows(2, 50), partition=key.partition)
+    while any(other.position(key) < 8 for key in keys):
+        other.poll()
+    leads.commit({key: 6 for key in leads.assignment()})  # its own heartbeat is not due for a while
+    filled.clock.advance(3_000)
+    other.poll()  # leaves a note
+    assert {at.offset for at in leads.committed(keys).values()} == {6}
+    leads.poll()
+    assert {key: at and at.offset for key, at in leads.committed(keys).items()} == dict.fromkeys(keys, 8)
