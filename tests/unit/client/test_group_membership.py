@@ -755,7 +755,7 @@ def test_the_gatherer_writes_the_commits_of_others_at_its_next_look(filled, join
         filled.write("orders", rows(2, 50), partition=key.partition)
     while any(other.position(key) < 8 for key in keys):
         other.poll()
-    leads.commit({key: 6 for key in leads.assignment()})  # its own heartbeat is not due for a while
+    leads.commit(dict.fromkeys(leads.assignment(), 6))  # its own heartbeat is not due for a while
     filled.clock.advance(3_000)
     other.poll()  # leaves a note
     assert {at.offset for at in leads.committed(keys).values()} == {6}
