@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -287,13 +287,16 @@ class AsyncConsumer(_OnOneThread[Consumer]):
             ReplogError: as ``Consumer.poll``.
         """
         consumer = self._client
-        job = self._start(lambda: consumer.poll(timeout_ms, max_records))
+        return await self._poll(lambda: consumer.poll(timeout_ms, max_records))
+
+    async def _poll(self, call: Callable[[], ConsumerRecords]) -> ConsumerRecords:
+        job = self._start(call)
         self._awaited[job] = None
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:
             if not job.cancel():  # it has begun: no other call runs
-                consumer.wakeup()
+                self._client.wakeup()
                 if self._closing is None:
                     self._thread.submit(self._take_back, job)  # before any later call of this consumer
             raise
@@ -301,9 +304,18 @@ class AsyncConsumer(_OnOneThread[Consumer]):
             del self._awaited[job]
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield records for ever, waiting for new ones. As with ``Consumer``, all records of a poll count as read."""
+        """Yield records for ever, waiting for new ones; a position moves past a record when it is yielded."""
+        consumer = self._client
+        found: list[Iterator[ConsumerRecord]] = []
+
+        def poll() -> ConsumerRecords:
+            records = consumer.poll(timeout_ms=500)
+            found[:] = [consumer.one_by_one(records)]  # here: a call after this one counts only what was yielded
+            return records
+
         while True:
-            for record in await self.poll(timeout_ms=500):
+            await self._poll(poll)
+            for record in found.pop():
                 yield record
 
     async def subscribe(self, topics: Collection[str] = (), **more: Any) -> None:

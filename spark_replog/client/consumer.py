@@ -295,9 +295,38 @@ class Consumer:
         return found
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield records for ever, waiting for new ones."""
+        """Yield records for ever, waiting for new ones; see ``one_by_one``."""
         while True:
-            yield from self.poll(timeout_ms=self._config.fetch_max_wait_ms)
+            yield from self.one_by_one(self.poll(timeout_ms=self._config.fetch_max_wait_ms))
+
+    def one_by_one(self, records: ConsumerRecords) -> Iterator[ConsumerRecord]:
+        """Return an iterator of the records of the last poll: a position moves past a record when it is yielded.
+
+        So a loop that ends early, and a commit in it, count no record that the loop did not get. The others are polled
+        again. As in kafka-python.
+        """
+        positions = self._subscription.positions
+        next_offsets: dict[TopicPartition, int] = {}
+        last_offsets: dict[TopicPartition, int] = {}
+        for record in records:
+            key = TopicPartition(record.topic, record.partition)
+            next_offsets.setdefault(key, record.offset)
+            last_offsets[key] = record.offset
+        ends = {key: positions[key].offset for key in next_offsets if key in positions}
+        for key in ends:
+            positions[key].offset = next_offsets[key]
+
+        def walk() -> Iterator[ConsumerRecord]:
+            for record in records:
+                key = TopicPartition(record.topic, record.partition)
+                at = self._subscription.positions.get(key)
+                if at is None or at.is_paused or at.offset != next_offsets[key]:
+                    continue  # set by a seek, a poll or a rebalance since, or paused: polled again from the position
+                after = ends[key] if record.offset == last_offsets[key] else None
+                next_offsets[key] = at.offset = record.offset + 1 if after is None else after
+                yield record
+
+        return walk()
 
     def to_batches(self, timeout_ms: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the rows from the positions to the current high watermarks, as Arrow, without deserializers.

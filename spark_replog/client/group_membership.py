@@ -131,6 +131,7 @@ class GroupMembership:
         self._counts: dict[str, int] = {}
         self._joined_topics: tuple[str, ...] = ()
         self._is_enforced = False
+        self._is_fenced = False
         self._looked_ms: int | None = None
         self._look_at_ms = 0.0
         self._took_ms = 0
@@ -180,8 +181,9 @@ class GroupMembership:
             self._assign_all()
             return
         clock = self._cluster.clock
-        now_ms = self._polled_ms = clock.monotonic_ms()
+        now_ms = clock.monotonic_ms()
         while True:
+            self._polled_ms = now_ms  # a poll that waits for others is no reason to leave
             if self._state is MemberState.STABLE or now_ms >= self._look_at_ms:  # the time is kept across short polls
                 if self._step():
                     return
@@ -219,7 +221,7 @@ class GroupMembership:
 
         A static member stays in the group until its session expires.
         """
-        self._counts = {}
+        self._counts, self._is_fenced = {}, False
         if self._state is MemberState.UNJOINED or self._config.group_id is None:
             return
         self._call_listener(1, list(self._subscription.positions))
@@ -316,7 +318,11 @@ class GroupMembership:
 
     def _newest(self) -> GroupState | None:
         began_ms = self._cluster.clock.monotonic_ms()
-        state = self._coordinator.group(self._group)
+        try:
+            state = self._coordinator.group(self._group)
+        except RetriableError:
+            self._watch.forget()
+            raise
         self._took_ms = self._cluster.clock.monotonic_ms() - began_ms
         return state
 
@@ -353,6 +359,7 @@ class GroupMembership:
                     raise
                 if not is_late:
                     _LOG.info("group %s: %s", self._group, error)
+                    self._watch.forget()
                 return False
             after = self._coordinator.folded_revision(self._group)
             if after == before:
@@ -364,8 +371,12 @@ class GroupMembership:
         self._crowd_count = len(metadata.members)
         if state is not None and state.revision != self._seen_revision:
             self._seen_revision, self._changed_ms = state.revision, now_ms
+        if self._state is MemberState.JOINING and metadata.member(self.identity.member_id) is None:
+            self._check_request(metadata)
         if self._state is MemberState.UNJOINED:
             self._drop_assignment(is_lost=self.identity is not NO_MEMBER)
+            if self._is_fenced:
+                self._refuse_if_fenced(metadata)  # again: to join would fence the newer process
             self._join(metadata, now_ms)
         me = metadata.member(self.identity.member_id)
         if me is None or state is None:
@@ -376,8 +387,7 @@ class GroupMembership:
                 self._move(MemberState.UNJOINED)
                 self._request = None
             self._drop_assignment(is_lost=True)  # now: others own the partitions, and this poll must not return rows
-            if metadata.instance(self.identity.instance_id) is not None:
-                raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
+            self._refuse_if_fenced(metadata)
             return False
         with self._lock:
             if self._state is MemberState.JOINING:
@@ -436,6 +446,27 @@ class GroupMembership:
             if awaited_members(metadata) <= joined:
                 self._write(names)
 
+    def _refuse_if_fenced(self, metadata: GroupMetadata) -> None:
+        """Raise FENCED_INSTANCE_ID while another process has this instance id."""
+        self._is_fenced = metadata.instance(self.identity.instance_id) is not None
+        if self._is_fenced:
+            raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"group '{self._group}'")
+
+    def _check_request(self, metadata: GroupMetadata) -> None:
+        """Begin to join again where the group will not take up what this member asked, if it asked at all.
+
+        Raises:
+            InvalidConfigError: INCONSISTENT_GROUP_PROTOCOL: members with other assignors came first.
+        """
+        asked = None if self._request is None else self._request.note.member
+        if asked is not None and metadata.instance(asked.instance_id) is None:
+            group_rebalance.join(metadata, asked, 0)
+            return
+        with self._lock:
+            self._move(MemberState.UNJOINED)
+            self._request = None
+        self._is_fenced = asked is not None  # by a process that was faster; else the attempt failed on its way
+
     def _join(self, metadata: GroupMetadata, now_ms: int) -> None:
         """Ask to join with a new member id: the previous one may be fenced."""
         instance_id = self._config.group_instance_id or ""
@@ -462,8 +493,10 @@ class GroupMembership:
         with self._lock:  # no heartbeat between the commit and the note that contains it
             member = self._as_member(tuple(sorted(keys)))
             commit = self._last_commit()  # after those of the listener: sequences are decided in their order
+            self._is_enforced = True  # until it has asked: else one that is interrupted here would never ask
             self._forget_assignment(keys)
             self._ask(metadata, member, commit, now_ms)
+            self._is_enforced = False
             if self._state is MemberState.STABLE:
                 self._move(MemberState.REBALANCING)
             self.identity = MemberIdentity(member.member_id, member.instance_id, -1)
@@ -589,7 +622,11 @@ class GroupMembership:
             try:
                 self.beat_if_due()
             except ReplogError as error:
+                if isinstance(error, (RetriableError, OutcomeUnknownError)):
+                    self._watch.forget()
                 _LOG.info("heartbeat of member %s: %s", self.identity.member_id, error)
+            except Exception:  # without this thread the session would expire
+                _LOG.warning("heartbeat of member %s failed", self.identity.member_id, exc_info=True)
 
 
 class _SignsOfLife:

@@ -115,8 +115,8 @@ class ProducerMetadata:
         warn_ms: float = deadline_ms - max_block_ms + SILENT_WAIT_MS
         while True:
             missing = self._look_up(topic, partition)
-            if missing is None:
-                return self.topics[topic]
+            if isinstance(missing, TopicEntry):
+                return missing
             reason, remedy = missing
             if self._is_closed:
                 raise ReplogError(
@@ -181,8 +181,8 @@ class ProducerMetadata:
                     del self.topics[name]
                 entry.is_used = False
 
-    def _look_up(self, topic: str, partition: int | None) -> tuple[str, str] | None:
-        """Look up a topic; return what is missing and the remedy, None if nothing is."""
+    def _look_up(self, topic: str, partition: int | None) -> TopicEntry | tuple[str, str]:
+        """Return a topic, or what is missing and the remedy."""
         entry = self.topics.get(topic)
         if entry is None or (partition is not None and partition >= len(entry.queues)):
             try:
@@ -204,7 +204,7 @@ class ProducerMetadata:
                 f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions does not exist",
                 f"Add it: {line}, or correct the number.",
             )
-        return None
+        return entry  # not looked up again: the sender's thread may drop the topic meanwhile
 
     def _apply(self, plan: TopicPlan) -> TopicEntry:
         """Adopt a topic's newest plan."""

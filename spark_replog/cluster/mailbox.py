@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from spark_replog.cluster.cluster import Cluster
@@ -19,6 +20,8 @@ from spark_replog.storage.paths import note_key
 
 T = TypeVar("T")
 _WAIT_MS = 3_000
+_NEXT_ROOT_MS = 300
+"""How long a read waits for one root before it asks the next one too."""
 
 
 class Mailbox:
@@ -56,19 +59,23 @@ class Mailbox:
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the notes' contents by name, in order, without those that no answering root has.
 
-        Reads one root after another until all are found; a root that does not answer is skipped.
+        Asks one root after another until all are found: the next one if a root fails, lacks some, or takes long. One
+        that hangs holds a thread of its lane, not the caller.
         """
         wanted = list(names)
-        keys = [note_key(self._ledger_id, name) for name in wanted]
+        answers: queue.SimpleQueue[dict[str, Buffer]] = queue.SimpleQueue()
         found: dict[str, Buffer] = {}
-        for store in self._stores():
-            for name, key in zip(wanted, keys, strict=True):
+        asked_count, stores = 0, self._stores() if wanted else []
+        for number, store in enumerate(stores):
+            missing = [name for name in wanted if name not in found]
+            asked_count += self._start(store, partial(self._read_from, store, missing, answers.put))
+            wait_ms = _WAIT_MS if number + 1 == len(stores) else _NEXT_ROOT_MS
+            while asked_count and len(found) < len(wanted):
                 try:
-                    data = None if name in found else store.get(key)
-                except (RetriableError, OutcomeUnknownError):
+                    found |= answers.get(timeout=wait_ms / 1000.0)
+                except queue.Empty:
                     break
-                if data is not None:
-                    found[name] = data
+                asked_count -= 1
             if len(found) == len(wanted):
                 break
         return {name: bytes(found[name]) for name in wanted if name in found}
@@ -77,7 +84,28 @@ class Mailbox:
         """Start deleting notes and return at once; a root that does not answer keeps its copy."""
         keys = [note_key(self._ledger_id, name) for name in names]
         for store in self._stores() if keys else ():
-            IO_POOL.submit_to(store.url, _delete, store, keys)
+            self._start(store, partial(_delete, store, keys))
+
+    def _read_from(self, store: ObjectStore, names: Iterable[str], answer: Callable[[dict[str, Buffer]], None]) -> None:
+        """Pass the notes that a root has to ``answer``: once, also if the root fails."""
+        found: dict[str, Buffer] = {}
+        try:
+            for name in names:
+                data = store.get(note_key(self._ledger_id, name))
+                if data is not None:
+                    found[name] = data
+        except (RetriableError, OutcomeUnknownError):
+            pass  # what it has shown so far counts
+        finally:
+            answer(found)
+
+    def _start(self, store: ObjectStore, call: Callable[[], None]) -> bool:
+        """Start a call on the root's lane; return False if no thread can be started."""
+        try:
+            IO_POOL.submit_to(store.url, call)
+        except RuntimeError:
+            return False
+        return True
 
     def _stores(self) -> list[ObjectStore]:
         return [self._brokers.store(broker_id) for broker_id in self._brokers.metadata_broker_ids]
@@ -94,7 +122,8 @@ class Mailbox:
                 answers.put(error)
 
         for store in stores:
-            IO_POOL.submit_to(store.url, ask, store)
+            if not self._start(store, partial(ask, store)):
+                answers.put(RetriableError(ErrorCode.REPLOG_ENVIRONMENT, "this process cannot start a thread"))
         majority = len(stores) // 2 + 1
         found: list[T] = []
         failed: list[ReplogError] = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.errors import NotFoundError, unknown_partition
+from spark_replog.errors import CorruptDataError, NotFoundError, unknown_partition
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import group_not_found
 from spark_replog.groups.group_rebalance import decode_assignment
@@ -82,7 +82,13 @@ def describe_groups(
 
 
 def _assigned(state: GroupState) -> dict[TopicPartition, str]:
-    return {key: member.member_id for member in state.metadata.members for key in decode_assignment(member.assignment)}
+    found: dict[TopicPartition, str] = {}
+    for member in state.metadata.members:
+        try:
+            found |= dict.fromkeys(decode_assignment(member.assignment), member.member_id)
+        except CorruptDataError as error:  # of a newer release, perhaps
+            _LOG.warning("partitions of member %s, group %s, are not known: %s", member.member_id, state.group, error)
+    return found
 
 
 def _partition_count(cluster: Cluster, handle: TopicHandle) -> int:

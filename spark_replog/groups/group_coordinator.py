@@ -14,7 +14,15 @@ from dataclasses import replace
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, unknown_partition
+from spark_replog.errors import (
+    CorruptDataError,
+    ErrorCode,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+    unknown_partition,
+)
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_ledger import NO_MEMBER, GroupLedger, MemberIdentity
 from spark_replog.groups.group_notes import GroupRelay
@@ -257,8 +265,13 @@ class GroupCoordinator:
         Raises:
             RetriableError: REPLOG_NO_QUORUM, COORDINATOR_NOT_AVAILABLE.
         """
+        try:
+            states = self.groups()
+        except RetriableError:
+            watch.forget()
+            raise
         now_ms = self._cluster.clock.monotonic_ms()
-        return sum(self._remove(state.group, watch.look(state, now_ms)) for state in self.groups())
+        return sum(self._remove(state.group, watch.look(state, now_ms)) for state in states)
 
     def _remove(self, group: str, seen: Iterable[SilentMember]) -> int:
         expired = [each for each in seen if each.is_expired]
@@ -306,15 +319,17 @@ class GroupCoordinator:
                 counted[:] = [sum(isinstance(each, OffsetRecord) for each in due)]
                 return due
 
-            with ledger.lock:
-                state = ledger.state.groups.get(name)
-                is_due = state is not None and bool(records(state))
-            if is_due:
-                try:
+            try:
+                with ledger.lock:
+                    state = ledger.state.groups.get(name)
+                    is_due = state is not None and bool(records(state))
+                if is_due:
                     self._ledger.change(name, records)
-                except NotFoundError:  # another process expired it first
-                    continue
-                expired_count += counted[0]
+                    expired_count += counted[0]
+            except NotFoundError:  # another process expired it first
+                continue
+            except CorruptDataError as error:  # nobody knows what its members read; the other groups go on
+                _LOG.warning("no offset of group %s expires: %s", name, error)
         return expired_count
 
     # ------------------------------------------------------------------------------------- questions
@@ -490,7 +505,10 @@ class GroupCoordinator:
             if now_ms < self._next_expiry_ms:
                 return
             self._next_expiry_ms = now_ms + EXPIRY_CHECK_INTERVAL_MS
-        self.expire_offsets()
+        try:
+            self.expire_offsets()
+        except ReplogError as error:  # the caller's commit is decided all the same
+            _LOG.warning("expired offsets were not deleted, which is tried again later: %s", error)
 
 
 def check_group_id(group: str) -> None:

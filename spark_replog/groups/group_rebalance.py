@@ -317,6 +317,10 @@ class SilenceWatch:
     def __init__(self) -> None:
         self._seen: dict[str, dict[str, tuple[int, int]]] = {}
 
+    def forget(self) -> None:
+        """Begin again, because the roots did not answer: no member can send a heartbeat while they do not."""
+        self._seen = {}
+
     def look(self, state: GroupState, now_ms: int) -> list[SilentMember]:
         """Read the newest fold of a group and return its members; a new one has been silent for 0 ms."""
         before = self._seen.get(state.group, {})

@@ -79,7 +79,7 @@ class LogOffset:
                 topic_ids={str(name): str(topic_id) for name, topic_id in meta.get("ids", {}).items()},
                 origin=None if origin is None else _ends_of(origin),
             )
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, OverflowError, TypeError, ValueError) as error:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INPUT,
                 f"the checkpoint's offsets are damaged: {error}. Restore the checkpoint, or use a new "

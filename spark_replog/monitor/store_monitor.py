@@ -7,14 +7,14 @@ the console: each look folds the new entries; roots are checked less often, beca
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_roots
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
@@ -36,6 +36,7 @@ from spark_replog.logs import Once
 from spark_replog.monitor.query_monitor import QueryMonitor, list_checkpoints, read_checkpoint
 from spark_replog.storage.io_pool import IO_POOL
 
+T = TypeVar("T")
 RECENT_ENTRIES = 512
 
 
@@ -211,6 +212,8 @@ class StoreWatch:
         self._next_roots: tuple[int, Future[list[RootLook]]] | None = None
         self._listed: dict[str, tuple[int, list[str]]] = {}
         """By folder, when its checkpoints were listed, and which there were."""
+        self._late: dict[tuple[str, str], Future[Any]] = {}
+        """Reads of checkpoints that have not answered in time."""
         self._told = Once()
 
     def look(self) -> Seen:
@@ -244,7 +247,8 @@ class StoreWatch:
                     continue
                 known.add(url.rstrip("/"))
                 try:
-                    yield self._queries.describe(read_checkpoint(url, self._options), is_folded=True)
+                    checkpoint = self._within_time(read_checkpoint, url)
+                    yield self._queries.describe(checkpoint, is_folded=True)
                 except ReplogError as error:
                     self._listed.pop(folder, None)  # it may have been deleted
                     self._on_unread(url, error, unread)
@@ -254,12 +258,30 @@ class StoreWatch:
         now_ms = self.cluster.clock.monotonic_ms()
         listed_ms, urls = self._listed.get(folder, (0, []))
         if not urls or now_ms - listed_ms >= CHECKPOINT_LIST_INTERVAL_MS:
-            urls = list_checkpoints(folder, self._options)
+            urls = self._within_time(list_checkpoints, folder)
             self._listed[folder] = now_ms, urls
         if not urls:
             what = f"'{folder}' is not a checkpoint and has none. Give a checkpointLocation or its parent."
             raise InvalidConfigError(ErrorCode.REPLOG_INPUT, what)
         return urls
+
+    def _within_time(self, call: Callable[[str, Mapping[str, str]], T], url: str) -> T:
+        """Return the answer of a checkpoint's storage. One that hangs holds up no look and is not asked twice.
+
+        Raises:
+            RetriableError: REQUEST_TIMED_OUT, and the errors of the call.
+        """
+        what = call.__name__, url
+        job = self._late.pop(what, None)
+        wait_ms = ROOT_TIMEOUT_MS if job is None else 0
+        job = job or IO_POOL.submit_to(f"checkpoint {url}", call, url, self._options)
+        try:
+            answer: T = job.result(wait_ms / 1000)
+        except TimeoutError:
+            self._late[what] = job
+            text = f"the storage of '{url}' does not answer. Mount it again, or leave it out."
+            raise RetriableError(ErrorCode.REQUEST_TIMED_OUT, text) from None
+        return answer
 
     def _on_unread(self, url: str, error: ReplogError, unread: list[tuple[str, ReplogError]]) -> None:
         if self._told.is_first((url, error.code)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -63,13 +64,12 @@ def offsets_for_times(
         return _find(ledger, brokers, topic_name, topic_id, partition, time_ms)
 
     items = sorted(times_ms.items())
-    pending: list[tuple[int, Future[int | None]]] = [
-        (partition, IO_POOL.submit_to(_LANE, find, partition, time_ms)) for partition, time_ms in items[1:]
-    ]
-    found = {partition: find(partition, time_ms) for partition, time_ms in items[:1]}
-    for partition, future in pending:
-        found[partition] = future.result()
-    return found
+    pending: dict[int, Future[int | None]] = {}
+    with suppress(RuntimeError):  # no thread can be started: this one searches the rest too
+        for partition, time_ms in items[1:]:
+            pending[partition] = IO_POOL.submit_to(_LANE, find, partition, time_ms)
+    found = {partition: find(partition, time_ms) for partition, time_ms in items if partition not in pending}
+    return found | {partition: future.result() for partition, future in pending.items()}
 
 
 def _find(

@@ -67,8 +67,11 @@ class FolderWatch:
     def wait(self, timeout_ms: float) -> bool:
         """Wait for a new file in most folders of a group; return whether any new file was seen, and reset.
 
-        Files since the last call count. The store's temporary files do not.
+        Files since the last call count. The store's temporary files do not. An unusable watch only waits.
         """
+        if not self.is_usable:  # a folder was deleted during an earlier wait of the same caller
+            SYSTEM_CLOCK.sleep_ms(timeout_ms)
+            return False
         until_ms = SYSTEM_CLOCK.monotonic_ms() + timeout_ms
         seen: set[int] = set()
         while True:

@@ -487,3 +487,25 @@ def test_a_client_that_is_closed_or_was_not_opened_refuses_calls_with_a_code(ord
         await consumer.close()
 
     asyncio.run(main())
+
+
+def test_an_async_loop_that_ends_early_counts_only_the_records_that_it_got(orders):
+    settings = {"group": "g", "auto_offset_reset": "earliest"}
+    key = TopicPartition("orders", 0)
+
+    async def main():
+        async with AsyncProducer(orders) as producer:
+            for number in range(10):
+                await producer.send("orders", b"%d" % number)
+        async with AsyncConsumer(orders, "orders", **settings) as consumer:
+            async for record in consumer:
+                if record.offset == 2:
+                    break
+            assert await consumer.position(key) == 3
+            async for record in consumer:
+                await consumer.commit()
+                assert (await consumer.committed([key]))[key].offset == record.offset + 1 == 4
+                break
+        assert await values(orders, 1, group="g") == [b"4"]
+
+    asyncio.run(main())

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.admin.controller import Controller
-from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.errors import (
+    ErrorCode,
+    FencedError,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+)
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import OFFSETS_TOPIC
+from spark_replog.groups.group_notes import GroupRelay
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.log.codec.group_records import GroupMember, GroupPhase
 from spark_replog.storage.paths import journal_folder
@@ -56,6 +67,10 @@ def settle(store, *members, rounds=12):
         if len(generations) == 1 and -1 not in generations:
             return found
     raise AssertionError([member.group_metadata() for member in members])
+
+
+def filled_members(store):
+    return GroupCoordinator(store.cluster).group("g").metadata.members
 
 
 def shares(*members):
@@ -231,8 +246,15 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_former_se
     filled.clock.advance(3_000)
     with pytest.raises(FencedError):
         second.poll()
+    filled.clock.advance(3_000)
+    with pytest.raises(FencedError):
+        second.poll()  # it does not take the place back from the newer process
+    assert again.group_metadata()[0] in {each.member_id for each in filled_members(filled)}
     again.close()
-    assert len(GroupCoordinator(filled.cluster).group("g").metadata.members) == 2
+    assert len(filled_members(filled)) == 2
+    second.unsubscribe()
+    second.subscribe(["orders"])
+    assert polled_to(filled, second, 12) == 12, "asked to join as a new member"
 
 
 @pytest.mark.case("consumer-range-round-robin-sticky-vectors")
@@ -373,6 +395,166 @@ def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled
         third.poll()
     groups = GroupCoordinator(filled.cluster)
     assert patient.group_metadata()[0] in {each.member_id for each in groups.group("g").metadata.members}
+
+
+def test_a_poll_that_waits_long_for_a_rebalance_counts_as_polling(filled, join):
+    patient, hasty = join(max_poll_interval_ms=600_000), join(max_poll_interval_ms=10_000)
+    settle(filled, patient, hasty)
+    third = join(max_poll_interval_ms=10_000)
+    third.poll()
+    filled.clock.advance(3_000)
+    hasty.poll()  # gives up its partitions; the patient one does not poll
+    who = hasty.group_metadata()[0]
+    filled.clock.on_sleep = [membership_of(hasty).beat_if_due] * 1_000  # its thread
+    hasty.poll(timeout_ms=30_000)
+    filled.clock.on_sleep = []
+    assert who in {each.member_id for each in GroupCoordinator(filled.cluster).group("g").metadata.members}
+
+
+@pytest.mark.parametrize("writes_only", [True, False])
+def test_an_outage_longer_than_a_session_removes_no_member(filled, join, monkeypatch, writes_only):
+    first, second = join(), join()
+    settle(filled, first, second)
+    members, groups = {each.group_metadata()[0] for each in (first, second)}, GroupCoordinator(filled.cluster)
+
+    def refuse(*_args, **_named):
+        raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no majority")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupRelay, "write", refuse)
+        if not writes_only:
+            patched.setattr(GroupCoordinator, "group", refuse)
+        patched.setattr(GroupCoordinator, "remove_silent", refuse)
+        for _ in range(20):
+            filled.clock.advance(3_000)
+            for member in (first, second):
+                with suppress(RetriableError):
+                    member.poll()
+    for member in (first, second):
+        filled.clock.advance(3_000)
+        member.poll()
+    assert {each.member_id for each in groups.group("g").metadata.members} == members
+
+
+def polled_to(store, member, count):
+    """Let the member poll until it has so many records."""
+    found = []
+    for _ in range(20):
+        store.clock.advance(3_000)
+        found += member.poll()
+        if len(found) >= count:
+            break
+    return len(found)
+
+
+def test_a_member_whose_topic_does_not_exist_yet_says_so_and_reads_it_later(filled, join):
+    member = join(topics=["later"])
+    for _ in range(3):
+        with pytest.raises(NotFoundError):
+            member.poll()
+        filled.clock.advance(3_000)
+    filled.create("later", 1)
+    filled.write("later", rows(3))
+    assert polled_to(filled, member, 3) == 3
+
+
+@pytest.mark.parametrize(("instance_id", "call"), [("i", "join_group"), (None, "command")])
+def test_a_member_whose_first_attempt_to_join_failed_joins_later(filled, join, monkeypatch, instance_id, call):
+    if instance_id:  # another process with this instance was there before
+        before = join(group_instance_id=instance_id)
+        before.poll(timeout_ms=5_000)
+        end_process(before)
+
+    def refuse(*_args, **_named):
+        raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no majority")
+
+    member = join(group_instance_id=instance_id)
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupCoordinator, call, refuse)
+        member.poll()
+    assert polled_to(filled, member, 24) == 24
+
+
+def test_of_two_that_join_with_one_instance_id_at_once_the_slower_one_is_fenced(filled, join, monkeypatch):
+    fast, slow = join(group_instance_id="i"), join(group_instance_id="i")
+
+    def send(*args, send=GroupRelay.send):
+        monkeypatch.undo()
+        fast.poll(timeout_ms=5_000)
+        return send(*args)
+
+    monkeypatch.setattr(GroupRelay, "send", send)
+    with suppress(FencedError):
+        slow.poll()
+    for _ in range(2):
+        filled.clock.advance(3_000)
+        with pytest.raises(FencedError):
+            slow.poll()
+        fast.poll()
+    assert shares(fast, slow) == [[0, 1, 2, 3], []]
+
+
+@pytest.mark.parametrize("is_first_in_time", [True, False])
+def test_a_member_with_another_assignor_is_refused_at_each_poll_until_the_others_leave(
+    filled, join, monkeypatch, is_first_in_time
+):
+    first = join(partition_assignment_strategy="range")
+    second = join(partition_assignment_strategy="roundrobin")
+    if is_first_in_time:
+        first.poll(timeout_ms=5_000)
+    else:  # the other one joins after this one has read the group
+
+        def send(*args, send=GroupRelay.send):
+            monkeypatch.undo()
+            first.poll(timeout_ms=5_000)
+            return send(*args)
+
+        monkeypatch.setattr(GroupRelay, "send", send)
+        with suppress(InvalidConfigError):
+            second.poll()
+    assert shares(first, second) == [[0, 1, 2, 3], []]
+    for _ in range(3):
+        filled.clock.advance(3_000)
+        with pytest.raises(InvalidConfigError) as refused:
+            second.poll()
+        assert refused.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    first.close()
+    assert polled_to(filled, second, 24) == 24
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_member_that_is_interrupted_while_it_asks_to_rejoin_keeps_reading(filled, join, monkeypatch, leads):
+    first, second = join(), join()
+    settle(filled, first, second)
+    leader = GroupCoordinator(filled.cluster).group("g").metadata.leader
+    member = first if (first.group_metadata()[0] == leader) is leads else second
+
+    def interrupt(*_args):
+        raise KeyboardInterrupt
+
+    member.enforce_rebalance()
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupRelay, "write" if leads else "send", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            member.poll()
+    settle(filled, first, second)
+    settle(filled, first, second)
+    assert [len(each) for each in shares(first, second)] == [2, 2]
+
+
+def test_heartbeats_go_on_after_an_unexpected_error(join, caplog):
+    member = join(heartbeat_interval_ms=5)
+    beats = threading.Semaphore(0)
+
+    def beat():
+        if threading.current_thread().name == "replog-heartbeat":
+            beats.release()
+            raise RuntimeError("can't start new thread")
+
+    membership_of(member).beat_if_due = beat
+    member.poll(timeout_ms=5_000)
+    assert all(beats.acquire(timeout=30) for _ in range(3))
+    assert caplog.text.count("can't start new thread") >= 2
 
 
 def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_process(filled, join):
@@ -559,3 +741,23 @@ def test_a_settled_member_looks_once_per_heartbeat_interval_and_writes_a_third_o
         member.poll()
     assert again.calls().get("create", 0) <= 1
     member.close()
+
+
+def test_the_gatherer_writes_the_commits_of_others_at_its_next_look(filled, join):
+    settings = {"enable_auto_commit": True, "auto_commit_interval_ms": 1_000}
+    first, second = join(**settings), join(**settings)
+    settle(filled, first, second)
+    leader = GroupCoordinator(filled.cluster).group("g").metadata.leader
+    other = second if first.group_metadata()[0] == leader else first
+    leads = first if other is second else second
+    keys = list(other.assignment())
+    for key in keys:
+        filled.write("orders", rows(2, 50), partition=key.partition)
+    while any(other.position(key) < 8 for key in keys):
+        other.poll()
+    leads.commit(dict.fromkeys(leads.assignment(), 6))  # its own heartbeat is not due for a while
+    filled.clock.advance(3_000)
+    other.poll()  # leaves a note
+    assert {at.offset for at in leads.committed(keys).values()} == {6}
+    leads.poll()
+    assert {key: at and at.offset for key, at in leads.committed(keys).items()} == dict.fromkeys(keys, 8)

@@ -250,6 +250,35 @@ def test_iterating_goes_on_for_ever(filled):
     assert next(stream).offset == 10
 
 
+def test_a_loop_that_ends_early_counts_only_the_records_that_it_got(filled):
+    with consumer(filled, "orders", group="g") as reader:
+        for record in reader:
+            if (record.partition, record.offset) == (0, 2):
+                break
+        assert {key: at and at.offset for key, at in reader.committed([P0, P1]).items()} == {P0: None, P1: None}
+        reader.commit()
+        assert reader.committed([P0])[P0].offset == 3
+        stream = iter(reader)
+        assert [(next(stream).partition, reader.position(P0)) for _ in range(2)] == [(0, 4), (0, 5)]
+    with consumer(filled, group="g") as reader:
+        committed = reader.committed([P0, P1])
+        assert (committed[P0].offset, committed[P1].offset) == (5, 0), "the last auto commit"
+
+
+def test_a_loop_goes_on_with_what_a_seek_a_pause_or_a_poll_left(filled):
+    reader = assigned(filled, P0, P1, max_poll_records=20)
+    stream = iter(reader)
+    assert [(each.partition, each.offset) for each in (next(stream), next(stream))] == [(0, 0), (0, 1)]
+    reader.seek(P0, 9)
+    assert [(each.partition, each.offset) for each in (next(stream), next(stream))] == [(1, 0), (1, 1)]
+    reader.pause([P1])
+    assert (next(stream).offset, reader.position(P0), reader.position(P1)) == (9, 10, 2)
+    reader.resume([P1])
+    assert [record.offset for record in reader.poll()] == list(range(2, 10))
+    filled.write("orders", rows(1, 10))
+    assert (lambda record: (record.partition, record.offset))(next(stream)) == (0, 10)
+
+
 @pytest.mark.case("consumer-read-committed-ends-at-lso")
 def test_both_isolation_levels_read_the_same(filled):
     for level in ("read_committed", "read_uncommitted"):

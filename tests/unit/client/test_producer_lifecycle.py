@@ -336,6 +336,20 @@ def test_metadata_that_cannot_be_fetched_anew_serves_on(shop, monkeypatch):
     assert producer.send("orders", b"v").result(SECONDS).offset == 0
 
 
+def test_a_topic_that_is_dropped_while_a_send_looks_it_up_is_found(shop):
+    """As by the sender's thread: its topic was deleted, or not used for long."""
+
+    class Dropping(dict):
+        def get(self, name, default=None):
+            return self.pop(name, default)
+
+    shop.topic()
+    metadata = metadata_of(shop.producer())
+    entry = metadata.wait_for("orders", None, 0)
+    metadata.topics = Dropping(metadata.topics)
+    assert metadata.wait_for("orders", None, 0) is entry
+
+
 def test_tables_reach_partitions_that_were_added(shop):
     shop.topic()
     producer = shop.producer()

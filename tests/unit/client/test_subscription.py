@@ -138,6 +138,14 @@ def test_without_a_policy_a_topic_made_again_is_an_error_until_its_position_is_s
     assert values(reader.poll()) == rows(2, 102)
 
 
+def test_to_subscribe_to_nothing_is_to_unsubscribe(filled):
+    reader = consumer(filled, "orders")
+    assert len(reader.poll(max_records=100)) == 20
+    reader.subscribe()
+    assert (reader.subscription(), reader.assignment(), len(reader.poll(100))) == (set(), set(), 0)
+    reader.assign([P0])
+
+
 @pytest.mark.parametrize("first", ["assign", "subscribe"])
 def test_to_assign_no_partition_is_to_unsubscribe(store, first):
     store.create("orders")

@@ -223,6 +223,25 @@ def test_what_runs_beside_takes_out_the_silent_and_keeps_those_that_live(store, 
     assert {state.group: state.phase for state in beside.groups()} == {"g": GroupPhase.STABLE, "h": GroupPhase.EMPTY}
 
 
+def test_what_runs_beside_does_not_take_an_outage_for_silence(store, groups, monkeypatch):
+    join_alone(groups, "m-1")
+    watch, beside = SilenceWatch(), GroupCoordinator(store.another_process().cluster)
+    assert beside.remove_expired(watch) == 0
+    store.clock.advance(30_000)
+
+    def refuse():
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no majority")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(beside, "groups", refuse)
+        with pytest.raises(RetriableError):
+            beside.remove_expired(watch)
+    store.clock.advance(30_000)
+    assert beside.remove_expired(watch) == 0
+    store.clock.advance(45_000)
+    assert beside.remove_expired(watch) == 1
+
+
 def test_a_deleted_group_leaves_nothing(store, groups):
     commit(groups, 5)
     commit(groups, 6, P1)

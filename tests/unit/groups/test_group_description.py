@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.admin.controller import Controller
-from spark_replog.groups.group_admin import describe_group
+from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.log.codec.group_records import OffsetAndMetadata
+from spark_replog.groups.group_ledger import MemberIdentity
+from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
+from spark_replog.log.codec.group_records import GroupMember, OffsetAndMetadata
 from tests.unit.client.consumer_setup import P0, rows
 
 
@@ -53,3 +55,14 @@ def test_a_topic_that_is_gone_has_no_lag_and_one_made_again_no_commit(store, gro
     store.write("orders", rows(2))
     (again,) = describe_group(store.cluster, groups, "g").partitions
     assert (again.position, again.lag.high_watermark, again.lag.lag) == (None, 2, None)
+
+
+def test_a_member_whose_assignment_cannot_be_read_hides_neither_offsets_nor_other_groups(store, groups, caplog):
+    lag_of(store, groups, 1)
+    subscription = encode_subscription(GroupSubscription(("orders",)))
+    who = GroupMember("m", "", "app", 45_000, 300_000, True, (("range", subscription),))
+    groups.join_group("h", who)
+    groups.sync_group("h", MemberIdentity("m", "", 1), {"m": b"of a newer release"})
+    found = describe_groups(store.cluster, groups, groups.groups())
+    assert [(each.name, len(each.partitions)) for each in found] == [("g", 1), ("h", 0)]
+    assert "cannot be read" in caplog.text

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spark_replog import TopicPartition
-from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.groups.group_coordinator import EXPIRY_CHECK_INTERVAL_MS, GroupCoordinator
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription, expired_records
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
 from spark_replog.log.fold.group_state import GroupState
@@ -123,3 +124,28 @@ def test_offsets_expire_when_two_groups_agree_on_the_time(orders):
     commit_as(process(orders), "b")
     assert alone.expire_offsets() == 1
     assert groups_left(orders) == {"a", "b"}
+
+
+def test_a_group_that_cannot_be_read_stops_neither_commits_nor_expiry(orders, caplog):
+    broken = GroupMember("m", "", "app", 45_000, 300_000, True, (("range", b"of a newer release"),))
+    GroupCoordinator(orders.cluster).join_group("broken", broken)
+    commit_as(process(orders), "old")
+    orders.clock.advance(8 * DAY_MS)
+    commit_as(process(orders), "a")
+    groups = GroupCoordinator(orders.another_process().cluster)
+    orders.clock.advance(EXPIRY_CHECK_INTERVAL_MS)
+    assert groups.commit_offsets("b", {P0: OffsetAndMetadata(6)}) == {P0: None}
+    assert "cannot be read" in caplog.text
+    assert groups_left(orders) == {"a", "b"}
+
+
+def test_a_commit_is_decided_although_the_expiry_after_it_fails(orders, caplog, monkeypatch):
+    groups = GroupCoordinator(orders.cluster)
+    orders.clock.advance(EXPIRY_CHECK_INTERVAL_MS)
+
+    def fail():
+        raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no majority")
+
+    monkeypatch.setattr(groups, "expire_offsets", fail)
+    assert groups.commit_offsets("b", {P0: OffsetAndMetadata(6)}) == {P0: None}
+    assert "no majority" in caplog.text

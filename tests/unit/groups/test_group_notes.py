@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from spark_replog import TopicPartition
@@ -25,6 +27,7 @@ from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscr
 from spark_replog.ids import new_id
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.testing.faulty_store import FaultyStore
 
 P0 = TopicPartition("orders", 0)
@@ -222,3 +225,46 @@ def test_a_damaged_note_does_not_keep_the_others_from_being_written(roots, store
     Mailbox(cluster, ledger_id).put(str(NoteName.of("g", "b", 0, NoteKind.JOIN)), b"damage")
     roots.groups.relay.write("g")
     assert [each.member_id for each in roots.groups.group("g").metadata.members] == ["a"]
+
+
+class Hanging:
+    """A root whose reads do not return before the test ends."""
+
+    def __init__(self, store):
+        self.store, self.url, self.ended = store, store.url, threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def get(self, *args, **named):
+        self.ended.wait(60)
+        return self.store.get(*args, **named)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_root_that_hangs_does_not_hold_up_who_reads_notes(store3, number):
+    cluster, ledger_id = store3.another_process().cluster, new_id()
+    box = Mailbox(cluster, ledger_id)
+    for name in "ab":
+        box.put(name, name.encode())
+    cluster.brokers.stores[number] = hanging = Hanging(cluster.brokers.store(number))
+    found = []
+    reader = threading.Thread(target=lambda: found.append(box.read("ab")), daemon=True)
+    reader.start()
+    reader.join(20)
+    hanging.ended.set()
+    assert found == [{"a": b"a", "b": b"b"}]
+
+
+def test_without_a_thread_a_mailbox_says_what_is_missing(store3, monkeypatch):
+    box = Mailbox(store3.cluster, new_id())
+
+    def refuse(*_args):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IO_POOL, "submit_to", refuse)
+        with pytest.raises(RetriableError, match="cannot start a thread"):
+            box.put("a", b"a")
+        assert box.read("a") == {}
+        box.clear("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -195,6 +196,29 @@ def test_a_folder_of_checkpoints_is_listed_twice_a_minute_and_read_at_each_look(
     assert positions() == [4] and len(listed) == 1
     store.clock.advance(store_monitor.CHECKPOINT_LIST_INTERVAL_MS)
     assert positions() == [5, 4] and len(listed) == 2
+
+
+def test_a_checkpoint_whose_storage_hangs_holds_up_no_look(store, query, monkeypatch):
+    query.done(0, store.clock.now_ms(), {0: 3, 1: 0})
+    goes_on, asked = threading.Event(), []
+
+    def read(url, options, read=store_monitor.read_checkpoint):
+        asked.append(url)
+        assert goes_on.wait(60)
+        return read(url, options)
+
+    monkeypatch.setattr(store_monitor, "ROOT_TIMEOUT_MS", 10)
+    monkeypatch.setattr(store_monitor, "read_checkpoint", read)
+    watch = StoreWatch(store.cluster, (str(query.folder),))
+    looks = [watch.look() for _ in range(2)]
+    assert [[error.code for _, error in seen.unread] for seen in looks] == [[ErrorCode.REQUEST_TIMED_OUT]] * 2
+    assert len(asked) == 1
+    goes_on.set()
+    for _ in range(1_000):
+        seen = watch.look()
+        if not seen.unread:
+            break
+    assert [reader.kind for reader, _ in seen.readers] == ["query"]
 
 
 def test_a_damaged_checkpoint_in_a_folder_hides_no_other(store, query):

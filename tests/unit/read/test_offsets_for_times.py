@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_replog import TopicPartition
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import DataLossError
 from spark_replog.read import offsets_for_times as module
@@ -88,3 +89,18 @@ def test_only_a_section_between_whose_times_the_time_lies_is_read(mixed, monkeyp
     Controller(mixed.cluster).delete_records("orders", {0: 3})
     assert [reader.offsets_for_times({P0: time_ms})[P0] for time_ms in (6000, 7000, 7001)] == [3, 4, 6]
     assert read == [[(0, 3)], [(3, 5)]]
+
+
+def test_without_a_thread_partitions_are_searched_one_after_another(store, monkeypatch):
+    """As at a container's limit of pids."""
+
+    def without_a_thread(*_):
+        raise RuntimeError("can't start new thread")
+
+    store.create("orders", 3)
+    for number in range(3):
+        store.write("orders", rows(2), partition=number, times_ms=[1_000, 2_000 + number])
+    keys = [TopicPartition("orders", number) for number in range(3)]
+    reader = assigned(store, *keys)
+    monkeypatch.setattr(module.IO_POOL, "submit_to", without_a_thread)
+    assert reader.offsets_for_times(dict.fromkeys(keys, 2_001)) == {keys[0]: None, keys[1]: 1, keys[2]: 1}

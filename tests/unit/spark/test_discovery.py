@@ -56,3 +56,17 @@ def test_a_run_that_cannot_reach_its_end_is_told_before_any_loss():
         ReplogError, match=less + "latest offset: 4, end offset: 5; b-0 latest offset: 0, end offset: 1"
     ):
         check_target(target, view({A0: (0, 4), B0: (0, 0)}, {"a": "3", "b": "2"}))
+
+
+@pytest.mark.parametrize(
+    ("at", "reaches"),
+    [
+        (LogOffset({A0: 5}, {"a": "1"}), True),
+        (LogOffset({A0: 6}, {"a": "1"}), False),
+        (LogOffset({A0: 5}, {"a": "2"}), False),
+        (LogOffset({A0: 5, A1: 0}, {"a": "1"}), False),
+        (LogOffset({A0: 5, B0: 0}, {"a": "1", "b": "2"}), False),
+    ],
+)
+def test_a_view_reaches_only_positions_whose_partitions_it_has_up_to_their_ends(at, reaches):
+    assert view({A0: (0, 5)}, {"a": "1"}).reaches(at) is reaches

@@ -92,7 +92,8 @@ def test_foreign_checkpoint_is_refused(more):
 
 @pytest.mark.parametrize(
     "damage",
-    [{"orders": 5}, {"orders": {"x": 1}}, {"orders": {"0": None}}, {"@": {"v": 1, "ids": []}},
+    [{"orders": 5}, {"orders": {"x": 1}}, {"orders": {"0": None}}, {"orders": {"0": float("inf")}},
+     {"@": {"v": 1, "ids": []}},
      {"@": {"v": 1, "ids": {}, "from": {"orders": [1]}}}],
 )  # fmt: skip
 def test_a_damaged_checkpoint_is_refused(damage):

@@ -280,8 +280,17 @@ def test_sink_takes_kafka_names_with_and_without_prefix():
     assert (options.producer.acks, options.producer.linger_ms, options.client_id) == (1, 7, "q")
 
 
+def test_one_end_of_a_batch_may_be_a_time_and_the_other_one_offsets():
+    offsets = '{"orders":{"0":5}}'
+    found = read(streaming=False, startingOffsets=offsets, endingTimestamp="1000")
+    assert (found.starting.option, found.ending.option) == ("startingOffsets", "endingTimestamp")
+    found = read(streaming=False, startingTimestamp="1000", endingOffsets=offsets)
+    assert (found.starting.option, found.ending.option) == ("startingTimestamp", "endingOffsets")
+
+
 def test_principal():
-    assert write(principal="User:me").principal == "User:me"
+    for side in (read, write):
+        assert side(principal="User:me").principal == "User:me"
     assert write().principal is None
 
 

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_replog.admin.access_admin import AclAdmin
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import encode_command
@@ -114,6 +115,14 @@ def test_a_repeated_batch_is_success_without_effect(writes, caplog):
     assert "batch 0 of query-1 was applied before" in caplog.text
     writes.run(1, [b"c"], topic="orders")
     assert writes.values() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(("acks", "waits"), [("all", 0), ("1", 1), ("0", 1)])
+def test_a_commit_waits_for_the_copies_without_which_no_row_is_readable(writes, monkeypatch, acks, waits):
+    found = []
+    monkeypatch.setattr(ReplicaManager, "await_copies", lambda *_: found.append(1))
+    writes.run(0, [b"a"], topic="orders", acks=acks)
+    assert len(found) == waits
 
 
 @pytest.mark.guarantee("G3")

@@ -76,6 +76,7 @@ def test_a_folder_that_goes_away_ends_wait_and_watch(folders):
     shutil.rmtree(folders[1])
     assert watch.wait(PATIENCE_MS)
     assert not watch.is_usable
+    assert not watch.wait(1), "its caller may still be in its loop"
 
 
 def test_what_cannot_be_watched_is_refused(folders, monkeypatch):
