@@ -153,12 +153,13 @@ class SnapshotIo:
                 return None if found is None else decode(found)
 
             try:
-                for _, answer in self._each(get, needed_count=1, among=(number,), errors=errors):
-                    if answer is not None:
-                        self._nearest = number
-                        return answer
-            except RetriableError as error:
+                answer = self._ask(number, get)
+            except ReplogError as error:
                 errors.append(error)
+                continue
+            if answer is not None:
+                self._nearest = number
+                return answer
         for each in errors:
             if isinstance(each, CorruptDataError | UnsupportedFormatError):
                 raise each
@@ -169,13 +170,30 @@ class SnapshotIo:
             "back that do not answer; if all do, files below snapshots/ or pages/ were deleted: put them back.",
         )
 
+    def _ask(self, number: int, call: Callable[[JournalRoot], T]) -> T:
+        """Call it on one root, on its lane: a root that hangs costs the timeout.
+
+        Raises:
+            RetriableError: REPLOG_STORE_UNAVAILABLE: no answer in time.
+        """
+        root = self._roots[number]
+        future = IO_POOL.submit_to(f"{root.store.url}#snapshot", call, root)
+        try:
+            return future.result(self._timeout_ms / 1000.0)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+            raise RetriableError(
+                ErrorCode.REPLOG_STORE_UNAVAILABLE,
+                f"broker {root.broker_id} ({root.store.url}) gave no answer within {self._timeout_ms} ms.",
+            ) from None
+
     def _each(
         self,
         call: Callable[[JournalRoot], T],
         *,
         needed_count: int,
         among: Iterable[int] | None = None,
-        errors: list[ReplogError] | None = None,
         is_long: bool = False,
     ) -> list[tuple[int, T]]:
         """Call it on several roots at once; return the answers when there are enough, or all have answered.
@@ -189,7 +207,7 @@ class SnapshotIo:
         numbers = range(len(self._roots)) if among is None else tuple(among)
         futures: dict[Future[T], int] = {}
         answers: list[tuple[int, T]] = []
-        failed: list[ReplogError] = [] if errors is None else errors
+        failed: list[ReplogError] = []
         for each in numbers:
             if (future := self._begin(each, call)) is not None:
                 futures[future] = each
