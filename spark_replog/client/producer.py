@@ -9,7 +9,6 @@ import itertools
 import logging
 import os
 import random
-import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,8 +100,6 @@ class Producer:
         self.client_id = client.client_id or f"producer-{next(_numbers)}"
         cluster = Cluster.of(store, found.storage)
         self._refusal: ReplogError | None = None
-        self._aborting: threading.Thread | None = None
-        """Runs the callbacks of records that are aborted before they were sent."""
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
         self._calls = cluster.brokers.calls
         self._connect(cluster, random.Random())
@@ -222,9 +219,9 @@ class Producer:
             topic, value, key, partition, headers, timestamp_ms = record
         if self._refusal is not None:
             self._refuse()
-        if self._transactions is not None:
-            self._transactions.begin_send()
         try:
+            if self._transactions is not None:
+                self._transactions.begin_send()
             entry, block_ms = self._topics.get(topic), self._max_block_ms
             if entry is None or (partition is not None and checked_partition(partition) >= len(entry.queues)):
                 entry, block_ms = self._wait_for(topic, partition)
@@ -297,9 +294,9 @@ class Producer:
             self._refuse()
         found = TableHandle() if handle is None else handle
         transactions = self._transactions
-        if transactions is not None:
-            transactions.begin_send()
         try:
+            if transactions is not None:
+                transactions.begin_send()
             entry, _ = self._wait_for(topic, None)
             entry.is_used = True
             if transactions is None:
@@ -410,6 +407,7 @@ class Producer:
             coordinator.abort(_aborted())
         finally:
             if coordinator.state is not TransactionState.IN_DOUBT:
+                coordinator.fail_rest(_aborted())
                 for result in results:
                     result.wait(None)
                 if self._sequences is not None:
@@ -461,7 +459,7 @@ class Producer:
             if self._transactions.state is TransactionState.OPEN:
                 self._abort_waiting()
             self._transactions.drop(_aborted())
-        if self._is_in_callback():
+        if self._thread.is_current:
             timeout = 0
         if not self._thread.close(timeout):
             self._appender.stop()
@@ -574,18 +572,15 @@ class Producer:
             self._refuse()
 
     def _abort_waiting(self) -> None:
-        """Fail the records that wait to be sent; their callbacks run on this thread."""
-        self._aborting = threading.current_thread()
-        try:
-            self._accumulator.abort_undrained(_aborted(), numbered_too=True)
-        finally:
-            self._aborting = None
-
-    def _is_in_callback(self) -> bool:
-        return self._thread.is_current or self._aborting is threading.current_thread()
+        """Fail the records that wait to be sent, on the sender's thread: Ctrl-C leaves none without an outcome."""
+        abort = partial(self._accumulator.abort_undrained, _aborted(), numbered_too=True)
+        if self._thread.is_current:
+            abort()
+        else:
+            self._thread.call(abort)
 
     def _refuse_in_callback(self, call: str) -> None:
-        if self._is_in_callback():
+        if self._thread.is_current:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, f"{call} in a callback would wait for itself. Call it from another thread."
             )

@@ -89,8 +89,9 @@ class TransactionCoordinator:
         self._wake_up = wake_up
         self._lock = threading.Lock()
         self._sends_ended = threading.Condition()
-        """Guards ``_send_count`` and the claim of the first send; notified when a send ends."""
-        self._send_count = 0
+        """Guards ``_senders`` and the claim of the first send; notified when a send ends."""
+        self._senders: set[int] = set()
+        """Threads in a send. Not a count: one that Ctrl-C interrupts on the way in or out would be wrong for ever."""
         self._drop_error: ReplogError | None = None
         """Error of everything parked from now on, because the producer closes."""
         self._claims: dict[LedgerId, tuple[str, int]] = {}
@@ -155,14 +156,14 @@ class TransactionCoordinator:
         return ledger_id in self._fresh
 
     def begin_send(self) -> None:
-        """Note a running send: the end of the transaction waits for it."""
+        """Note a running send of this thread: the end of the transaction waits for it."""
         with self._sends_ended:
-            self._send_count += 1
+            self._senders.add(threading.get_ident())
 
     def end_send(self) -> None:
-        """End ``begin_send``."""
+        """End ``begin_send``; nothing happens if it was not reached."""
         with self._sends_ended:
-            self._send_count -= 1
+            self._senders.discard(threading.get_ident())
             self._sends_ended.notify_all()
 
     @contextmanager
@@ -176,8 +177,10 @@ class TransactionCoordinator:
         with self._sends_ended:
             self._expect(TransactionState.OPEN, call)
             self._move_to(TransactionState.ENDING)
-            self._sends_ended.wait_for(lambda: self._send_count == 0)
         try:
+            with self._sends_ended:
+                self._senders.discard(threading.get_ident())  # a send of this thread was interrupted
+                self._sends_ended.wait_for(lambda: not self._senders)
             yield
         except BaseException:
             self._move_to(TransactionState.OPEN)
@@ -244,9 +247,8 @@ class TransactionCoordinator:
                 fenced = found
             was_committed = self._is_decided(self._append, self._ledger_id)
         self._fresh.clear()
-        if self.state is TransactionState.IN_DOUBT:
-            self._move_to(TransactionState.ENDING)
-        self._tell_parked(Answer({}, None if was_committed else fenced or error))
+        state = TransactionState.ENDING if self.state is TransactionState.IN_DOUBT else None
+        self._tell_parked(Answer({}, None if was_committed else fenced or error), state)
         if fenced is not None:
             raise fenced
         if was_committed:
@@ -254,6 +256,10 @@ class TransactionCoordinator:
                 ErrorCode.INVALID_TXN_STATE,
                 "The transaction was committed; the answer had been lost. Continue with the next one.",
             )
+
+    def fail_rest(self, error: ReplogError) -> None:
+        """Fail what is still parked, because ``abort`` was interrupted."""
+        self._tell_parked(Answer({}, error))
 
     def end_abort(self) -> None:
         """Let the next transaction begin."""
@@ -391,10 +397,11 @@ class TransactionCoordinator:
     def _tell_parked(self, answer: Answer, state: TransactionState | None = None) -> None:
         """Answer all parked objects; callbacks of their handles see the new state, if one is given."""
         with self._lock:
-            parked, self._parked = self._parked, []
+            results = results_of(self._parked, answer)
+            # Without a call between the two: Ctrl-C comes after calls, and no object may go without its answer.
+            self._parked, self._results = [], [*self._results, *results]
             if state is not None:
                 self._move_to(state)
-            self._results.extend(results_of(parked, answer))
         self._wake_up()
 
 

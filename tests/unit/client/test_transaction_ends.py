@@ -462,3 +462,94 @@ def test_a_transaction_that_is_in_the_log_is_not_called_aborted_where_a_newer_pr
         assert isinstance(in_time(getattr(producer, call)), FencedError)
     assert [handle.exception(0).code for handle in handles] == [ErrorCode.PRODUCER_FENCED] * 2
     assert (shop.values(), shop.values("orders", 1)) == ([b"0", b"newer"], [b"1"])
+
+
+def interrupted_after(call):
+    """Return the function with Ctrl-C right after it has returned."""
+
+    def interrupted(*args, **named):
+        call(*args, **named)
+        raise KeyboardInterrupt
+
+    return interrupted
+
+
+@pytest.mark.parametrize("name", ["begin_send", "end_send"])
+def test_a_send_that_ctrl_c_interrupts_on_its_way_in_or_out_holds_up_no_abort(shop, monkeypatch, name):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    owner = transactions_of(producer)
+
+    def run():
+        with producer.transaction():
+            producer.send("orders", b"before")
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, interrupted_after(getattr(owner, name)))
+                producer.send("orders", b"a")
+
+    assert isinstance(in_time(run), KeyboardInterrupt)
+    with producer.transaction():
+        producer.send("orders", b"b")
+    assert shop.values() == [b"b"]
+
+
+def test_a_send_whose_begin_was_interrupted_before_it_counted_ends_without_harm(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(transactions_of(producer), "begin_send", interrupt)
+        producer.send("orders", b"a")
+    producer.send("orders", b"b")
+    assert in_time(producer.commit_transaction) is None
+    assert shop.values() == [b"b"]
+
+
+def test_ctrl_c_in_an_abort_leaves_no_record_without_an_outcome(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    stored = producer.send("orders", b"a")
+    producer.flush()
+
+    def interrupt(*_args):
+        patch.undo()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transactions, "results_of", interrupt)
+        assert isinstance(in_time(producer.abort_transaction), KeyboardInterrupt)
+    assert stored.exception(20).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
+    with producer.transaction():
+        producer.send("orders", b"b")
+    assert shop.values() == [b"b"]
+
+
+def test_ctrl_c_while_other_threads_send_leaves_the_transaction_open(shop, monkeypatch):
+    shop.topic()
+    producer = shop.producer(**TILL)
+    producer.begin_transaction()
+    producer.send("orders", b"a")
+
+    def interrupt(_condition, _predicate):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(threading.Condition, "wait_for", interrupt)
+        producer.commit_transaction()
+    producer.commit_transaction()
+    assert shop.values() == [b"a"]
+
+
+def test_records_that_were_never_sent_are_aborted_on_a_thread_that_ctrl_c_does_not_reach(shop):
+    shop.topic()
+    producer = shop.producer(**TILL, linger__ms=20_000)
+    producer.begin_transaction()
+    threads = []
+    producer.send("orders", b"a").add_done_callback(lambda _: threads.append(threading.current_thread()))
+    producer.abort_transaction()
+    assert len(threads) == 1 and threads[0] is not threading.current_thread()
