@@ -371,3 +371,16 @@ def test_a_trim_of_many_partitions_looks_at_each_missing_copy_once(kit, command)
     left = count - partitions if command is LogStartAdvance else 0
     assert len(log.state.under_replicated(include_out_of_sync=True)) == left
     assert looks < 10 * count
+
+
+def test_a_log_that_is_cut_below_its_start_begins_at_its_end():
+    """An unclean election may cut a section in whose middle the log began."""
+    partition = partition_state.PartitionState((0, 1))
+    for number in range(2):
+        partition.add(Section("ab" * 16, 0, 10, 0, 10, 7, 1, 1), number, 0)
+    partition.high_watermark = 20
+    partition.advance_log_start(15, LogStartReason.RETENTION)
+    assert partition.truncate(10) == 10
+    assert partition.bounds == (10, 10) and partition.high_watermark == 10
+    partition.add(Section("ab" * 16, 0, 3, 0, 10, 7, 1, 1), 2, 0)
+    assert [row.base_offset for row in partition.live_sections()] == [10]
