@@ -106,7 +106,14 @@ def test_the_result_or_the_error_of_a_call_is_the_callers(loop):
         run_on(loop, lambda: call(True))
 
 
-def test_an_interrupted_caller_waits_until_the_call_has_cleaned_up(loop):
+@pytest.fixture
+def interruptible():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_caller_waits_until_the_call_has_cleaned_up(loop, interruptible):
     cleaned = []
 
     async def call():
