@@ -438,19 +438,20 @@ class SnapshotKeeper:
         start_ms, factor = self._clock.monotonic_ms(), self._settings.snapshot_rest_factor
         left = "no snapshot now"
         try:
-            try:
-                if draft is not None:
-                    self.write(draft)
-                    # The second one comes at once: a cold process needs a later head to find which one is decided.
-                    factor = factor if draft.frozen.snapshot_no else 0
-                left = "snapshots that others replaced are not deleted now"
-                self.delete_heads(heads)
-            finally:
-                self._begin_rest(start_ms, factor)
-            left = "journals are not truncated now"
-            self.begin_cuts(cuts)
+            if draft is not None:
+                self.write(draft)
+                # The second one comes at once: a cold process needs a later head to find which one is decided.
+                factor = factor if draft.frozen.snapshot_no else 0
+            left = "snapshots that others replaced are not deleted now"
+            self.delete_heads(heads)
         except ReplogError as error:
             warn_of_upkeep(_LOG, self._ledger_id, left, error)
+        finally:
+            self._begin_rest(start_ms, factor)
+        try:  # also if heads could not be deleted: a producer may have no right to
+            self.begin_cuts(cuts)
+        except ReplogError as error:
+            warn_of_upkeep(_LOG, self._ledger_id, "journals are not truncated now", error)
 
     def _begin_rest(self, start_ms: int, factor: int) -> None:
         end_ms = self._clock.monotonic_ms()
