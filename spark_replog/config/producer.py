@@ -43,7 +43,7 @@ class ProducerConfig:
     max_request_size_bytes: int = setting(
         32 * _MIB,
         "Size of one data object, and of the largest record. Larger than Kafka's because an object holds sections "
-        "of many partitions.",
+        "of many partitions. On local folders a task of Spark makes objects of 16 MiB.",
         kafka="1048576",
         name="max.request.size",
         minimum=1,

@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.logs import Once
-from spark_replog.spark.compat import PUSH_DOWN_WORKER, is_worker, patch_zipimport_if_asked
+from spark_replog.spark.compat import PUSH_DOWN_WORKER, freeze_garbage, is_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
 
 if TYPE_CHECKING:
@@ -215,6 +215,7 @@ class ReplogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the fixed schema, after the checks that do not depend on the mode."""
+        freeze_garbage()
         options = dict(self.options)
         return read_schema(include_headers=check_schema_options(options), columns=asked_columns(options))
 

@@ -82,7 +82,7 @@ class RecordAccumulator:
     ) -> None:
         self.pool = pool
         self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
-        self._max_request_size_bytes = max_request_size_bytes
+        self.max_request_size_bytes = max_request_size_bytes
         self._linger_ms = linger_ms
         self._sends_awaited = sends_awaited
         self._fills_requests = fills_requests
@@ -218,7 +218,7 @@ class RecordAccumulator:
         Raises:
             ReplogError: REPLOG_PRODUCER_CLOSED, the accumulator is closed.
         """
-        assert records.num_rows == 1 or size_bytes <= self._max_request_size_bytes, "appenders cut slices to fit"
+        assert records.num_rows == 1 or size_bytes <= self.max_request_size_bytes, "appenders cut slices to fit"
         with self._lock:
             if self._is_closed:
                 raise _closed()
@@ -265,7 +265,7 @@ class RecordAccumulator:
     def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool, sends_awaited: bool) -> bool:
         """Return whether a node is worth an object; append to ``waits`` how long its batches still wait, in ms."""
         if self._fills_requests and not is_urgent:
-            is_urgent = node.drainable_bytes(now_ms) >= self._max_request_size_bytes
+            is_urgent = node.drainable_bytes(now_ms) >= self.max_request_size_bytes
         for queue in node.queues:
             head = queue.head if queue.batches else None  # most queues are empty, and each call checks all of them
             if head is None:
@@ -313,7 +313,7 @@ class RecordAccumulator:
                     node.drain_index += 1
                     idle_count += 1
                     continue
-                room_bytes = self._max_request_size_bytes - taken_bytes
+                room_bytes = self.max_request_size_bytes - taken_bytes
                 if taken and room_bytes < (1 if self._fills_requests else batch.size_bytes):
                     break
                 node.drain_index += 1

@@ -50,7 +50,7 @@ class SlotRows:
 
         Args:
             batch_size_bytes: ``batch.size``.
-            limit_bytes: ``max.request.size``: no piece of more than one row is larger.
+            limit_bytes: of one request: no piece of more than one row is larger.
         """
         ends = self.ends
         bound_ends = (row_ends(self.data, np.array(self.bounds)) if ends is None else ends[self.bounds]).tolist()
@@ -250,7 +250,7 @@ class ArrowAppender:
 
     Args:
         router: finds each row's slot.
-        config: ``batch.size``, ``max.request.size`` and ``max.block.ms``.
+        config: ``batch.size`` and ``max.block.ms``.
         make_progress: runs the sender of a single-threaded owner while an append waits for memory; called with the
             milliseconds left. None: another thread runs the sender.
         after_range: called after each range of rows.
@@ -307,7 +307,7 @@ class ArrowAppender:
         self, gathered: SlotRows, pinned: PinnedBytes, record_size_max: int
     ) -> Iterator[tuple[BatchResult, int, int]]:
         now_ms = self._clock.monotonic_ms()
-        limits = self._config.batch_size_bytes, self._config.max_request_size_bytes
+        limits = self._config.batch_size_bytes, self._accumulator.max_request_size_bytes
         for slot, start, stop, size_bytes in gathered.pieces(*limits):
             queue = self._queues.get(slot)
             if queue is None:

@@ -9,12 +9,18 @@ slice that keeps the memory alive is released.
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 
-from spark_replog.clock import Clock
+from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.storage.direct_write import free_blocks
+
+PAGES_KEPT_MS = 5_000
+"""The next task of a Spark worker usually begins sooner."""
 
 
 def trim_row_memory() -> None:
@@ -22,6 +28,54 @@ def trim_row_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)
+
+
+class KeptPages:
+    """Keeps the pages of released rows for the next task of this process; returns them once none has come.
+
+    The kernel zeroes each page that it gives out again, which takes a fifth of a task's time.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew. A forked child has no thread, and may have inherited a held lock."""
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._due_ms = 0
+        self._has_thread = False
+
+    def keep(self) -> None:
+        """Keep the pages for `PAGES_KEPT_MS` from now."""
+        with self._lock:
+            self._due_ms = SYSTEM_CLOCK.monotonic_ms() + PAGES_KEPT_MS
+            if self._has_thread:
+                return
+            try:
+                DaemonThread(self._run, name="replog-pages", stop=self._ending.set).start()
+                self._has_thread = True
+            except RuntimeError:  # without a thread they would never be returned
+                self._give_back()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            with self._lock:
+                left_ms = self._due_ms - SYSTEM_CLOCK.monotonic_ms()
+                if left_ms <= 0:
+                    self._has_thread = False
+                    self._give_back()
+                    return
+            self._ending.wait(left_ms / 1000)
+
+    def _give_back(self) -> None:
+        free_blocks.clear()
+        trim_row_memory()
+
+
+KEPT_PAGES = KeptPages()
+"""This process's."""
+os.register_at_fork(after_in_child=KEPT_PAGES.forget)
 
 
 class _Waiter:

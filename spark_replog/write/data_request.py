@@ -25,10 +25,10 @@ from spark_replog.log.codec.data_object import (
 )
 from spark_replog.log.model import DataObject, PartitionResponse, Section
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy, free_blocks
+from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
-from spark_replog.write.buffer_pool import BufferPool, trim_row_memory
+from spark_replog.write.buffer_pool import KEPT_PAGES, BufferPool, trim_row_memory
 from spark_replog.write.producer_batch import Destination, ProducerBatch, Slice, join_slices, with_headers
 
 
@@ -273,7 +273,6 @@ class ObjectBuilder:
         self._batch_id = batch_id
         self._task_id = task_id
         self._freed_bytes = 0
-        self._keeps_pages = False
         # A plan from a driver of an older release lacks the attribute.
         planned = {topic.ledger_id: getattr(topic, "fold_index", -1) for topic in plan.topics}
         self._folded = folded or (lambda ledger_id: planned.get(ledger_id, -1))
@@ -364,12 +363,8 @@ class ObjectBuilder:
             # Arrow's allocators keep freed pages, and the memory bound of the process must not depend on that.
             # Not after every small object: the kernel zeroes pages before it hands them out again.
             self._freed_bytes = 0
-            self._keeps_pages = True
             pa.default_memory_pool().release_unused()
-        if self._keeps_pages and self._pool.available_bytes == self._pool.total_bytes:
-            self._keeps_pages = False
-            free_blocks.clear()
-            trim_row_memory()  # not while rows arrive: they would need the pages again
+            KEPT_PAGES.keep()
 
     def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
         for item in request.sections:

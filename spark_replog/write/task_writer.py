@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 ABORT_WAIT_MS_MAX = 1_000
 _SLACK_DIVISOR = 4
 _LENT_BYTES_MAX = 4 * 1024 * 1024
+NEAR_REQUEST_BYTES_MAX = 16 * 1024 * 1024
+"""On local folders no object is made larger, unless a record is: a task waits for its last one, and the disk for the
+first. Over a network, where each request costs more, ``max.request.size`` alone limits it."""
 
 
 def pool_bytes_of(config: ProducerConfig) -> int:
@@ -99,10 +102,13 @@ class TaskWriter:
         custom = load_partitioner(config.partitioner_class) if config.partitioner_class else None
         pool_bytes = pool_bytes_of(config)
         self._pool = BufferPool(pool_bytes, clock=clock)
+        request_bytes = config.max_request_size_bytes
+        if not brokers.are_remote(broker.broker_id for broker in brokers.brokers):
+            request_bytes = min(request_bytes, NEAR_REQUEST_BYTES_MAX)
         self._accumulator = RecordAccumulator(
             self._pool,
             batch_size_bytes=config.batch_size_bytes,
-            max_request_size_bytes=config.max_request_size_bytes,
+            max_request_size_bytes=request_bytes,
             linger_ms=config.linger_ms,
             fills_requests=True,
             clock=clock,

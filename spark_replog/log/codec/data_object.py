@@ -529,22 +529,27 @@ def joined_crc(first: int, second: int, second_bytes: int) -> int:
     exponent = 3  # a byte has 2**3 bits
     while second_bytes:
         if second_bytes & 1:
-            first = _product(first, _shift(exponent))
+            first = _product(first, _multiples(exponent))
         second_bytes >>= 1
         exponent += 1
     return first ^ second
 
 
 @functools.cache
-def _shift(exponent: int) -> int:
-    """Return the polynomial that shifts by ``2**exponent`` bits."""
-    return _product(_shift(exponent - 1), _shift(exponent - 1)) if exponent else 1 << 30
+def _multiples(exponent: int) -> tuple[int, ...]:
+    """Return the polynomial that shifts by ``2**exponent`` bits, times x to the power of 0 to 31."""
+    multiple = _product(_multiples(exponent - 1)[0], _multiples(exponent - 1)) if exponent else 1 << 30
+    multiples = [multiple]
+    for _ in range(31):
+        multiple = multiple >> 1 ^ (_CRC_POLYNOMIAL if multiple & 1 else 0)
+        multiples.append(multiple)
+    return tuple(multiples)
 
 
-def _product(left: int, right: int) -> int:
+def _product(left: int, multiples: Sequence[int]) -> int:
+    """Return the product of two polynomials; of the right one come the multiples."""
     product = 0
-    for bit in range(31, -1, -1):
-        if left >> bit & 1:
-            product ^= right
-        right = right >> 1 ^ (_CRC_POLYNOMIAL if right & 1 else 0)
+    for bit, multiple in zip(f"{left:032b}", multiples, strict=True):
+        if bit == "1":
+            product ^= multiple
     return product

@@ -105,6 +105,7 @@ class BatchWriter(DataSourceArrowWriter):
     """The sink of one ``df.write``. The object that the planner makes is also used by the tasks and the commit."""
 
     def __init__(self, options: SinkOptions) -> None:
+        freeze_garbage()
         self._options = options
         self._write_id = new_id()
         self._plan = _plan_tasks(options)
@@ -125,6 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
         Raises:
             ReplogError: REPLOG_DUPLICATE_TXN_MISMATCH, or any error of ``append_records``.
         """
+        freeze_garbage()
         written = _in_task_order(messages)
         self._warn_of_foreach_batch(written)
         _warn_of_dropped_rows(written, 0 if self._options.txn is None else self._options.txn[1])

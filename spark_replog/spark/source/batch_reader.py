@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold.partition_state import SectionRef
+from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.source.discovery import LossPolicy, check_ranges
@@ -55,6 +56,7 @@ class BatchReader(DataSourceReader):
         Raises:
             ReplogError: REPLOG_INVALID_OPTION, REPLOG_DATA_LOSS, UNKNOWN_TOPIC_OR_PARTITION.
         """
+        freeze_garbage()
         options = self._options
         cluster = options.store.cluster()
         view = view_topics(cluster, options.subscription, principal=options.principal).require_all()

@@ -398,8 +398,12 @@ def test_what_a_worker_imports_is_out_of_the_collection_from_its_next_call_on(wr
     monkeypatch.setattr(sink, "is_worker", lambda module: module == COMMIT_WORKER)
     freezes_again(lambda: source.streamWriter(SCHEMA, False)).commit([message], 0)
     reader = writes.source.batch(subscribe="orders")
-    (task,) = reader.partitions()
+    (task,) = freezes_again(reader.partitions)
     assert freezes_again(lambda: list(reader.read(task)))[0].num_rows == 1
+    freezes_again(source.schema)
+    batch_writer = freezes_again(lambda: source.writer(SCHEMA, False))
+    message = freezes_again(lambda: writes._write(batch_writer, 0, [b"b"], properties))
+    freezes_again(lambda: batch_writer.commit([message]))
 
 
 def test_a_task_freezes_nothing_of_its_own_rows(writes, freezes, monkeypatch):

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_replog.config import TaskHooks
+from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.codec.data_object import ROW_MEMORY
 from spark_replog.log.write_plan import TopicPlan
+from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.direct_write import free_blocks
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
-from spark_replog.write import data_request
+from spark_replog.write import buffer_pool, data_request, task_writer
+from spark_replog.write.buffer_pool import KeptPages
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
 from tests.unit.write.support import HEADERS, PATIENT, Task, batch, written
 
@@ -241,24 +246,52 @@ class TestMemory:
     def test_of_a_large_memory_a_quarter_is_not_lent(self, memory_bytes: int, lent_bytes: int) -> None:
         assert pool_bytes_of(replace(PATIENT, buffer_memory_bytes=memory_bytes)) == lent_bytes
 
-    def test_rows_are_in_memory_whose_pages_are_kept_until_the_task_ends(
+    def test_rows_are_in_memory_whose_pages_are_kept_for_the_next_task_and_then_returned(
         self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         config = replace(PATIENT, buffer_memory_bytes=2_000_000, max_request_size_bytes=200_000)
-        task = make_task(partitions=3, config=config)
-        pool, lent_bytes = task.writer._pool, []
+        task, kept, returned = make_task(partitions=3, config=config), KeptPages(), threading.Event()
         monkeypatch.setattr(data_request, "DIRECT_SIZE_BYTES_MIN", 1)  # blocks are used too
-        monkeypatch.setattr(
-            data_request, "trim_row_memory", lambda: lent_bytes.append(pool.total_bytes - pool.available_bytes)
-        )
+        monkeypatch.setattr(data_request, "KEPT_PAGES", kept)
+        monkeypatch.setattr(data_request, "trim_row_memory", lambda: pytest.fail("the next rows need the pages"))
+        monkeypatch.setattr(buffer_pool, "trim_row_memory", returned.set)
+        monkeypatch.setattr(buffer_pool, "PAGES_KEPT_MS", 3_600_000)
         idle_bytes = ROW_MEMORY.bytes_allocated()
         task.writer.append(batch(250, size_bytes=600))
         assert ROW_MEMORY.bytes_allocated() - idle_bytes >= 150_000
         for number in range(1, 40):
             task.writer.append(batch(250, 250 * number, size_bytes=600))
         task.writer.close()
-        assert lent_bytes[-1] == 0 and all(lent == 0 or lent > pool.total_bytes // 2 for lent in lent_bytes)
-        assert not free_blocks
+        assert free_blocks and not returned.is_set()
+
+        again = KeptPages()
+        monkeypatch.setattr(buffer_pool, "PAGES_KEPT_MS", 10)
+        again.keep()
+        again.keep()
+        assert returned.wait(10) and not free_blocks
+        returned.clear()
+        again.keep()
+        assert returned.wait(10), "each time anew"
+
+    @pytest.mark.parametrize(("is_far", "object_count"), [(False, 6), (True, 2)])
+    def test_on_near_roots_objects_are_smaller(
+        self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch, is_far: bool, object_count: int
+    ) -> None:
+        monkeypatch.setattr(task_writer, "NEAR_REQUEST_BYTES_MAX", 100_000)
+        monkeypatch.setattr(BrokerSet, "are_remote", lambda _self, _broker_ids: is_far)
+        config = replace(PATIENT, max_request_size_bytes=400_000, batch_size_bytes=1_000)
+        task = make_task(partitions=1, config=config)
+        rows = [batch(100, 100 * number, size_bytes=1_000) for number in range(6)]
+        result = task.write(*rows, batch(1, size_bytes=150_000))
+        assert len(result.objects) == object_count + (not is_far), "a record may be larger, up to max.request.size"
+        assert task.values(result)["orders", 0][:600] == written(rows)
+
+    def test_without_a_thread_the_pages_are_returned_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        returned: list[bool] = []
+        monkeypatch.setattr(buffer_pool, "trim_row_memory", lambda: returned.append(True))
+        monkeypatch.setattr(DaemonThread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        KeptPages().keep()
+        assert returned
 
     @pytest.mark.parametrize("is_slow", [True, False])
     def test_pages_of_rows_that_were_copied_go_back_while_half_of_the_memory_is_lent(
@@ -279,7 +312,7 @@ class TestMemory:
     def test_a_small_task_gives_no_pages_back(
         self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(data_request, "trim_row_memory", lambda: pytest.fail("it costs more than it brings"))
+        monkeypatch.setattr(data_request, "KEPT_PAGES", None)  # asking for it would cost more than it brings
         assert make_task(partitions=3).write(batch(1_000, size_bytes=600)).row_count == 1_000
 
     def test_a_sliced_batch_that_pins_much_is_copied(self, make_task: Callable[..., Task]) -> None:
