@@ -1,4 +1,4 @@
-"""The floors: Python data sources that only pass Arrow batches, and do nothing else.
+"""The floors: Python data sources that only pass Arrow batches, or do the least that a log has to.
 
 What replog is measured against. They have replog's read schema, so that the transfer between Python and
 the JVM costs the same; whatever replog needs on top of them is replog's own.
@@ -7,11 +7,19 @@ the JVM costs the same; whatever replog needs on top of them is replog's own.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import mmap
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import crc32c
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -22,11 +30,18 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_replog.log.codec.data_object import ROW_MEMORY
+from spark_replog.storage.direct_write import open_direct, write_direct
+from spark_replog.write.partitioner import murmur2_array, partitions_of
+from spark_replog.write.task_writer import NEAR_REQUEST_BYTES_MAX
+
 SCHEMA_DDL = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
 BATCH_ROW_COUNT = 40_000
 VALUE_SIZE_BYTES = 100
+OPEN_WRITES_MAX = 5
+"""replog's default of ``max.in.flight.requests.per.connection``."""
 
 
 def prebuilt_batch(row_count: int) -> pa.RecordBatch:
@@ -52,10 +67,10 @@ def prebuilt_batch(row_count: int) -> pa.RecordBatch:
 
 
 class Piece(InputPartition):
-    """So many rows of one task."""
+    """So many rows of one task, and the files that it checks meanwhile."""
 
-    def __init__(self, row_count: int) -> None:
-        self.row_count = row_count
+    def __init__(self, row_count: int, files: Sequence[str] = ()) -> None:
+        self.row_count, self.files = row_count, files
 
 
 def maybe_freeze(wanted: bool) -> None:
@@ -73,19 +88,36 @@ def passed_batches(row_count: int) -> Iterator[pa.RecordBatch]:
         row_count -= piece.num_rows
 
 
-class PassReader(DataSourceReader):
-    """Batch read of `rows` rows in `tasks` tasks."""
+def checked_pieces(files: Sequence[str], piece_bytes: int) -> Iterator[int]:
+    """Map the files and yield the checksum of one piece after another: the least that a log's reader has to do."""
+    for file in files:
+        with open(file, "rb") as opened:
+            view = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+        for start in range(0, len(view), piece_bytes):
+            yield crc32c.crc32c(view[start : start + piece_bytes])
 
-    def __init__(self, rows: int, tasks: int) -> None:
-        self.rows, self.tasks = rows, tasks
+
+class PassReader(DataSourceReader):
+    """Batch read of `rows` rows in `tasks` tasks, which share the files."""
+
+    def __init__(self, rows: int, tasks: int, files: Sequence[str]) -> None:
+        self.rows, self.tasks, self.files = rows, tasks, files
 
     def partitions(self) -> list[Piece]:
         """Return equal pieces."""
-        return [Piece(self.rows // self.tasks) for _ in range(self.tasks)]
+        maybe_freeze(bool(self.files))
+        return [Piece(self.rows // self.tasks, self.files[number :: self.tasks]) for number in range(self.tasks)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the prebuilt batch again and again."""
-        yield from passed_batches(partition.row_count)
+        """Yield the prebuilt batch again and again; before each, check its share of the files."""
+        maybe_freeze(bool(partition.files))
+        batch_count = -(-partition.row_count // BATCH_ROW_COUNT)
+        share_bytes = sum(os.path.getsize(file) for file in partition.files) // batch_count + 1
+        checked = checked_pieces(partition.files, share_bytes)
+        for batch in passed_batches(partition.row_count):
+            next(checked, None)
+            yield batch
+        deque(checked, maxlen=0)
 
 
 class PassStreamReader(DataSourceStreamReader):
@@ -154,8 +186,89 @@ class CountStreamWriter(DataSourceStreamArrowWriter):
         """Do nothing."""
 
 
+class LeastTask:
+    """One task of the least that a log's writer has to do in Python: no pipeline, no format, no commit.
+
+    It hashes the keys, gathers the rows of two partitions, checksums their memory, and writes it durably, with the
+    calls of numpy and Arrow, and the disk's, that replog uses.
+    """
+
+    def __init__(self, folders: list[str]) -> None:
+        self.folders, self.waiting, self.waiting_bytes, self.crc = folders, list[memoryview](), 0, 0
+        self.disk = ThreadPoolExecutor(2 * len(folders))
+        self.open: deque[list[Future[None]]] = deque()
+
+    def run(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """Write all rows."""
+        row_count = 0
+        for batch in iterator:
+            row_count += batch.num_rows
+            slots = partitions_of(murmur2_array(batch.column("key")), 2)
+            order = np.concatenate([np.flatnonzero(slots == slot) for slot in range(2)])
+            taken = pc.take(batch, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY)
+            for buffer in (each for column in taken.columns for each in column.buffers() if each is not None):
+                self.crc = crc32c.crc32c(buffer, self.crc)
+                self.waiting.append(memoryview(buffer))
+                self.waiting_bytes += buffer.size
+            if self.waiting_bytes >= NEAR_REQUEST_BYTES_MAX:
+                self.put()
+        self.put()
+        self.await_puts(0)
+        self.disk.shutdown()
+        return Counted(row_count)
+
+    def put(self) -> None:
+        """Write the waiting rows, while the next ones arrive; at most `OPEN_WRITES_MAX` are open."""
+        pieces, self.waiting, self.waiting_bytes = self.waiting, [], 0
+        self.open.append([self.disk.submit(self.write, Path(folder), pieces) for folder in self.folders])
+        self.await_puts(OPEN_WRITES_MAX)
+
+    def await_puts(self, open_max: int) -> None:
+        """Wait until so many writes are open."""
+        while len(self.open) > open_max:
+            for future in self.open.popleft():
+                future.result()
+
+    @staticmethod
+    def write(folder: Path, pieces: list[memoryview]) -> None:
+        """Write one file, and wait until it is on the disk."""
+        folder_fd = os.open(folder, os.O_RDONLY)
+        fd = open_direct(uuid4().hex, folder_fd)
+        assert fd is not None, "this floor needs O_DIRECT"
+        assert write_direct(fd, pieces)
+        os.fsync(fd)
+        os.close(fd)
+        os.close(folder_fd)
+
+
+class LeastWriter(CountWriter):
+    """A batch sink that does the least that a log has to."""
+
+    def __init__(self, folders: list[str]) -> None:
+        self.folders = folders
+        maybe_freeze(True)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """Write rows."""
+        maybe_freeze(True)
+        return LeastTask(self.folders).run(iterator)
+
+
+class LeastStreamWriter(CountStreamWriter):
+    """A streaming sink that does the least that a log has to."""
+
+    def __init__(self, folders: list[str]) -> None:
+        super().__init__(freeze=True)
+        self.folders = folders
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
+        """Write rows."""
+        maybe_freeze(True)
+        return LeastTask(self.folders).run(iterator)
+
+
 class Floor(DataSource):
-    """`format("floor")`: options rows, tasks, batches, freeze."""
+    """`format("floor")`: options rows, tasks, batches, freeze, folders (with commas) to write to, check (a folder)."""
 
     @classmethod
     def name(cls) -> str:
@@ -168,7 +281,9 @@ class Floor(DataSource):
 
     def reader(self, schema: object) -> PassReader:
         """Return the batch reader."""
-        return PassReader(int(self.options["rows"]), int(self.options.get("tasks", 2)))
+        folder = self.options.get("check")
+        files = sorted(str(file) for file in Path(folder).rglob("*") if file.is_file()) if folder else []
+        return PassReader(int(self.options["rows"]), int(self.options.get("tasks", 2)), files)
 
     def streamReader(self, schema: object) -> PassStreamReader:
         """Return the stream reader."""
@@ -178,8 +293,12 @@ class Floor(DataSource):
 
     def writer(self, schema: object, overwrite: bool) -> CountWriter:
         """Return the batch sink."""
-        return CountWriter()
+        folders = self.options.get("folders")
+        return LeastWriter(folders.split(",")) if folders else CountWriter()
 
     def streamWriter(self, schema: object, overwrite: bool) -> CountStreamWriter:
         """Return the streaming sink."""
+        folders = self.options.get("folders")
+        if folders:
+            return LeastStreamWriter(folders.split(","))
         return CountStreamWriter(self.options.get("freeze") == "true")

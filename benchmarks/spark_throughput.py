@@ -1,6 +1,7 @@
 """Rows per second of Spark writing to and reading from replog, beside two floors in the same run.
 
-Floors: a Python data source that only passes Arrow batches, and Spark's own uncompressed parquet. A stream case runs
+Floors: a Python data source that only passes Arrow batches, one that does with them the least that a log has to
+(`benchmarks.floors.LeastTask`), and Spark's own uncompressed parquet. A stream case runs
 five micro-batches of a quarter of the rows, and what four of them take counts, without the first; its floor reads from
 and writes to that source, its garbage frozen. The cases are interleaved round by round; medians are printed as rows/s
 and MB/s of values.
@@ -17,8 +18,9 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.bench_session import scratch, session, table
@@ -39,6 +41,14 @@ def make_store(folder: Path, name: str, replicas: int) -> str:
     return path
 
 
+def least_folders(folder: Path, copies: int) -> str:
+    """Return new folders for one write of so many copies, with a comma between two."""
+    names = [folder / f"least-{uuid4().hex}" for _ in range(copies)]
+    for name in names:
+        name.mkdir()
+    return ",".join(map(str, names))
+
+
 def evict(path: str) -> None:
     """Drop the store's files from the page cache, so that the next read comes from the disk."""
     for file in Path(path).rglob("*"):
@@ -57,6 +67,10 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
         frame.write.format("replog").option("path", path).option("topic", "t").mode("append").save()
 
     to_replog(loaded)
+
+    def to_least(copies: int) -> None:
+        frame.write.format("floor").option("folders", least_folders(folder, copies)).mode("append").save()
+
     parquet = str(folder / "read.parquet")
     floor_frame = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).load()
     floor_frame.write.option("compression", "none").parquet(parquet)
@@ -66,21 +80,29 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
     def drain(source: DataFrame) -> None:
         source.write.format("noop").mode("overwrite").save()
 
-    def drain_cold() -> None:
+    checked = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).option("check", loaded)
+
+    def drain_cold(source: DataFrameReader) -> float:
         evict(loaded)
-        drain(reader.load())
+        began = time.perf_counter()
+        drain(source.load())
+        return time.perf_counter() - began
 
     return {
         "write: pass-through floor": lambda: frame.write.format("floor").mode("append").save(),
         "write: parquet, uncompressed": lambda: (
             frame.write.option("compression", "none").mode("overwrite").parquet(str(folder / "write.parquet"))
         ),
+        "write: least work, 1 copy": lambda: to_least(1),
+        "write: least work, 3 copies": lambda: to_least(3),
         "write: replog, 1 replica": lambda: to_replog(one),
         "write: replog, 3 replicas": lambda: to_replog(three),
         "read: pass-through floor": lambda: drain(floor_frame),
         "read: parquet, uncompressed": lambda: drain(spark.read.parquet(parquet)),
+        "read: least work": lambda: drain(checked.load()),
         "read: replog": lambda: drain(reader.load()),
-        "read: replog, from disk": drain_cold,
+        "read: least work, from disk": lambda: drain_cold(checked),
+        "read: replog, from disk": lambda: drain_cold(reader),
     }
 
 
@@ -117,6 +139,7 @@ def stream_cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int)
     three = make_store(folder, "stream-three", 3)
     return {
         "stream: pass-through floor": lambda: run(floor_source(), "floor", freeze="true"),
+        "stream write: least work, 3 copies": lambda: run(floor_source(), "floor", folders=least_folders(folder, 3)),
         "stream write: replog, 3 replicas": lambda: run(floor_source(), "replog", path=three, topic="t"),
         "stream read: replog": lambda: run(replog_source(), "floor", freeze="true"),
     }
