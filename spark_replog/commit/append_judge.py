@@ -173,6 +173,8 @@ class AppendJudge:
         try:
             return self._judge(state, refused)
         except ReplogError as error:
+            if isinstance(error, AuthorizationError) and not self.has_newest_access:
+                return Verdict(Phase.JUDGING, self._request.append, refused=refused, is_access_old=True)
             return Verdict(Phase.DONE, self._request.append, refused=refused, error=error)
 
     def judge_settling(self, state: TopicLedgerState, settling: Settling) -> Verdict:
@@ -259,11 +261,11 @@ class AppendJudge:
 
     def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
         request = self._request
-        append = self.known.doubt(state, request.append)
+        append = self.known.doubt(state, request.append) if state.left_at else request.append
         partitions = append.row_counts
-        errors = self._unauthorized(state, append, partitions)
-        if errors is None:
-            return Verdict(Phase.JUDGING, append, refused=refused, is_access_old=True)
+        errors = self._authorizer.refused_partitions(state, append, partitions)
+        if errors and not self.has_newest_access:  # newer ACLs must be read first, which may not happen here
+            raise errors[min(errors)]
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:
             append = self._leave_out(append, refused, errors)
@@ -315,18 +317,6 @@ class AppendJudge:
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         commands = (*commands, *append_commands(state, decided))
         return Verdict(Phase.SETTLING, append, commands, refused=refused, leaving=leaving)
-
-    def _unauthorized(
-        self, state: TopicLedgerState, append: Append, partitions: Collection[PartitionKey]
-    ) -> dict[PartitionKey, ReplogError] | None:
-        """Return the partitions that ACLs refuse; None if newer ACLs must be read first, which may not happen here."""
-        try:
-            errors = self._authorizer.refused_partitions(state, append, partitions)
-        except AuthorizationError:
-            if self.has_newest_access:
-                raise
-            return None
-        return errors if self.has_newest_access or not errors else None
 
     def _check_place(self, state: TopicLedgerState, after: int) -> None:
         """Refuse an append that does not follow the one that its writer saw; its ENTRY is decided on this very fold."""

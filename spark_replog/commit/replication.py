@@ -285,8 +285,6 @@ class Replication:
         were put before and are decided after.
         """
         left = state.left_at
-        if not left:
-            return append
         with self.lock:
             for (key, broker_id), after in list(self.copied_after.items()):
                 if left.get(broker_id, -1) > after:
