@@ -494,27 +494,21 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
     the topic's last, LEADER_NOT_AVAILABLE where every in-sync replica is fenced.
     """
     refused: dict[PartitionKey, ReplogError] = {}
-    by_topic = {
-        topic_id: _topic_error(state, topic_id) for topic_id in dict.fromkeys(topic_id for topic_id, _ in partitions)
-    }
     for key in partitions:
         topic_id, number = key
-        error = by_topic[topic_id]
-        if error is None:
-            topic = state.topics[topic_id]
-            if 0 <= number < len(topic.partitions):
-                if topic.partitions[number].leader != NO_LEADER:
-                    continue
-                error = _no_leader(topic, number)
-        if error is None:
-            error = NotFoundError(
+        topic = state.topics.get(topic_id)
+        if topic is None or topic.closed or topic.name in INTERNAL_TOPICS:
+            refused[key] = _topic_error(topic_id, topic)
+        elif not 0 <= number < len(topic.partitions):
+            refused[key] = NotFoundError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic '{topic.name}' has {len(topic.partitions)} partitions and none with number {number}. "
                 "Add partitions with 'replog topic add-partitions', or choose another.",
                 topic=topic.name,
                 partition=number,
             )
-        refused[key] = error
+        elif topic.partitions[number].leader == NO_LEADER:
+            refused[key] = _no_leader(topic, number)
     return refused
 
 
@@ -530,8 +524,7 @@ def _no_leader(topic: TopicState, number: int) -> ReplogError:
     )
 
 
-def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
-    topic = state.topics.get(topic_id)
+def _topic_error(topic_id: str, topic: TopicState | None) -> ReplogError:
     if topic is None:
         return NotFoundError(
             ErrorCode.UNKNOWN_TOPIC_ID,
@@ -546,12 +539,10 @@ def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
             " producer.",
             topic=topic.name,
         )
-    if topic.name in INTERNAL_TOPICS:
-        return InvalidConfigError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
-        )
-    return None
+    return InvalidConfigError(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
+    )
 
 
 def _find_carried_by_too_few(state: TopicLedgerState, append: Append, majority: int) -> dict[PartitionKey, ReplogError]:

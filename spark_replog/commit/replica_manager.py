@@ -157,12 +157,12 @@ class LedgerAppend:
             self._log_departures(verdict, outcome.index)
         with self._ledger.lock:
             state = self._ledger.state
-            is_stable = state.stable_index == state.applied_index == outcome.index
             is_newest = state.applied_index == outcome.index
-            epochs = leader_epochs(state, verdict.append) if is_newest and result.outcome in SUCCESSES else None
+            is_stable = is_newest and state.stable_index == state.applied_index
+            is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
+            epochs = leader_epochs(state, verdict.append) if is_newest and is_settling else None
             settling = Settling(verdict.append, state.applied_index, epochs, result)
             self._decided = _Decided(result, settling)
-        is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
         return Phase.SETTLING if is_settling else Phase.DONE
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:

@@ -353,7 +353,7 @@ def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -
         return False
     topics = state.topics
     for item in append.objects:
-        holders = known.holders(item.id, item.holders)
+        holders = known.holders(item.id, item.holders) if known.copied else item.holders
         for each in item.sections:
             partition = topics[each.topic_id].partitions[each.partition]
             if not passes_high_watermark(holders, partition.isr, partition.min_insync):
