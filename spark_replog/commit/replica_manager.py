@@ -404,7 +404,8 @@ class ReplicaManager:
         deadline_ms = self._services.clock.monotonic_ms() + request.timeout_ms
         ledger = self._cluster.topic_ledger(ledger_id)
         response = self._attempt(ledger, request)
-        if response.is_short:
+        errors = [response.error, *(each.error for each in response.partitions.values())]
+        if any(each is not None and each.code is ErrorCode.NOT_ENOUGH_REPLICAS for each in errors):
             # Perhaps no other process looks for a root that is back, and without it no append would succeed again.
             is_back = self._look_after_replicas(ledger, is_short=True)
             rest_ms = deadline_ms - self._services.clock.monotonic_ms()
