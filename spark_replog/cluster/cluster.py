@@ -268,12 +268,12 @@ class Cluster:
         """Fold the cluster ledger's newest entries; check roots again that were replaced according to it.
 
         Args:
-            is_glance: see ``Ledger.glance``.
+            is_glance: see ``Ledger.refresh``.
 
         Raises:
             CorruptDataError: REPLOG_JOURNAL_HOLE: the ledger's files are gone. RetriableError: REPLOG_NO_QUORUM.
         """
-        state = self.cluster_ledger.glance() if is_glance else self.cluster_ledger.refresh()
+        state = self.cluster_ledger.refresh(is_glance=is_glance)
         if not state.brokers:
             self._check_not_lost()
         self._refreshed_ms = self.clock.monotonic_ms()
@@ -339,13 +339,12 @@ class Cluster:
         """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM.
 
         Args:
-            is_glance: see ``Ledger.glance``.
+            is_glance: see ``Ledger.refresh``.
         """
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
-        looks = [ledger.glance if is_glance else ledger.refresh for ledger in ledgers]
-        pending = [IO_POOL.submit(look) for look in looks[1:]]
-        for look in looks[:1]:  # so the usual single ledger costs no thread
-            look()
+        pending = [IO_POOL.submit(each.refresh, is_glance=is_glance) for each in ledgers[1:]]
+        for first in ledgers[:1]:  # so the usual single ledger costs no thread
+            first.refresh(is_glance=is_glance)
         for future in pending:
             future.result()
 

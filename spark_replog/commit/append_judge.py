@@ -173,6 +173,8 @@ class AppendJudge:
         try:
             return self._judge(state, refused)
         except ReplogError as error:
+            if isinstance(error, AuthorizationError) and not self.has_newest_access:
+                return Verdict(Phase.JUDGING, self._request.append, refused=refused, is_access_old=True)
             return Verdict(Phase.DONE, self._request.append, refused=refused, error=error)
 
     def judge_settling(self, state: TopicLedgerState, settling: Settling) -> Verdict:
@@ -259,11 +261,11 @@ class AppendJudge:
 
     def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
         request = self._request
-        append = self.known.doubt(state, request.append)
+        append = self.known.doubt(state, request.append) if state.left_at else request.append
         partitions = append.row_counts
-        errors = self._unauthorized(state, append, partitions)
-        if errors is None:
-            return Verdict(Phase.JUDGING, append, refused=refused, is_access_old=True)
+        errors = self._authorizer.refused_partitions(state, append, partitions)
+        if errors and not self.has_newest_access:  # newer ACLs must be read first, which may not happen here
+            raise errors[min(errors)]
         allowed = [key for key in partitions if key not in refused and key not in errors]
         if errors or refused:
             append = self._leave_out(append, refused, errors)
@@ -315,18 +317,6 @@ class AppendJudge:
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         commands = (*commands, *append_commands(state, decided))
         return Verdict(Phase.SETTLING, append, commands, refused=refused, leaving=leaving)
-
-    def _unauthorized(
-        self, state: TopicLedgerState, append: Append, partitions: Collection[PartitionKey]
-    ) -> dict[PartitionKey, ReplogError] | None:
-        """Return the partitions that ACLs refuse; None if newer ACLs must be read first, which may not happen here."""
-        try:
-            errors = self._authorizer.refused_partitions(state, append, partitions)
-        except AuthorizationError:
-            if self.has_newest_access:
-                raise
-            return None
-        return errors if self.has_newest_access or not errors else None
 
     def _check_place(self, state: TopicLedgerState, after: int) -> None:
         """Refuse an append that does not follow the one that its writer saw; its ENTRY is decided on this very fold."""
@@ -504,27 +494,21 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
     the topic's last, LEADER_NOT_AVAILABLE where every in-sync replica is fenced.
     """
     refused: dict[PartitionKey, ReplogError] = {}
-    by_topic = {
-        topic_id: _topic_error(state, topic_id) for topic_id in dict.fromkeys(topic_id for topic_id, _ in partitions)
-    }
     for key in partitions:
         topic_id, number = key
-        error = by_topic[topic_id]
-        if error is None:
-            topic = state.topics[topic_id]
-            if 0 <= number < len(topic.partitions):
-                if topic.partitions[number].leader != NO_LEADER:
-                    continue
-                error = _no_leader(topic, number)
-        if error is None:
-            error = NotFoundError(
+        topic = state.topics.get(topic_id)
+        if topic is None or topic.closed or topic.name in INTERNAL_TOPICS:
+            refused[key] = _topic_error(topic_id, topic)
+        elif not 0 <= number < len(topic.partitions):
+            refused[key] = NotFoundError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic '{topic.name}' has {len(topic.partitions)} partitions and none with number {number}. "
                 "Add partitions with 'replog topic add-partitions', or choose another.",
                 topic=topic.name,
                 partition=number,
             )
-        refused[key] = error
+        elif topic.partitions[number].leader == NO_LEADER:
+            refused[key] = _no_leader(topic, number)
     return refused
 
 
@@ -540,8 +524,7 @@ def _no_leader(topic: TopicState, number: int) -> ReplogError:
     )
 
 
-def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
-    topic = state.topics.get(topic_id)
+def _topic_error(topic_id: str, topic: TopicState | None) -> ReplogError:
     if topic is None:
         return NotFoundError(
             ErrorCode.UNKNOWN_TOPIC_ID,
@@ -556,12 +539,10 @@ def _topic_error(state: TopicLedgerState, topic_id: str) -> ReplogError | None:
             " producer.",
             topic=topic.name,
         )
-    if topic.name in INTERNAL_TOPICS:
-        return InvalidConfigError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
-        )
-    return None
+    return InvalidConfigError(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
+    )
 
 
 def _find_carried_by_too_few(state: TopicLedgerState, append: Append, majority: int) -> dict[PartitionKey, ReplogError]:

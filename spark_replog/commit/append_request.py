@@ -69,12 +69,6 @@ class ProduceResponse:
     partitions: Mapping[PartitionKey, PartitionResponse] = field(default_factory=dict)
     throttle_time_ms: int = 0
 
-    @property
-    def is_short(self) -> bool:
-        """Return whether too few replicas are in sync for some partition."""
-        errors = [self.error, *(each.error for each in self.partitions.values())]
-        return any(error is not None and error.code is ErrorCode.NOT_ENOUGH_REPLICAS for error in errors)
-
 
 def refuse_all(
     append: Append,

@@ -477,6 +477,9 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
     planned: list[PlannedCopy] = []
     for ledger_id in dict.fromkeys(ledger_ids):
         ledger = cluster.topic_ledger(ledger_id)
+        with ledger.lock:
+            if not ledger.state.has_missing_copies:  # as usual
+                continue
         missing, in_sync = ledger.ask(_missing_and_in_sync)
         for each in missing:
             targets = tuple(to for to in each.missing if to in in_sync or _is_back(cluster, to, config))
@@ -488,8 +491,6 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
 
 
 def _missing_and_in_sync(state: TopicLedgerState) -> tuple[list[MissingCopy], set[BrokerId]]:
-    if not state.has_missing_copies:
-        return [], set()
     in_sync = {broker_id for topic in state.topics.values() for p in topic.partitions for broker_id in p.isr}
     return state.under_replicated(include_out_of_sync=True), in_sync
 

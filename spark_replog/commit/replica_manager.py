@@ -62,12 +62,10 @@ class _Decided:
     """The answer, and what must be stable before the caller gets it.
 
     Attributes:
-        refused: the partitions that are not in the log, with their errors.
         settling: the part in the log, which must become stable.
     """
 
     result: CommandResult
-    refused: Mapping[PartitionKey, ReplogError]
     settling: Settling
 
 
@@ -76,6 +74,9 @@ class LedgerAppend:
 
     Args:
         request: what to decide. Its ``timeout_ms`` bounds replication; each decision has ``delivery.timeout.ms``.
+
+    Attributes:
+        refused: the partitions that are left out so far, with their errors.
     """
 
     def __init__(self, ledger: Ledger[TopicLedgerState], request: AppendRequest, services: AppendServices) -> None:
@@ -91,12 +92,7 @@ class LedgerAppend:
         self._decided: _Decided | None = None
         self._failover_count = 0
         self._is_refreshed = False
-
-    @property
-    def refused(self) -> Mapping[PartitionKey, ReplogError]:
-        """Return the partitions that are left out so far, with their errors."""
-        found = self._decided or self._verdict
-        return {} if found is None else found.refused
+        self.refused: Mapping[PartitionKey, ReplogError] = {}
 
     def run(self) -> CommandResult:
         """Decide the append and return the fold's result.
@@ -161,16 +157,17 @@ class LedgerAppend:
             self._log_departures(verdict, outcome.index)
         with self._ledger.lock:
             state = self._ledger.state
-            is_stable = state.stable_index == state.applied_index == outcome.index
             is_newest = state.applied_index == outcome.index
-            epochs = leader_epochs(state, verdict.append) if is_newest and result.outcome in SUCCESSES else None
+            is_stable = is_newest and state.stable_index == state.applied_index
+            is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
+            epochs = leader_epochs(state, verdict.append) if is_newest and is_settling else None
             settling = Settling(verdict.append, state.applied_index, epochs, result)
-            self._decided = _Decided(result, verdict.refused, settling)
-        is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
+            self._decided = _Decided(result, settling)
         return Phase.SETTLING if is_settling else Phase.DONE
 
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         self._verdict = self._judge.judge(state)
+        self.refused = self._verdict.refused
         return self._verdict.commands or None
 
     def _settle(self) -> Phase:
@@ -407,7 +404,8 @@ class ReplicaManager:
         deadline_ms = self._services.clock.monotonic_ms() + request.timeout_ms
         ledger = self._cluster.topic_ledger(ledger_id)
         response = self._attempt(ledger, request)
-        if response.is_short:
+        errors = [response.error, *(each.error for each in response.partitions.values())]
+        if any(each is not None and each.code is ErrorCode.NOT_ENOUGH_REPLICAS for each in errors):
             # Perhaps no other process looks for a root that is back, and without it no append would succeed again.
             is_back = self._look_after_replicas(ledger, is_short=True)
             rest_ms = deadline_ms - self._services.clock.monotonic_ms()

@@ -285,8 +285,6 @@ class Replication:
         were put before and are decided after.
         """
         left = state.left_at
-        if not left:
-            return append
         with self.lock:
             for (key, broker_id), after in list(self.copied_after.items()):
                 if left.get(broker_id, -1) > after:
@@ -355,7 +353,7 @@ def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -
         return False
     topics = state.topics
     for item in append.objects:
-        holders = known.holders(item.id, item.holders)
+        holders = known.holders(item.id, item.holders) if known.copied else item.holders
         for each in item.sections:
             partition = topics[each.topic_id].partitions[each.partition]
             if not passes_high_watermark(holders, partition.isr, partition.min_insync):

@@ -100,7 +100,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             compression=config.compression_type,
             max_message_bytes=config.max_message_bytes,
             is_compacted="compact" in config.cleanup_policy,
-            fenced=frozenset(state.fenced),
+            fenced=state.fenced,
             offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
             fold_index=state.applied_index,
             min_insyncs=min_insyncs if len(set(min_insyncs)) > 1 else (),

@@ -27,6 +27,7 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.root import (
     READ_BY_THIS_GOAL,
+    REFUSALS_MIN,
     WENT_BACK,
     Check,
     Completion,
@@ -40,7 +41,6 @@ from spark_replog.ledger.root import (
     Standing,
     Status,
     journal_hole,
-    refusal_count,
     stale_journal,
 )
 from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
@@ -292,9 +292,17 @@ class LedgerCore:
         ]
 
     def is_refused(self, now_ms: float | None = None) -> bool:
-        """Return whether so many roots refuse what this goal needs that no majority is left; see ``refusal_count``."""
-        since_ms = None if now_ms is None else now_ms - self._settings.quorum_timeout_ms
-        return len(self.roots) - refusal_count(self.roots, since_ms) < self.prefix.majority
+        """Return whether so many roots refuse what this goal needs that no majority is left.
+
+        Args:
+            now_ms: count a root only if it has refused for `quorum_timeout_ms`, more than once. None: if its last
+                answer refused.
+        """
+        found = [state.refusal for state in self.roots if state.refusal is not None]
+        if now_ms is not None:
+            since_ms = now_ms - self._settings.quorum_timeout_ms
+            found = [each for each in found if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
+        return len(self.roots) - len(found) < self.prefix.majority
 
     def damaged_roots(self, failures_min: int = DAMAGED_READS) -> list[int]:
         """Return the roots whose journal was found damaged by this many reads in a row."""
@@ -417,7 +425,8 @@ class LedgerCore:
         if state.busy is not operation:
             return
         state.busy = None
-        state.note_refusal(operation, completion.error, now_ms)
+        if state.refusal is not None or completion.error is not None:
+            state.note_refusal(operation, completion.error, now_ms)
         self._operation_ms += (now_ms - state.busy_since_ms - self._operation_ms) / 8
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
@@ -767,19 +776,16 @@ class LedgerCore:
         proposal = proposer.proposal
         assert proposal is not None
         if proposer.is_single:
-            if proposal.is_confirmed:
-                self._decided(proposal)
-            elif self.prefix.length > proposal.index and self.roots[0].standing in _READ:
+            is_decided = proposal.is_confirmed
+            if not is_decided and self.prefix.length > proposal.index and self.roots[0].standing in _READ:
                 proposer.proposal = None  # another writer has the index
                 self._enter(Phase.READY)
-        elif proposer.proposal_roots().bit_count() >= self.prefix.majority:
-            self._decided(proposal)
-
-    def _decided(self, proposal: Proposal) -> None:
-        if proposal.is_recovered:
-            self.proposer.proposal = None
-            self._owned()
         else:
+            is_decided = proposer.proposal_roots().bit_count() >= self.prefix.majority
+        if is_decided and proposal.is_recovered:
+            proposer.proposal = None
+            self._owned()
+        elif is_decided:
             self._streak += 1
             self._enter(Phase.GRACE)
 

@@ -147,21 +147,31 @@ class Ledger(Generic[S]):
         """Return whether too few roots answered the last refresh to tell if the newest entry is decided."""
         return self._core.is_tail_unclear
 
-    def glance(self) -> S:
-        """Fold new entries, for monitoring: one get per metadata root when nothing is new, however rarely called.
-
-        As `refresh`, with the same errors, but it may be one glance late: see ``LedgerCore.begin``.
-        """
-        self._refresh_once(is_glance=True)
-        return self.state
-
-    def refresh(self, reached: Callable[[S], bool] | None = None) -> S:
-        """Fold the newest decided prefix; one get per metadata root when nothing is new, two after a pause.
+    def refresh_until(self, reached: Callable[[S], bool]) -> S:
+        """Fold as `refresh`, with the same errors, until a given offset is there.
 
         Args:
             reached: returns False for a state that lacks an offset that was given before. The read is
                 retried for `tail_retry_ms`; then the state is returned as it is, and
                 REPLOG_TAIL_UNDECIDED is logged.
+        """
+        start_ms = self._clock.monotonic_ms()
+        while True:
+            self.refresh()
+            with self.lock:
+                if reached(self.state):
+                    return self.state
+            if self._clock.monotonic_ms() - start_ms >= self._settings.tail_retry_ms:
+                self._log_unclear("a position that was given")
+                return self.state
+            self._clock.sleep_ms(20)
+
+    def refresh(self, *, is_glance: bool = False) -> S:
+        """Fold the newest decided prefix; one get per metadata root when nothing is new, two after a pause.
+
+        Args:
+            is_glance: for monitoring: one get per metadata root also after a pause, but the answer may be one glance
+                late: see ``LedgerCore.begin``.
 
         Returns:
             The state; it never goes back within a process.
@@ -173,18 +183,38 @@ class Ledger(Generic[S]):
             CorruptDataError: CORRUPT_MESSAGE: damaged records, and no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
         """
-        start_ms = 0 if reached is None else self._clock.monotonic_ms()
-        while True:
-            self._refresh_once()
-            if reached is None:
-                return self.state
-            with self.lock:
-                if reached(self.state):
-                    return self.state
-            if self._clock.monotonic_ms() - start_ms >= self._settings.tail_retry_ms:
-                self._log_unclear("a position that was given")
-                return self.state
-            self._clock.sleep_ms(20)
+        began_ms: float | None = None
+        is_mine = False
+        try:
+            with self._gate:
+                ticket = self._refresh_started + 1
+                while self._is_driven and self._refresh_done < ticket:
+                    now_ms = self._clock.monotonic_ms()
+                    began_ms = now_ms if began_ms is None else began_ms
+                    rest_ms = max(began_ms, self._heard_ms) + self._settings.quorum_timeout_ms - now_ms
+                    if rest_ms <= 0:
+                        raise self._errors.not_decided(self._core)
+                    self._turn.wait(min(rest_ms, _POLL_MS_MAX) / 1000.0)
+                if self._refresh_done >= ticket:
+                    return self.state  # another caller's refresh began after this call and has ended
+                is_mine = self._is_driven = True
+                if not is_glance:
+                    self._refresh_started = ticket
+            try:
+                self._drive_read(is_glance=is_glance)
+            except PageMissingError as error:
+                self._start_over(error)
+            if not is_glance:
+                self._refresh_done = ticket
+        finally:
+            if is_mine:
+                try:
+                    self._end_turn()
+                finally:
+                    self._is_driven = False
+                    with self._gate:
+                        self._turn.notify_all()
+        return self.state
 
     def look_ahead(self) -> None:
         """Start what the first read needs before it asks for records, if it has not begun; returns at once."""
@@ -208,38 +238,6 @@ class Ledger(Generic[S]):
             state = self._core.roots[number]
             if state.standing not in WENT_BACK:
                 state.enter(Standing.UNVERIFIED)
-
-    def _refresh_once(self, *, is_glance: bool = False) -> None:
-        began_ms: float | None = None
-        is_mine = False
-        try:
-            with self._gate:
-                ticket = self._refresh_started + 1
-                while self._is_driven and self._refresh_done < ticket:
-                    now_ms = self._clock.monotonic_ms()
-                    began_ms = now_ms if began_ms is None else began_ms
-                    rest_ms = max(began_ms, self._heard_ms) + self._settings.quorum_timeout_ms - now_ms
-                    if rest_ms <= 0:
-                        raise self._errors.not_decided(self._core)
-                    self._turn.wait(min(rest_ms, _POLL_MS_MAX) / 1000.0)
-                if self._refresh_done >= ticket:
-                    return  # another caller's refresh began after this call and has ended
-                is_mine = self._is_driven = True
-                if not is_glance:
-                    self._refresh_started = ticket
-            try:
-                self._drive_read(is_glance=is_glance)
-            except PageMissingError as error:
-                self._start_over(error)
-            if not is_glance:
-                self._refresh_done = ticket
-        finally:
-            if is_mine:
-                try:
-                    self._end_turn()
-                finally:
-                    self._is_driven = False
-                    self._wake_others()
 
     def _drive_read(self, *, is_glance: bool = False) -> None:
         """Drive the core until the tail is known; it times out when no record arrives, not when a journal is long."""
@@ -360,7 +358,8 @@ class Ledger(Generic[S]):
                     self._end_turn()
                 finally:
                     self._is_driven = False
-                    self._wake_others()
+                    with self._gate:
+                        self._turn.notify_all()
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
             with suppress(RuntimeError):  # no thread is left: the entry is decided all the same
                 IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
@@ -718,7 +717,8 @@ class Ledger(Generic[S]):
                     self._end_turn()
                 finally:
                     self._is_driven = False
-                    self._wake_others()
+                    with self._gate:
+                        self._turn.notify_all()
 
     def _snapshot_writer(self, keeper: SnapshotKeeper) -> SnapshotWriter:
         """Return a new one; a stored one would be a reference cycle that keeps a closed ledger's state in memory."""
@@ -741,10 +741,6 @@ class Ledger(Generic[S]):
         core.finish()
         self._io.forget_gets()
         self.stats.claims, self.stats.entries = core.claims, core.entries
-
-    def _wake_others(self) -> None:
-        with self._gate:
-            self._turn.notify_all()
 
     def named_position(self, broker_id: int) -> int:
         """Return the highest position of the broker's journal that other roots' records name; -1 for none."""

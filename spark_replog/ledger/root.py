@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -242,8 +241,6 @@ class RootState:
     def note_refusal(self, operation: Operation, error: Exception | None, now_ms: float) -> None:
         """Note whether the root refused an operation that has ended, or did it."""
         last = self.refusal
-        if last is None and error is None:
-            return
         step = _STEPS.get(type(operation), len(_STEPS))
         if isinstance(error, ReplogError) and is_refusal(error):
             since_ms, count = (now_ms, 0) if last is None else (last.since_ms, last.count)
@@ -264,18 +261,6 @@ class RootState:
             and old.commit_index == record.commit_index
             and old.entry_hash == record.entry_hash
         )
-
-
-def refusal_count(roots: Iterable[RootState], since_ms: float | None = None) -> int:
-    """Return how many roots refuse what the current goal needs.
-
-    Args:
-        since_ms: count a root only if it has refused since then, more than once. None: if its last answer refused.
-    """
-    found = [state.refusal for state in roots if state.refusal is not None]
-    if since_ms is not None:
-        found = [each for each in found if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
-    return len(found)
 
 
 def stale_journal(root_name: str, position: int) -> RetriableError:

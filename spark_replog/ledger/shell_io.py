@@ -253,7 +253,14 @@ class RootIo:
             self._give_head(root, operation.marker.name)
             root.store.create(marker_key(self._ledger_id, operation.marker_no), data, make_parent=True)
             return Completion(operation, Status.DONE)
-        return self._create(root, operation)
+        self._stats.creates += 1
+        try:
+            outcome = root.store.create(journal_key(self._ledger_id, operation.position), operation.data)
+            if outcome is CreateOutcome.EXISTS:
+                return Completion(operation, Status.EXISTS)
+            return Completion(operation, Status.DONE, marker=self._newest_marker(root, operation.marker_no))
+        except OutcomeUnknownError as error:
+            return Completion(operation, Status.UNKNOWN, error=error)
 
     def _put_out(self, root: JournalRoot, operation: PutOut) -> None:
         """Create `out`, unless a repair has rebuilt the journal since it was read, perhaps long ago.
@@ -295,19 +302,10 @@ class RootIo:
                         root.store.create(key, bytes(data), make_parent=True)
                         return
 
-    def _create(self, root: JournalRoot, operation: Create) -> Completion:
-        self._stats.creates += 1
-        try:
-            outcome = root.store.create(journal_key(self._ledger_id, operation.position), operation.data)
-            if outcome is CreateOutcome.EXISTS:
-                return Completion(operation, Status.EXISTS)
-            return Completion(operation, Status.DONE, marker=self._newest_marker(root, operation.marker_no))
-        except OutcomeUnknownError as error:
-            return Completion(operation, Status.UNKNOWN, error=error)
-
     def _newest_marker(self, root: JournalRoot, number: int) -> tuple[Marker, int] | None:
         """Return the root's newest marker from this number on and the number after it, None for none."""
-        data = self._get_marker(root, number)
+        get = partial(root.store.get, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
+        data = get(marker_key(self._ledger_id, number))
         if data is None:
             return None
         newest = number
@@ -321,15 +319,11 @@ class RootIo:
             names = (info.key.rpartition("/")[2] for info in later)
             newest = max([newest, *(int(name) for name in names if name.isdecimal())])
         if newest > number:
-            data = self._get_marker(root, newest) or data
-        while (following := self._get_marker(root, newest + 1)) is not None:
+            data = get(marker_key(self._ledger_id, newest)) or data
+        while (following := get(marker_key(self._ledger_id, newest + 1))) is not None:
             newest, data = newest + 1, following
         where = f"The marker {newest} of ledger {self._ledger_id} on {root.store.url}"
         return decode_marker(data, genesis=self._genesis, where=where), newest + 1
-
-    def _get_marker(self, root: JournalRoot, number: int) -> Buffer | None:
-        key = marker_key(self._ledger_id, number)
-        return root.store.get(key, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
 
     def _check(self, root: JournalRoot, check: Callable[[], None]) -> None:
         """Check the root's ``replog.json`` and, at the same time, look for `out`.

@@ -110,7 +110,7 @@ def slices_of(
     """
     tables = [(each, tuple(zip(*rows, strict=True))) for each, rows in found]
     numbers = chain.from_iterable(columns[_OBJECT] for _, columns in tables if columns)
-    objects = state.object_refs(dict.fromkeys(numbers))
+    objects = state.objects.refs(dict.fromkeys(numbers))
     return [tuple(_slices(each, columns, objects)) if columns else _no_slices(each) for each, columns in tables]
 
 

@@ -99,9 +99,10 @@ def read_columns(
         batch.column(2),
         _number_array(run.timestamp_type, cached_rows).slice(0, rows),
     ]
-    if has_headers or include_headers:
-        columns.append(batch.column(3) if has_headers else pa.nulls(rows, HEADERS_TYPE))
-    return pa.RecordBatch.from_arrays(columns, schema=read_schema(has_headers or include_headers))
+    if not (has_headers or include_headers):
+        return pa.RecordBatch.from_arrays(columns, schema=_READ_PLAIN)
+    columns.append(batch.column(3) if has_headers else pa.nulls(rows, HEADERS_TYPE))
+    return pa.RecordBatch.from_arrays(columns, schema=_READ_HEADERS)
 
 
 def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -104,7 +104,7 @@ def test_a_look_for_new_topics_finds_new_acls_too_and_costs_one_get_a_root(runni
 def test_a_plan_names_a_denial_before_a_ledger_that_does_not_answer(running, monkeypatch):
     asked = []
 
-    def refresh():
+    def refresh(**_):
         asked.append("orders")
         raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no root answers")
 
@@ -120,7 +120,7 @@ def test_a_plan_names_a_denial_before_a_ledger_that_does_not_answer(running, mon
 
 
 def test_a_plan_of_a_topic_made_again_does_not_need_its_old_ledger(running, monkeypatch):
-    def refresh():
+    def refresh(**_):
         raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "no root answers")
 
     old = running.cluster.lookup("t")

@@ -53,8 +53,8 @@ def state_with(
 
     def make(ledger_id: str) -> TopicLedgerState:
         state = TopicLedgerState(ledger_id)
-        state._objects.__class__, state.producers.__class__ = objects, producers
-        state._objects._undo = state.producers.undo
+        state.objects.__class__, state.producers.__class__ = objects, producers
+        state.objects._undo = state.producers.undo
         return state
 
     return make

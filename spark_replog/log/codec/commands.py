@@ -130,8 +130,7 @@ def encode_append(writer: Writer, append: Append) -> None:
     topic_numbers = {topic: number for number, topic in enumerate(topics)}
     holder_numbers = {holders: number for number, holders in enumerate(holder_sets)}
     for item in append.objects:
-        _encode_object(writer, item, prefix, holder_numbers[item.holders])
-        _encode_sections(writer, item.sections, topic_numbers, base_ms)
+        _encode_object(writer, item, prefix, holder_numbers[item.holders], topic_numbers, base_ms)
 
 
 def decode_append(
@@ -174,7 +173,7 @@ def decode_sequenced_append(reader: Reader, *, may_carry: bool = False) -> Appen
     """Read a sequenced append's body; `may_carry`: see `decode_append`."""
     topics = _TOPIC_IDS.read(reader)
     count = reader.row_count()
-    columns = reader.columns(5, count)
+    columns = [reader.column(count) for _ in range(5)]
     if count and max(columns[0]) >= len(topics):
         raise corrupt(f"topic {max(columns[0])} is not in the table")
     if count and (max(max(column) for column in columns) >= SEQUENCE_COUNT or min(columns[4]) < 1):
@@ -198,8 +197,7 @@ def encode_replace(writer: Writer, command: Replace) -> None:
     _REPLACE_TABLES.write(writer, ([sorted(holders) for holders in holder_sets], base_ms))
     writer.uint(len(command.outputs))
     for item in command.outputs:
-        _encode_object(writer, item, "", holder_sets.index(item.holders))
-        _encode_sections(writer, item.sections, {command.topic_id: 0}, base_ms)
+        _encode_object(writer, item, "", holder_sets.index(item.holders), {command.topic_id: 0}, base_ms)
     writer.uint(len(command.base_offsets))
     before = command.first_offset
     for base in command.base_offsets:
@@ -223,7 +221,10 @@ def decode_replace(reader: Reader) -> Replace:
     return Replace(topic_id, partition, first, end, inputs, outputs, tuple(bases[1:]))
 
 
-def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number: int) -> None:
+def _encode_object(
+    writer: Writer, item: DataObject, prefix: str, holder_number: int, topic_numbers: dict[str, int], base_ms: int
+) -> None:
+    """Write an object and its sections."""
     match = _SHORT_NAME.fullmatch(item.id.name)
     short = match is not None and match["prefix"] == prefix
     dashed = match is not None and len(match["uuid"]) > 32
@@ -242,7 +243,22 @@ def _encode_object(writer: Writer, item: DataObject, prefix: str, holder_number:
     _OBJECT_TAIL.write(writer, (item.id.generation, item.size_bytes, holder_number))
     if item.inline:
         BYTES.write(writer, item.inline)
-    writer.uint(len(item.sections))
+    sections = item.sections
+    writer.uint(len(sections))
+    if not sections:
+        return
+    ends = [0, *(s.start_byte + s.size_bytes for s in sections[:-1])]
+    partitions = [0, *(s.partition for s in sections[:-1])]
+    writer.columns(
+        [topic_numbers[s.topic_id] for s in sections],
+        [zigzag(s.partition - before) for s, before in zip(sections, partitions, strict=True)],
+        [s.row_count for s in sections],
+        [s.start_byte - end for s, end in zip(sections, ends, strict=True)],
+        [s.size_bytes for s in sections],
+        [s.crc32c for s in sections],
+        [s.min_timestamp_ms - base_ms for s in sections],
+        [s.max_timestamp_ms - s.min_timestamp_ms for s in sections],
+    )
 
 
 def _decode_object(
@@ -283,29 +299,10 @@ def _decode_object(
     )
 
 
-def _encode_sections(
-    writer: Writer, sections: tuple[Section, ...], topic_numbers: dict[str, int], base_ms: int
-) -> None:
-    if not sections:
-        return
-    ends = [0, *(s.start_byte + s.size_bytes for s in sections[:-1])]
-    partitions = [0, *(s.partition for s in sections[:-1])]
-    writer.columns(
-        [topic_numbers[s.topic_id] for s in sections],
-        [zigzag(s.partition - before) for s, before in zip(sections, partitions, strict=True)],
-        [s.row_count for s in sections],
-        [s.start_byte - end for s, end in zip(sections, ends, strict=True)],
-        [s.size_bytes for s in sections],
-        [s.crc32c for s in sections],
-        [s.min_timestamp_ms - base_ms for s in sections],
-        [s.max_timestamp_ms - s.min_timestamp_ms for s in sections],
-    )
-
-
 def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int) -> tuple[Section, ...]:
     if not count:
         return ()
-    topic_numbers, steps, rows, gaps, sizes, crcs, minima, spans = reader.columns(8, count)
+    topic_numbers, steps, rows, gaps, sizes, crcs, minima, spans = [reader.column(count) for _ in range(8)]
     if max(topic_numbers) >= len(topics):
         raise corrupt(f"topic {max(topic_numbers)} is not in the table")
     if min(rows) < 1 or max(rows) > ROW_COUNT_MAX or max(crcs) > CRC_MAX or min(sizes) < 1:

@@ -94,29 +94,24 @@ class Writer:
             self.raw(encoded)
 
     def columns(self, *columns: Sequence[int]) -> None:
-        """Append several columns of equal length."""
+        """Append columns of equal length, of integers >= 0. The row count is not written.
+
+        Each as byte width, smallest value, each value minus it in that width. A constant column takes width 0.
+        """
         assert len({len(each) for each in columns}) <= 1, [len(each) for each in columns]
         for values in columns:
             if len(values) == 1 and 0 <= values[0] < 0x80:  # most columns of small appends
                 self.raw(bytes((0, values[0])))
-            else:
-                self.column(values)
-
-    def column(self, values: Sequence[int]) -> None:
-        """Append integers >= 0 as: byte width, smallest value, each value minus it in that width.
-
-        A constant column takes width 0. The row count is not written.
-        """
-        if not values:
-            return
-        base = min(values)
-        width = ((max(values) - base).bit_length() + 7) // 8
-        if width > COLUMN_WIDTH_BYTES_MAX:
-            raise ValueError("column values are further apart than 64 bits")
-        self.byte(width)
-        self.uint(base)
-        if width:
-            for value in values:
+                continue
+            if not values:
+                continue
+            base = min(values)
+            width = ((max(values) - base).bit_length() + 7) // 8
+            if width > COLUMN_WIDTH_BYTES_MAX:
+                raise ValueError("column values are further apart than 64 bits")
+            self.byte(width)
+            self.uint(base)
+            for value in values if width else ():
                 self.data += (value - base).to_bytes(width, "little")
 
 
@@ -240,7 +235,7 @@ class Reader:
         raise corrupt(f"text kind {tag} is unknown")
 
     def column(self, row_count: int) -> list[int]:
-        """Take row_count integers written by `Writer.column`."""
+        """Take one column, of row_count integers, that `Writer.columns` wrote."""
         if not row_count:
             return []
         data, at = self._data, self._position
@@ -260,10 +255,6 @@ class Reader:
         padded[:, :width] = np.frombuffer(raw, dtype=np.uint8).reshape(row_count, width)
         values: list[int] = padded.view("<u8").ravel().tolist()
         return [value + base for value in values] if base else values
-
-    def columns(self, count: int, row_count: int) -> list[list[int]]:
-        """Take several columns of row_count integers each."""
-        return [self.column(row_count) for _ in range(count)]
 
     @property
     def is_at_end(self) -> bool:

@@ -82,7 +82,8 @@ class EntryFold:
             if isinstance(each, FeatureSet):
                 self._check_level(each.level)
         self.applied_index = index
-        return tuple([self._apply_command(command, index, number) for number, command in enumerate(commands)])
+        applies, others = self._applies, self._apply_other
+        return tuple([applies.get(type(each), others)(each, index, number) for number, each in enumerate(commands)])
 
     def freeze(self) -> FrozenState:
         """Return the present state; see `ledger.types.SnapshotState`."""
@@ -150,10 +151,8 @@ class EntryFold:
     def _read_hint(self, reader: Reader) -> None:
         """Read the part of a head that earlier releases skip; called after `_read`, if there is one."""
 
-    def _apply_command(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
-        apply = self._applies.get(type(command))
-        if apply is not None:
-            return apply(command, index, number)
+    def _apply_other(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
+        """Fold a command that is not in `_applies`: one of every ledger, or one that does not belong here."""
         if isinstance(command, SnapshotCommit):
             return self._apply_snapshot_commit(command, index)
         if isinstance(command, FeatureSet):

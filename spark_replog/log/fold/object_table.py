@@ -427,13 +427,13 @@ class ObjectTable:
             pending.ends[partition] = end
         pending.undo.append(undo)
 
-    def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> None:
-        """Add an object of the append begun; `spans` has the offsets of each of its sections."""
-        assert len(spans) == len(item.sections) and self.unstable, place
-        number = self.next_number
-        self.unstable[-1].objects[number] = self._add(item, place, spans)
+    def add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span], *, is_stable: bool = False) -> None:
+        """Add an object; `spans` has the offsets of each of its sections.
 
-    def _add(self, item: DataObject, place: ObjectPlace, spans: Sequence[Span]) -> LogObject:
+        Args:
+            is_stable: it replaces others, whose rows are stable; else it belongs to the append begun.
+        """
+        assert len(spans) == len(item.sections) and (is_stable or self.unstable), place
         number, self.next_number = self.next_number, self.next_number + 1
         fields = (item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
         added = LogObject(*fields, len(spans))
@@ -449,7 +449,8 @@ class ObjectTable:
             added.sections = item.sections
             for broker_id in lacking:
                 self.missing.setdefault(broker_id, {})[number] = None
-        return added
+        if not is_stable:
+            self.unstable[-1].objects[number] = added
 
     def replace(
         self, partition: PartitionState, outputs: tuple[DataObject, ...], place: ObjectPlace, rows: Sequence[SectionRow]
@@ -464,7 +465,7 @@ class ObjectTable:
         for object_no, item in enumerate(outputs):
             spans = [(partition, row.base_offset, row.end_offset) for row in rows[at : at + len(item.sections)]]
             at += len(spans)
-            self._add(item, place._replace(object_no=object_no), spans)
+            self.add(item, place._replace(object_no=object_no), spans, is_stable=True)
 
     def _shorten(self, partition: PartitionState, first: int, end: int) -> None:
         """Note that objects no longer have rows in [first, end) of a partition.

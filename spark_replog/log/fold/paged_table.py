@@ -243,32 +243,31 @@ def rows_of(page: Rows, piece: Piece) -> PageRows:
 
 
 class _Pages:
-    """A table's rows that are in pages."""
+    """A table's rows that are in pages.
 
-    __slots__ = ("_cache", "_last", "_runs", "_spans")
+    Attributes:
+        runs: oldest first; `use` replaces them.
+    """
+
+    __slots__ = ("_cache", "_last", "_spans", "runs")
 
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
-        self.runs = ()
+        self.use(())
 
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """Return the runs, oldest first."""
-        return self._runs
-
-    @runs.setter
-    def runs(self, runs: tuple[Run, ...]) -> None:
-        self._runs = runs
+    def use(self, runs: tuple[Run, ...]) -> None:
+        """Replace the runs, and forget what was found in the old ones."""
+        self.runs = runs
         self._spans: dict[int, _Spans | None] = {}
         self._last: dict[int, Piece] = {}
 
     def _runs_with(self, slot: int, low: int, high: int) -> Sequence[Run]:
         """Return the runs that may hold [low, high) of a slot, oldest first."""
         if slot not in self._spans:
-            self._spans[slot] = _spans_in_order(self._runs, slot)
+            self._spans[slot] = _spans_in_order(self.runs, slot)
         spans = self._spans[slot]
         if spans is None:
-            return [run for run in self._runs if run.may_hold(slot, low, high)]
+            return [run for run in self.runs if run.may_hold(slot, low, high)]
         return spans.runs[bisect_right(spans.ends, low) : bisect_left(spans.bases, high)]
 
     def _newest(self, slot: int, low: int, high: int) -> Iterator[Directory]:

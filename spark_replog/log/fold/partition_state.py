@@ -265,10 +265,7 @@ class PartitionState:
         self._bases, self._ends, self._rows, self._objects = array("q"), array("q"), array("q"), array("q")
         self._starts, self._sizes, self._crcs = array("q"), array("q"), array("I")
         self._min_ms, self._max_ms, self._types = array("q"), array("q"), array("b")
-
-    def _columns(self) -> tuple[array[int], ...]:
-        """Return the rows in memory, in the order of a page's columns after the slot."""
-        return (
+        self._columns: tuple[array[int], ...] = (
             self._bases,
             self._ends,
             self._rows,
@@ -280,6 +277,7 @@ class PartitionState:
             self._max_ms,
             self._types,
         )
+        """The rows in memory, in the order of a page's columns after the slot."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -293,13 +291,13 @@ class PartitionState:
 
     def rows_in_memory(self) -> Rows:
         """Return a copy of the rows that are not in pages."""
-        columns = [np.array(column, np.int64) for column in self._columns()]
+        columns = [np.array(column, np.int64) for column in self._columns]
         cells = np.stack([np.full(len(columns[0]), self.slot, np.int64), *columns])
         return Rows(PageKind.SECTIONS, cells, [], [])
 
     def take_rows(self, rows: Rows) -> None:
         """Append rows to those in memory."""
-        for mine, values in zip(self._columns(), rows.cells[1:], strict=True):
+        for mine, values in zip(self._columns, rows.cells[1:], strict=True):
             mine.extend(values.tolist())
 
     def leave_to_pages(self, object_below: int) -> None:
@@ -313,7 +311,7 @@ class PartitionState:
     def _cut(self, first: int, last: int) -> list[int]:
         """Remove rows from memory; return their objects' numbers."""
         numbers = self._objects[first:last].tolist()
-        for column in self._columns():
+        for column in self._columns:
             del column[first:last]
         return numbers
 
@@ -393,7 +391,7 @@ class PartitionState:
             page, at, last = self._pages.rows(part)
             every: Sequence[memoryview | array[int]] = page.columns[1:]
         else:
-            every, (at, last) = self._columns(), part
+            every, (at, last) = self._columns, part
         count = _ROWS_FIRST
         while at < last:
             some = slice(at, min(at + count, last))
@@ -431,7 +429,7 @@ class PartitionState:
         assert rows[-1].end_offset <= self.high_watermark, rows
         gone = self._objects[first:last].tolist()
         values = zip(*((row[0], row.end_offset, *row[1:9]) for row in rows), strict=True)
-        for column, each in zip(self._columns(), values, strict=True):
+        for column, each in zip(self._columns, values, strict=True):
             column[first:last] = array(column.typecode, each)
         return gone
 

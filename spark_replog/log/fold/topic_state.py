@@ -181,10 +181,12 @@ class TopicLedgerState(EntryFold):
 
     Attributes:
         topics: by id, closed ones included.
+        objects: the data objects that rows are in.
         generation: data folder for new objects.
         gc_floor: objects of lower generations are refused.
         generation_began_ms: per generation not below the floor: the append time when it began.
         generation_object_count: objects of the newest generation that entries have named.
+        last_shrink_ms, left_at: see `Leadership`.
         produce_rates: bytes per second of each client, by the appends' times.
         traffic: recent appends by topic; none for a topic without appends.
     """
@@ -197,8 +199,8 @@ class TopicLedgerState(EntryFold):
         self.producers = ProducerTable()
         self.page_cache = PageCache(ledger_id, lambda name: self.load_page(name), cache_bytes)
         self._pages = SectionPages(self.page_cache)
-        self._objects = ObjectTable(ledger_id, self.producers.undo, ObjectPages(self.page_cache))
-        self._topics = TopicTable(self._objects, self._pages)
+        self.objects = ObjectTable(ledger_id, self.producers.undo, ObjectPages(self.page_cache))
+        self._topics = TopicTable(self.objects, self._pages)
         self.topics: dict[TopicId, TopicState] = self._topics.topics
         self.generation = 0
         self.gc_floor = 0
@@ -211,7 +213,9 @@ class TopicLedgerState(EntryFold):
         self._frozen: FrozenTopics | None = None
         self._trims: dict[int, int] = {}
         self._partitions = self._topics.partitions
-        self._leadership = Leadership(self._topics, self._objects)
+        self._leadership = Leadership(self._topics, self.objects)
+        self.last_shrink_ms: Mapping[BrokerId, int] = self._leadership.last_shrink_ms
+        self.left_at: Mapping[BrokerId, int] = self._leadership.left_at
         self._bind()
 
     def _bind(self) -> None:
@@ -228,7 +232,7 @@ class TopicLedgerState(EntryFold):
             BrokerFence: lambda command, *_: self._leadership.apply_broker_fence(command),
             PartitionChange: lambda command, *_: self._leadership.apply_partition_change(command),
             Truncate: lambda command, index, _: self._leadership.apply_truncate(command, index, self.stable_index),
-            HoldersAdd: lambda command, *_: self._objects.apply_holders_add(command),
+            HoldersAdd: lambda command, *_: self.objects.apply_holders_add(command),
             GenerationAdvance: self._apply_generation_advance,
             Replace: self._apply_replace,
             LogClean: lambda command, *_: self._topics.apply_log_clean(command),
@@ -252,33 +256,37 @@ class TopicLedgerState(EntryFold):
         self.generation, self.generation_object_count, *rest = _SCALARS.read(reader)
         self.gc_floor, self.generation_began_ms = rest
         self._append_time.now_ms, self._append_time._earlier_ms = _APPEND_TIME.read(reader)
-        self._objects.now_ms = self._append_time.now_ms
+        self.objects.now_ms = self._append_time.now_ms
         self.produce_rates.read(reader)
         self.traffic = _TRAFFIC.read(reader)
         self.producers.read(reader)
         self.groups.read(reader)
-        self._objects.begin_entry(max(self.applied_index, 0))
+        self.objects.begin_entry(max(self.applied_index, 0))
         partitions = {each.slot: each for each in self._topics.every_partition()}
-        self._pages.runs, self._objects.pages.runs, sections, objects = read_index(reader)
-        self._objects.paged_below = UINT.read(reader)
-        self._objects.take_rows(objects)
-        self._objects.read_open(reader, partitions)
+        section_runs, object_runs, sections, objects = read_index(reader)
+        self._pages.use(section_runs)
+        self.objects.pages.use(object_runs)
+        self.objects.paged_below = UINT.read(reader)
+        self.objects.take_rows(objects)
+        self.objects.read_open(reader, partitions)
         self._leadership.read_left(reader, self.applied_index)
         for slot in np.unique(sections.cells[SLOT]).tolist():
             partitions[slot].take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
 
     def _read_hint(self, reader: Reader) -> None:
-        pages, objects = self._pages, self._objects.pages
-        pages.runs, objects.runs = read_hint(reader, pages.runs, objects.runs)
+        pages, objects = self._pages, self.objects.pages
+        section_runs, object_runs = read_hint(reader, pages.runs, objects.runs)
+        pages.use(section_runs)
+        objects.use(object_runs)
 
     def freeze(self) -> FrozenTopics:
         """Return the present state; its pages are made later, outside of the ledger's lock."""
         self._frozen = None  # if this fails, an older one is not adopted: `begin_freeze` forgets what has gone since
         head, tail = Writer(), Writer()
         self._write_head(head)
-        self._objects.begin_freeze()
-        UINT.write(tail, self._objects.paged_below)
-        self._objects.write_open(tail)
+        self.objects.begin_freeze()
+        UINT.write(tail, self.objects.paged_below)
+        self.objects.write_open(tail)
         self._leadership.write_left(tail)
         self._write_feature(tail)
         partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
@@ -291,12 +299,12 @@ class TopicLedgerState(EntryFold):
             bytes(tail.data),
             Tables(
                 self._pages.runs,
-                self._objects.pages.runs,
+                self.objects.pages.runs,
                 joined([no_rows(PageKind.SECTIONS), *(each.rows_in_memory() for each in partitions)]),
-                self._objects.rows_in_memory(),
+                self.objects.rows_in_memory(),
                 {each.slot: each.bounds for each in partitions},
-                self._objects.settled_below,
-                self._objects.open_numbers,
+                self.objects.settled_below,
+                self.objects.open_numbers,
                 trims != self._trims,
             ),
         )
@@ -304,7 +312,7 @@ class TopicLedgerState(EntryFold):
 
     def page_names(self) -> Iterator[str]:
         """Yield the names of all pages that the state refers to. Loads the directories of all runs."""
-        for runs in (self._pages.runs, self._objects.pages.runs):
+        for runs in (self._pages.runs, self.objects.pages.runs):
             for run in runs:
                 yield from {run.name, *self.page_cache.directory(run).pages}
 
@@ -321,12 +329,13 @@ class TopicLedgerState(EntryFold):
             )
         self._frozen = None
         made, tables = frozen.made, frozen.tables
-        self._pages.runs, self._objects.pages.runs = made.section_runs, made.object_runs
+        self._pages.use(made.section_runs)
+        self.objects.pages.use(made.object_runs)
         if made.is_flushed:
             self._trims = {slot: low for slot, (low, high) in tables.bounds.items() if high}
             for partition in self._topics.every_partition():
                 partition.leave_to_pages(tables.settled_below)
-            self._objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost, made.dead)
+            self.objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost, made.dead)
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Replace the state by that of a head; see `EntryFold.restore`. Pages are loaded when they are needed."""
@@ -334,20 +343,9 @@ class TopicLedgerState(EntryFold):
         super().restore(head, load_page)
         self.page_cache.load, self.page_cache.limit_bytes = load_page, limit_bytes
 
-    @property
-    def last_shrink_ms(self) -> Mapping[BrokerId, int]:
-        """Return per broker the time of the last change that took it out of an ISR."""
-        return self._leadership.last_shrink_ms
-
-    @property
-    def left_at(self) -> Mapping[BrokerId, int]:
-        """Return per broker the last entry that took it out of every ISR; its disk may have been lost before that."""
-        return self._leadership.left_at
-
     def doubtful(self, item: DataObject) -> frozenset[BrokerId]:
         """Return the holders of an undecided object that left since its puts began: their disk may be a new one."""
-        left = self._leadership.left_at
-        return frozenset(each for each in item.holders if left.get(each, -1) > item.after_index)
+        return frozenset(each for each in item.holders if self.left_at.get(each, -1) > item.after_index)
 
     @property
     def append_time_ms(self) -> int:
@@ -357,7 +355,7 @@ class TopicLedgerState(EntryFold):
     @property
     def stable_index(self) -> int:
         """Return the largest index whose entries, and all before, are on every in-sync replica."""
-        unstable = self._objects.unstable
+        unstable = self.objects.unstable
         return unstable[0].index - 1 if unstable else self.applied_index
 
     def sections(self, topic_id: TopicId, partition: int, start_offset: int, end_offset: int) -> list[SectionRef]:
@@ -369,16 +367,12 @@ class TopicLedgerState(EntryFold):
         if found is None:
             return []
         rows = list(found.sections_between(start_offset, end_offset))
-        refs = self._objects.refs({row.object_number for row in rows})
+        refs = self.objects.refs({row.object_number for row in rows})
         found_refs = []
         for base, count, number, start, size, crc, low_ms, high_ms, kind, end in rows:
             ref, time_ms = refs[number]
             found_refs.append(SectionRef(base, count, ref, start, size, crc, low_ms, high_ms, time_ms, kind, end))
         return found_refs
-
-    def object_refs(self, numbers: Collection[int]) -> dict[int, tuple[ObjectRef, int]]:
-        """Return objects of rows by number, and when each was appended; reads each page once for all of them."""
-        return self._objects.refs(numbers)
 
     def newest_objects(self, broker_ids: Collection[BrokerId], count: int) -> dict[BrokerId, list[ObjectRef]]:
         """Return per broker the newest objects that it holds, newest first, at most `count`.
@@ -393,11 +387,11 @@ class TopicLedgerState(EntryFold):
         for some in (numbers[:ahead], numbers[ahead:]):
             if all(len(refs) == count for refs in found.values()):
                 break
-            items = self._objects.many(some)
+            items = self.objects.many(some)
             for item in [items[number] for number in some if not items[number].inline]:
                 for broker_id in item.holders & found.keys():
                     if len(found[broker_id]) < count:
-                        found[broker_id].append(self._objects.ref(item))
+                        found[broker_id].append(self.objects.ref(item))
         return found
 
     def offset_for_time(self, topic_id: TopicId, partition: int, timestamp_ms: int) -> int | None:
@@ -413,34 +407,34 @@ class TopicLedgerState(EntryFold):
 
     def recent_writes(self, entry_count: int) -> RecentWrites:
         """Return counts of the objects that the newest entries named; loads the pages of these objects."""
-        return self._objects.recent_writes(entry_count)
+        return self.objects.recent_writes(entry_count)
 
     @property
     def has_missing_copies(self) -> bool:
         """Return whether ``under_replicated(include_out_of_sync=True)`` may return anything."""
-        return any(self._objects.missing.values())
+        return any(self.objects.missing.values())
 
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
-        return self._objects.under_replicated(self._sections_of, include_out_of_sync=include_out_of_sync)
+        return self.objects.under_replicated(self._sections_of, include_out_of_sync=include_out_of_sync)
 
     def referenced_objects(self, generation: int) -> set[str]:
         """Return the names of a generation's objects with a row that a reader may need. O(objects of the ledger)."""
         if all(topic.closed for topic in self.topics.values()):
             return set()  # only a later merge counts off rows in pages, and such a ledger gets no more rows
-        return self._objects.referenced(generation)
+        return self.objects.referenced(generation)
 
     def dropped_objects(self) -> dict[ObjectId, int]:
         """Return objects that lost their last row, oldest first, and the append time then: none is named again.
 
         Only the newest ones, as this process has folded them; others are found below the floor.
         """
-        return dict(self._objects.dropped)
+        return dict(self.objects.dropped)
 
     def forget_dropped(self, ids: Iterable[ObjectId]) -> None:
         """Take objects out of ``dropped_objects`` once their files are deleted."""
         for each in ids:
-            self._objects.dropped.pop(each, None)
+            self.objects.dropped.pop(each, None)
 
     @property
     def fenced(self) -> frozenset[BrokerId]:
@@ -449,7 +443,7 @@ class TopicLedgerState(EntryFold):
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
         """Return the last entry to keep if brokers never come back, None if nothing is lost with them."""
-        return self._objects.lost_after(gone)
+        return self.objects.lost_after(gone)
 
     def judge(self, append: Append) -> Judgement:
         """Return the result of this append if it is decided next. Changes nothing."""
@@ -496,40 +490,40 @@ class TopicLedgerState(EntryFold):
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; see `EntryFold.apply`. Then raise the high watermarks that it allows."""
-        self._objects.begin_entry(index)
+        self.objects.begin_entry(index)
         results = super().apply(index, payload)
-        self._objects.advance_stable()
+        self.objects.advance_stable()
         return results
 
     def _set_feature(self, level: int, index: int) -> None:
         super()._set_feature(level, index)
-        self._objects.is_exact = level > 1
+        self.objects.is_exact = level > 1
 
     def _write_feature(self, writer: Writer) -> None:
         super()._write_feature(writer)
         if self.feature_level >= FEATURE_LEVEL_INLINE:
-            self._objects.write_inline(writer)
+            self.objects.write_inline(writer)
 
     def _read_feature(self, reader: Reader) -> None:
         super()._read_feature(reader)
         if self.feature_level >= FEATURE_LEVEL_INLINE:
-            self._objects.read_inline(reader)
+            self.objects.read_inline(reader)
 
     @property
     def inline_room_bytes(self) -> int:
         """Return how many bytes the ledger takes into entries now; see `INLINE_BYTES_MAX`."""
-        return max(0, INLINE_BYTES_MAX - self._objects.inline_bytes)
+        return max(0, INLINE_BYTES_MAX - self.objects.inline_bytes)
 
     def inline_spans(self) -> dict[PartitionKey, InlineSpan]:
         """Return the partitions with rows in inline objects."""
-        spans = self._objects.inline_spans()
+        spans = self.objects.inline_spans()
         return {key: spans[each] for key, each in self._partitions.items() if each in spans}
 
     def _apply_feature_set(self, command: FeatureSet, index: int) -> CommandResult:
-        was_exact = self._objects.is_exact
+        was_exact = self.objects.is_exact
         result = super()._apply_feature_set(command, index)
         if result.outcome is Outcome.APPLIED and not was_exact:
-            self._objects.forget_gone(self._topics.every_partition())
+            self.objects.forget_gone(self._topics.every_partition())
         return result
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
@@ -545,7 +539,7 @@ class TopicLedgerState(EntryFold):
         if self.feature_level < FEATURE_LEVEL_INLINE and any(item.inline for item in append.objects):
             return CommandResult(Outcome.INVALID, {}, f"an object is inline at feature level {self.feature_level}")
         is_earlier = self._append_time.observe(append.append_time_ms)
-        now_ms = self._objects.now_ms = self._append_time.now_ms
+        now_ms = self.objects.now_ms = self._append_time.now_ms
         if is_earlier:
             self.produce_rates = ProduceRates()
             self.traffic = {}
@@ -555,33 +549,24 @@ class TopicLedgerState(EntryFold):
             self.generation_began_ms[self.generation] = now_ms
         undo = self.producers.record(append, judgement.ranges)
         ranges = ((self._partitions[where], range_) for where, range_ in judgement.ranges.items())
-        self._objects.begin_append(index, ranges, undo)
+        self.objects.begin_append(index, ranges, undo)
+        counts: dict[TopicId, tuple[int, int]] = {}
         for object_no, item in enumerate(append.objects):
             spans = []
             for section in item.sections:
                 partition = self._partitions[section.topic_id, section.partition]
                 base = partition.log_end_offset
-                partition.add(section, self._objects.next_number, now_ms)
+                partition.add(section, self.objects.next_number, now_ms)
                 spans.append((partition, base, partition.log_end_offset))
-            self._objects.add(item, ObjectPlace(index, number, object_no, now_ms), spans)
+                row_count, size_bytes = counts.get(section.topic_id, (0, 0))
+                counts[section.topic_id] = row_count + section.row_count, size_bytes + section.size_bytes
+            self.objects.add(item, ObjectPlace(index, number, object_no, now_ms), spans)
             self.generation_object_count += item.id.generation == self.generation and not item.inline
-        size_bytes = self._count_traffic(append, now_ms)
+        for topic_id, (row_count, size_bytes) in counts.items():
+            self.traffic[topic_id] = self.traffic.get(topic_id, NO_TRAFFIC).plus(now_ms, row_count, size_bytes)
+        size_bytes = sum(each[1] for each in counts.values())
         self.produce_rates.record(append.principal, append.client_id, size_bytes, now_ms)
         return CommandResult(Outcome.APPLIED, judgement.ranges)
-
-    def _count_traffic(self, append: Append, now_ms: int) -> int:
-        """Count an applied append per topic; return its bytes."""
-        rows: dict[TopicId, int] = {}
-        sizes: dict[TopicId, int] = {}
-        for item in append.objects:
-            for section in item.sections:
-                topic_id = section.topic_id
-                rows[topic_id] = rows.get(topic_id, 0) + section.row_count
-                sizes[topic_id] = sizes.get(topic_id, 0) + section.size_bytes
-        for topic_id, row_count in rows.items():
-            before = self.traffic.get(topic_id, NO_TRAFFIC)
-            self.traffic[topic_id] = before.plus(now_ms, row_count, sizes[topic_id])
-        return sum(sizes.values())
 
     def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
         topic = self.topics.get(command.topic_id)
@@ -597,17 +582,17 @@ class TopicLedgerState(EntryFold):
         invalid = find_bad_outputs(command)
         if partition is None or invalid:
             return CommandResult(Outcome.INVALID, {}, invalid or f"partition {command.partition} does not exist")
-        known = self._objects.many({row.object_number for row in inputs})
+        known = self.objects.many({row.object_number for row in inputs})
         items = [known[row.object_number] for row in inputs]
         refused = judge_replace(command, partition, inputs, items)
         if refused:
             return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
-        rows = output_rows(command, inputs, self._objects.next_number)
+        rows = output_rows(command, inputs, self.objects.next_number)
         gone = partition.replace(rows)
         time_ms = max(item.place.append_time_ms for item in items)
-        self._objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms), rows)
-        self._objects.count_off(gone)
-        self._objects.drop_rows({partition: partition.log_start_offset}, partition.cut_dead())
+        self.objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms), rows)
+        self.objects.count_off(gone)
+        self.objects.drop_rows({partition: partition.log_start_offset}, partition.cut_dead())
         return OK
 
     def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:

@@ -247,7 +247,8 @@ class Leadership:
 
     def read(self, reader: Reader) -> None:
         """Read the brokers' part from a snapshot."""
-        self.last_shrink_ms, self.fenced = _BROKERS.read(reader)
+        last_shrink_ms, self.fenced = _BROKERS.read(reader)
+        self.last_shrink_ms.update(last_shrink_ms)
 
     def settle_topic(self, topic_id: TopicId) -> None:
         """Remove fenced brokers from the ISR of a topic's partitions."""
@@ -263,9 +264,9 @@ class Leadership:
         """Read when brokers left. If the head lacks it, all brokers count as having left with its last entry."""
         if reader.is_at_end:
             every = self._topics.every_partition()
-            self.left_at = {each: applied_index for partition in every for each in partition.replicas}
+            self.left_at.update({each: applied_index for partition in every for each in partition.replicas})
         else:
-            self.left_at = _LEFT.read(reader)
+            self.left_at.update(_LEFT.read(reader))
 
     def apply_isr_change(self, command: IsrChange, index: int) -> CommandResult:
         """Fold that a broker left or joined the in-sync replicas of one topic, or of all."""

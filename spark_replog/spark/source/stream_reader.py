@@ -267,7 +267,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if view.bounds[key][1] < end:
                 behind.setdefault(handle.ledger_id, {})[handle.topic_id, key.partition] = end
         for ledger_id, ends in behind.items():
-            cluster.topic_ledger(ledger_id).refresh(partial(_reaches, ends))
+            cluster.topic_ledger(ledger_id).refresh_until(partial(_reaches, ends))
         if behind:
             view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())

@@ -18,8 +18,8 @@ from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import new_id
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
-from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.folder_watch import FolderWatch
 from tests.unit.client.consumer_setup import P0, P1, ManualClock, Store, assigned, consumer, rows, values
 
@@ -182,10 +182,10 @@ def test_a_plan_asks_a_ledger_once_and_walks_each_partition_once(filled, monkeyp
         monkeypatch.setattr(kind, name, call)
 
     counted(Ledger, "ask")
-    counted(TopicLedgerState, "object_refs")
+    counted(ObjectTable, "refs")
     counted(PartitionState, "sections_between")
     assert len(_plan(filled, P0, P1, fetch_max_bytes=fetch_max_bytes)) == planned
-    assert calls == {"ask": 1, "object_refs": 1, "sections_between": walked}
+    assert calls == {"ask": 1, "refs": 1, "sections_between": walked}
 
 
 def _plan(store, *keys, **settings):

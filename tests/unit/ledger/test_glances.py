@@ -40,12 +40,16 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
     assert reader.commands() == wanted
 
 
+def glance(process: Process):
+    return process.ledger.refresh(is_glance=True)
+
+
 def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
     """A writer of 20 commands, and who has watched them; for longer than a cut leaves, whatever follows."""
     clock = ManualClock()
     writer, watcher = paged(store), paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
     wanted = fill(writer, 0, 20)
-    assert watcher.ledger.glance().commands == wanted
+    assert glance(watcher).commands == wanted
     clock.sleep_ms(5_000)
     watcher.reset()
     return writer, watcher, clock
@@ -58,65 +62,65 @@ def asked(process: Process) -> list[list[str]]:
 
 def test_a_glance_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
     writer, watcher, clock = paused_watcher(make_store(3))
-    seen = watcher.ledger.glance().commands
+    seen = glance(watcher).commands
     assert asked(watcher) == [["markers"], ["journal"], ["journal"]] and len(seen) == 20
     clock.sleep_ms(5_000)
     watcher.reset()
-    watcher.ledger.glance()
+    glance(watcher)
     assert asked(watcher) == [["journal"], ["markers"], ["journal"]], "the next root's turn"
     wanted = fill(writer, 20, 60)
     shoot(writer)
     clock.sleep_ms(5_000)
-    assert watcher.ledger.glance().commands == wanted
+    assert glance(watcher).commands == wanted
 
 
 def test_a_glance_finds_what_the_root_in_turn_does_not_hold(make_store):
     writer, watcher, _ = paused_watcher(make_store(3))
     writer.faulty[0].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)
-    assert watcher.ledger.glance().commands == wanted
+    assert glance(watcher).commands == wanted
 
 
 def test_a_glance_at_something_new_reads_the_root_in_turn_too(make_store):
     writer, watcher, _ = paused_watcher(make_store(3))
     writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)
-    assert watcher.ledger.glance().commands == wanted, "one tail alone does not show the newest entry decided"
+    assert glance(watcher).commands == wanted, "one tail alone does not show the newest entry decided"
 
 
 def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
     store = make_store(3)
     writer, watcher = paged(store), paged(store)
-    watcher.ledger.glance()
+    glance(watcher)
     writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)[20:]
     core_of(watcher).roots[0].marker_at_ms = -1.0  # its turn
     watcher.faulty[1].fail_next("get", Fault.FAIL_BEFORE, times=10_000)
-    assert watcher.ledger.glance().commands == wanted, "only the root in turn holds it among those that answer"
+    assert glance(watcher).commands == wanted, "only the root in turn holds it among those that answer"
 
 
 def test_glances_at_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_second(make_store):
     writer, watcher, clock = paused_watcher(make_store(1))
     for purpose in ("journal", "markers", "journal", "markers"):
         watcher.reset()
-        assert len(watcher.ledger.glance().commands) == 20
+        assert len(glance(watcher).commands) == 20
         assert asked(watcher) == [[purpose]]
         clock.sleep_ms(5_000)
     for first in (20, 25):  # whoever writes all the time is seen at once
         wanted = fill(writer, first, first + 5)
-        assert watcher.ledger.glance().commands == wanted
+        assert glance(watcher).commands == wanted
         clock.sleep_ms(5_000)
     watcher.reset()
-    watcher.ledger.glance()
+    glance(watcher)
     assert asked(watcher) == [["journal"]]
     clock.sleep_ms(5_000)
     fill(writer, 30, 35)
-    assert len(watcher.ledger.glance().commands) == 30, "the marker alone"
+    assert len(glance(watcher).commands) == 30, "the marker alone"
     wanted = fill(writer, 35, 70)
     shoot(writer)
     for _ in range(2):
         clock.sleep_ms(5_000)
-        seen = watcher.ledger.glance().commands
+        seen = glance(watcher).commands
     assert seen == wanted
 
 

@@ -482,11 +482,11 @@ def test_given_floor_is_waited_for(make_store, caplog):
     writer.append(b"a")
     timer = threading.Timer(0.05, lambda: writer.append(b"b"))
     timer.start()
-    state = reader.ledger.refresh(lambda state: len(state.commands) == 2)
+    state = reader.ledger.refresh_until(lambda state: len(state.commands) == 2)
     timer.join()
     assert len(state.commands) == 2
     with caplog.at_level(logging.WARNING):
-        store.process().ledger.refresh(lambda state: len(state.commands) == 3)
+        store.process().ledger.refresh_until(lambda state: len(state.commands) == 3)
     assert "REPLOG_TAIL_UNDECIDED" in caplog.text
 
 

@@ -118,8 +118,8 @@ def test_a_head_does_not_grow_with_the_log_and_a_snapshot_costs_what_is_new(smal
     assert len(life.state.freeze().head) < 1.5 * young
     written = sum(map(len, life.written))
     assert written < 128 * 8, "pages written: a row is written a few times, not once for each snapshot"
-    assert not any(len(column) for column in life.partition()._columns())
-    assert len(life.state._objects._objects) == 0
+    assert not any(len(column) for column in life.partition()._columns)
+    assert len(life.state.objects._objects) == 0
 
 
 def test_full_pages_of_one_partition_are_taken_over_by_merges(small):
@@ -187,7 +187,7 @@ def test_a_plan_calls_no_function_for_a_row(where):
     life.append(1200)
     if where == "pages":
         life.snapshot()
-        assert life.runs() and not any(len(column) for column in life.partition()._columns())
+        assert life.runs() and not any(len(column) for column in life.partition()._columns)
     few, many = (calls(lambda: plan(life, 0, count)) for count in (100, 1000))  # noqa: B023
     assert [len(plan(life, 0, count)) for count in (100, 1000)] == [100, 1000]
     assert many <= few + 5, "rows are made some at a time, each time eight times as many"
@@ -479,7 +479,7 @@ def test_a_copy_of_an_old_object_is_noted(small):
     assert life.state.sections(TOPIC, 0, 40, 41)[0].object.holders == {0, 3}
     life.append(8)
     life.snapshot()
-    assert not life.state._objects._objects
+    assert not life.state.objects._objects
     assert life.state.sections(TOPIC, 0, 40, 41)[0].object.holders == {0, 3}
 
 

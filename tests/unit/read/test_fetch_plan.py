@@ -32,7 +32,7 @@ def state_of(spans, *, end=None, start=0, closed=False):
     )
     return SimpleNamespace(
         topics={TOPIC: SimpleNamespace(partitions=[partition], closed=closed)},
-        object_refs=lambda numbers: {number: (ref(number), 5) for number in numbers},
+        objects=SimpleNamespace(refs=lambda numbers: {number: (ref(number), 5) for number in numbers}),
     )
 
 

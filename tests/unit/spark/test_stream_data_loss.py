@@ -248,22 +248,21 @@ def test_all_folds_that_are_behind_the_checkpoint_are_waited_for(source, start_q
     query = start_query(subscribe="a,b", startingOffsets="earliest")
     query.next()
     query.restart()
-    view, refresh, states = stream_reader.view_topics, Ledger.refresh, {}
+    view, refresh, states = stream_reader.view_topics, Ledger.refresh_until, {}
 
     def view_topics(*arguments, **more):
         found = view(*arguments, **more)
         return found if states else replace(found, bounds=dict.fromkeys(found.bounds, (0, 0)))
 
-    def noting(self, reached=None):
+    def noting(self, reached):
         state = refresh(self, reached)
-        if reached is not None:
-            (topic,) = state.topics.values()
-            first = SimpleNamespace(partitions=[topic.partitions[0], SimpleNamespace(high_watermark=2)])
-            states[topic.name] = reached(state), reached(SimpleNamespace(topics={topic.topic_id: first}))
+        (topic,) = state.topics.values()
+        first = SimpleNamespace(partitions=[topic.partitions[0], SimpleNamespace(high_watermark=2)])
+        states[topic.name] = reached(state), reached(SimpleNamespace(topics={topic.topic_id: first}))
         return state
 
     monkeypatch.setattr(stream_reader, "view_topics", view_topics)
-    monkeypatch.setattr(Ledger, "refresh", noting)
+    monkeypatch.setattr(Ledger, "refresh_until", noting)
     assert query.next() is None
     assert states == dict.fromkeys("ab", (True, False))
 

@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.spark.compat import ReadAllAvailable
 from spark_replog.spark.source import stream_reader
 from spark_replog.storage.retrying_store import RetryingStore
@@ -239,12 +239,8 @@ def test_a_plan_of_many_partitions_looks_objects_up_once_for_each_ledger(source,
     )
     first = query.reader.initialOffset()
     last = query.reader.latestOffset(first, ReadAllAvailable())
-    asked, before = [], TopicLedgerState.object_refs
-    monkeypatch.setattr(
-        TopicLedgerState,
-        "object_refs",
-        lambda state, numbers: (asked.append(state.ledger_id), before(state, numbers))[1],
-    )
+    asked, before = [], ObjectTable.refs
+    monkeypatch.setattr(ObjectTable, "refs", lambda table, numbers: (asked.append(table), before(table, numbers))[1])
     planned = query.reader.partitions(first, last)
     assert len(planned) == int(tasks or 6)
     assert source.rows(query.reader, planned) == {f"{name}-{at}": [0, 1, 2, 3] for name in "ab" for at in range(3)}
