@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError
 from spark_replog.health.metrics import collect
 from spark_replog.health.store import (
     BrokerHealth,
@@ -116,6 +116,12 @@ def test_a_majority_of_metadata_roots_away_is_critical(away, faults) -> None:
     error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
     brokers = [BrokerHealth(each, "", None, each < 3, False, error if each in away else None) for each in range(4)]
     assert [each.fault for each in broker_findings(brokers)] == faults
+
+
+def test_roots_that_lack_a_copy_keep_their_journals_so_nothing_is_refused() -> None:
+    error = CorruptDataError(ErrorCode.CORRUPT_MESSAGE, "a copy is missing")
+    brokers = [BrokerHealth(each, "", None, True, False, error) for each in range(3)]
+    assert [each.fault for each in broker_findings(brokers)] == [Fault.COPY_MISSING] * 3
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from spark_replog.health.store import (
     TopicDescription,
     days_until_full,
     growth_of,
+    _days,
 )
 from spark_replog.log.fold.topic_state import NO_TRAFFIC
 
@@ -91,6 +92,11 @@ def test_growth_that_retention_ends_fills_only_what_it_takes():
     assert days([ends], 201, 120) == [None, 0.5]
     both = [ends, topic(100)]  # 400 MB by then, and 240 MB a day from then on
     assert days(both, 240, 640) == [0.5, 1.833333]
+
+
+def test_a_trickle_beside_a_flood_that_ends_fills_what_is_left():
+    """The sum of both paces in floating point is the flood's."""
+    assert _days(100.0, [(1e18, 10.0), (1.0, None)]) == pytest.approx(90)
 
 
 def test_partitions_take_their_share():
