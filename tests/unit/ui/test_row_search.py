@@ -160,5 +160,8 @@ def test_json_is_laid_out_and_keeps_what_was_stored():
     found = shown_bytes(b'{"n":12345678901234567890123,"n":1.10}')
     assert json.loads(found["text"]) == {"n": 1.1} and found["raw"] == '{"n":12345678901234567890123,"n":1.10}'
     assert shown_bytes(b"[" * 10_000)["form"] == "text" and shown_bytes(b'{"a"')["form"] == "text"
+    # Laid out, each number of this value would be on a line of its own, behind 1,800 blanks.
+    deep = b"[" * 900 + b"1," * 30_000 + b"1" + b"]" * 900
+    assert shown_bytes(deep) == {"size": len(deep), "isCut": False, "form": "text", "text": deep.decode()}
     assert shown_bytes(b"") == {"size": 0, "isCut": False, "form": "text", "text": ""}
     assert shown_bytes("\u00e9".encode() * VALUE_BYTES_MAX)["form"] == "text"
