@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -154,7 +155,37 @@ def _global_flags() -> list[click.Parameter]:
     ]
 
 
-class ReplogCommand(click.Command):
+class FiniteRange(click.FloatRange):
+    """A range of floats without NaN, which is neither below nor above a bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, as Click does."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
+def _show_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        from spark_replog.cli.output import show
+
+        show(context.get_help())
+        context.exit()
+
+
+class _WithHelp(click.Command):
+    """Prints its help as other output: a full disk is an error of the environment."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the option of the help."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class ReplogCommand(_WithHelp):
     """A command with the global flags.
 
     Args:
@@ -174,7 +205,7 @@ class ReplogCommand(click.Command):
                     formatter.write(f"{' ' * formatter.current_indent}replog {each}\n")
 
 
-class ReplogGroup(click.Group):
+class ReplogGroup(_WithHelp, click.Group):
     """A noun with the global flags, which its commands and groups have too."""
 
     command_class = ReplogCommand
