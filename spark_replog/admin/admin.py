@@ -319,8 +319,8 @@ class PartitionAdmin(Admin):
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
             registered = set(self._cluster.cluster_ledger.state.brokers)
-        for target in targets.values():
-            check_explicit((tuple(target),), registered)
+        for number, target in targets.items():
+            check_explicit((tuple(target),), registered, first_partition=number)
         handle, ledger = self._open(name)
         brokers = self._cluster.brokers
         wanted = {broker_id for target in targets.values() for broker_id in target}

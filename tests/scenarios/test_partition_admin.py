@@ -218,6 +218,14 @@ def test_a_reassignment_is_cancelled_replaced_or_refused(five) -> None:
             admin.reassign("orders", {0: target})
 
 
+def test_a_wrong_assignment_names_its_partition(five) -> None:
+    five.create("orders", 3)
+    with pytest.raises(InvalidConfigError, match="partition=`2`"):
+        PartitionAdmin(five.cluster).reassign("orders", {1: [0, 1], 2: [0, 0]})
+    with pytest.raises(InvalidConfigError, match="partition=`4`"):
+        five.controller.add_partitions("orders", 5, [[0, 1, 2], [0, 1, 9]])
+
+
 def test_a_reassignment_to_a_subset_is_done_at_once(five) -> None:
     five.create("orders")
     (now,) = PartitionAdmin(five.cluster).reassign("orders", {0: (2, 1)})
