@@ -215,6 +215,9 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
     """
     with cluster.cluster_ledger.lock:
         wanted = frozenset(cluster.cluster_ledger.state.fenced)
+    with ledger.lock:
+        if not state_changes.settle_fences(ledger.state, wanted):
+            return False  # without a question to a root that may be fenced because it hangs
     away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each))
     now_ms = cluster.clock.now_ms()
 

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import STORAGE_PREFIX, duration_ms, storage_options, unknown_option_error
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.logs import log_to_stderr
 
 if TYPE_CHECKING:
@@ -167,15 +167,20 @@ class FiniteRange(click.FloatRange):
 
 
 def _show_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        from spark_replog.cli.output import show
-
-        show(context.get_help())
-        context.exit()
+    if not value or context.resilient_parsing:
+        return
+    try:
+        click.echo(context.get_help())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        text = f"the help cannot be printed: {error.strerror}. Make room there, or print it elsewhere."
+        raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, text) from error
+    context.exit()
 
 
 class _WithHelp(click.Command):
-    """Prints its help as other output: a full disk is an error of the environment."""
+    """A disk that is too full for its help is an error of the environment."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
         """Return the option of the help."""

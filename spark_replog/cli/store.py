@@ -195,8 +195,8 @@ def verify(deep: bool) -> int:
     Journals: damaged records, gaps, broken hash chains, roots that went back in time or disagree. One that only lacks
     entries is behind, and no fault.
 
-    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows have no good copy left (or none that can
-    be read now) or a ledger no majority of good journals.
+    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows have no good copy left (or none that
+    can be read now) or a ledger no majority of good journals.
     """
     settings = current_settings()
     path = settings.required_store()

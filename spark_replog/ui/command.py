@@ -20,9 +20,7 @@ from spark_replog.ui.access import LOOPBACK, Access, host_of
 )
 @click.option("--listen", default="127.0.0.1:9411", show_default=True, metavar="HOST:PORT", help="Loopback only.")
 @click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to show too. Repeatable.")
-@click.option(
-    "--every", default=2.0, show_default=True, type=FiniteRange(0.5, 86_400), help="Seconds between looks."
-)
+@click.option("--every", default=2.0, show_default=True, type=FiniteRange(0.5, 86_400), help="Seconds between looks.")
 @click.option(
     "--budget", default=16, show_default=True, type=click.IntRange(min=1), help="MiB that one search may read."
 )

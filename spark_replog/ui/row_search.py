@@ -118,7 +118,7 @@ class RowFinder:
 
         parts = ledger.ask(plan_all)
         slices = tuple(each for _, found, _ in parts for each in found)
-        plan = SearchPlan(slices, tuple(span for span, _, _ in parts), _cost(slices), any(cut for *_, cut in parts))
+        plan = SearchPlan(slices, tuple(span for span, _, _ in parts), cost_of(slices), any(cut for *_, cut in parts))
         if plan.is_cut and not slices:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST,
@@ -181,7 +181,7 @@ def _plan_one(
 
 def _within(planned: Sequence[FetchSlice], budget_bytes: int, *, is_newest: bool) -> Sequence[FetchSlice]:
     """Return the first slices that the budget pays, or the last ones."""
-    cost, count = _cost(planned), len(planned)
+    cost, count = cost_of(planned), len(planned)
     for each in planned if is_newest else reversed(planned):
         if cost <= budget_bytes:
             break
@@ -221,7 +221,7 @@ def _start_within(found: PartitionState, budget_bytes: int) -> int:
     return max(low, high - step)
 
 
-def _cost(slices: Iterable[FetchSlice]) -> int:
+def cost_of(slices: Iterable[FetchSlice]) -> int:
     """Return the bytes of the sections, since each is read as a whole."""
     return sum(each.size_bytes for each in slices)
 

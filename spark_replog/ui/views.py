@@ -38,7 +38,7 @@ LINES_MAX = 6
 VALUE_BYTES_MAX = 64 * 1024
 """Maximum bytes shown of a key, value or header."""
 LAID_OUT_MAX = 4 * VALUE_BYTES_MAX
-"""Maximum characters of one that is laid out: indents of a value that is nested deeply are hundreds of times its size."""
+"""Maximum characters of one that is laid out: the indents of a deeply nested value are hundreds of times its size."""
 _MINUTES = 15
 _T = TypeVar("_T")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -96,6 +97,13 @@ def test_4_a_consumer_that_is_gone_is_stopped():
     assert found.verdict is Verdict.STOPPED and "No activity for 24 m" in found.reason
 
 
+def test_4b_a_consumer_that_may_be_silent_for_long_is_not_stopped_before():
+    log = Log().append(*range(30))
+    reader = replace(log.reader(30, [(5, 50), (6, 60)], last_sign=22), sign_every_ms=10 * MINUTE)
+    assert verdict(reader, 30).verdict is Verdict.STALLED
+    assert verdict(replace(reader, sign_every_ms=7 * MINUTE), 30).verdict is Verdict.STOPPED
+
+
 def test_5_one_dead_member_stalls_its_partitions_only():
     log = Log(2)
     for minute in range(30):
@@ -130,6 +138,8 @@ def test_8b_retention_by_bytes_and_a_topic_that_keeps_all():
     history = [(28, 20), (29, 30)]
     by_bytes = Log(retention_ms="-1", retention_bytes="2900").append(*range(30))
     assert verdict(by_bytes.reader(30, history), 30).verdict is Verdict.LOSING
+    both = Log(retention_ms=str(1000 * MINUTE), retention_bytes="2900").append(*range(30))
+    assert verdict(both.reader(30, history), 30).verdict is Verdict.LOSING
     kept = Log(retention_ms="-1").append(*range(30))
     assert verdict(kept.reader(30, history), 30).verdict is Verdict.SLOW
 

@@ -90,8 +90,8 @@ def test_a_plan_adds_up_its_sections_once_however_many_do_not_fit(tmp_path, monk
     for batch in range(60):
         made.write("orders", rows(1, batch), keys=[b"k"])
     whole = RowFinder(made.cluster).plan(RowSearch("orders", 0, key=b"k"))
-    calls, cost = [], row_search._cost
-    monkeypatch.setattr(row_search, "_cost", lambda slices: calls.append(1) or cost(slices))
+    calls, cost = [], row_search.cost_of
+    monkeypatch.setattr(row_search, "cost_of", lambda slices: calls.append(1) or cost(slices))
     for begin in ("newest", "offset"):
         calls.clear()
         plan = RowFinder(made.cluster).plan(

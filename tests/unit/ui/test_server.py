@@ -480,14 +480,14 @@ def test_viewers_are_told_that_the_store_no_longer_answers(store, monkeypatch):
     """The newest look that they have may have said that all is well."""
     client = ConsoleClient(store, age_ms=0)
 
+    def fail() -> None:
+        raise DOWN
+
     async def scenario() -> list[dict]:
-        events = client.console._events()
-        found = []
-        for answer in (None, DOWN):
-            if answer is not None:
-                monkeypatch.setattr(client.live._watch, "look", lambda: (_ for _ in ()).throw(answer))
-            while not found or ("isAway" in found[-1]) != (answer is not None):
-                found.append(json.loads((await anext(events)).split("data: ")[1]))
+        events, found = client.console._events(), []
+        while not found or "isAway" not in found[-1]:
+            found.append(json.loads((await anext(events)).split("data: ")[1]))
+            monkeypatch.setattr(client.live._watch, "look", fail)
         await events.aclose()
         return found
 
