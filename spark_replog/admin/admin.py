@@ -215,6 +215,9 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
     """
     with cluster.cluster_ledger.lock:
         wanted = frozenset(cluster.cluster_ledger.state.fenced)
+    with ledger.lock:
+        if not state_changes.settle_fences(ledger.state, wanted):
+            return False  # without a question to a root that may be fenced because it hangs
     away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each))
     now_ms = cluster.clock.now_ms()
 
@@ -319,8 +322,8 @@ class PartitionAdmin(Admin):
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
             registered = set(self._cluster.cluster_ledger.state.brokers)
-        for target in targets.values():
-            check_explicit((tuple(target),), registered)
+        for number, target in targets.items():
+            check_explicit((tuple(target),), registered, first_partition=number)
         handle, ledger = self._open(name)
         brokers = self._cluster.brokers
         wanted = {broker_id for target in targets.values() for broker_id in target}

@@ -178,7 +178,7 @@ class Controller(Admin):
         if assignment is not None:
             added = tuple(tuple(row) for row in assignment)
             topic_rules.check_assignment_count(total - count, len(added))
-            check_explicit(added, racks, fenced, replication_factor=len(first_row))
+            check_explicit(added, racks, fenced, replication_factor=len(first_row), first_partition=count)
         else:
             topic_rules.check_somebody_leads(set(racks), fenced)
             active = sorted(set(racks) - fenced)

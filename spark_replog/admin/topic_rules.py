@@ -96,6 +96,7 @@ def check_explicit(
     fenced: Collection[BrokerId] = (),
     *,
     replication_factor: int | None = None,
+    first_partition: int = 0,
 ) -> None:
     """Refuse an invalid assignment from a user. Source: ``ReplicationControlManager``.
 
@@ -103,12 +104,13 @@ def check_explicit(
         assignment: per partition the replicas, preferred leader first.
         fenced: brokers that are out of service.
         replication_factor: of every partition; None: that of the first.
+        first_partition: number of the first partition in it.
 
     Raises:
         InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
     """
     factor = len(assignment[0]) if assignment and replication_factor is None else replication_factor
-    for partition, replicas in enumerate(assignment):
+    for partition, replicas in enumerate(assignment, first_partition):
         unknown = sorted(set(replicas).difference(registered))
         problem = ""
         if not replicas or len(set(replicas)) != len(replicas):

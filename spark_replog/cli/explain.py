@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import tomllib
 from dataclasses import dataclass
@@ -55,7 +56,18 @@ def _complete_name(_context: click.Context, _parameter: click.Parameter, incompl
     return [name for name in known if name.lower().startswith(incomplete.lower())]
 
 
-@click.command("explain", cls=ReplogCommand, examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms"])
+class _ExplainCommand(ReplogCommand):
+    """Takes a number below zero as a code, not as an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as Click does."""
+        numbers = [each for each in args if re.fullmatch(r"-\d+", each)]
+        rest = super().parse_args(ctx, [each for each in args if each not in numbers])
+        ctx.params["names"] = (*ctx.params.get("names", ()), *numbers)
+        return rest
+
+
+@click.command("explain", cls=_ExplainCommand, examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms"])
 @click.argument("names", nargs=-1, metavar="[CODE | SETTING]...", shell_complete=_complete_name)
 @click.option("--settings", "is_settings", is_flag=True, help="List all settings instead of all error codes.")
 def explain(names: tuple[str, ...], is_settings: bool) -> int:

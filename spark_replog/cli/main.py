@@ -27,6 +27,7 @@ from spark_replog.cli.output import (
     error_item,
     exit_code_of,
     note,
+    show,
 )
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -86,9 +87,9 @@ def _print_version(context: click.Context, _parameter: click.Parameter, value: b
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        click.echo(f"replog {version('spark-replog')}")
+        show(f"replog {version('spark-replog')}")
     except PackageNotFoundError:
-        click.echo("replog (not installed; running from source)")
+        show("replog (not installed; running from source)")
     context.exit(0)
 
 

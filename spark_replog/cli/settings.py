@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.config import STORAGE_PREFIX, duration_ms, storage_options, unknown_option_error
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.logs import log_to_stderr
 
 if TYPE_CHECKING:
@@ -154,7 +155,42 @@ def _global_flags() -> list[click.Parameter]:
     ]
 
 
-class ReplogCommand(click.Command):
+class FiniteRange(click.FloatRange):
+    """A range of floats without NaN, which is neither below nor above a bound."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number, as Click does."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
+def _show_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    try:
+        click.echo(context.get_help())
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        text = f"the help cannot be printed: {error.strerror}. Make room there, or print it elsewhere."
+        raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, text) from error
+    context.exit()
+
+
+class _WithHelp(click.Command):
+    """A disk that is too full for its help is an error of the environment."""
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:
+        """Return the option of the help."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
+
+
+class ReplogCommand(_WithHelp):
     """A command with the global flags.
 
     Args:
@@ -174,7 +210,7 @@ class ReplogCommand(click.Command):
                     formatter.write(f"{' ' * formatter.current_indent}replog {each}\n")
 
 
-class ReplogGroup(click.Group):
+class ReplogGroup(_WithHelp, click.Group):
     """A noun with the global flags, which its commands and groups have too."""
 
     command_class = ReplogCommand

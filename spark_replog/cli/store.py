@@ -195,8 +195,8 @@ def verify(deep: bool) -> int:
     Journals: damaged records, gaps, broken hash chains, roots that went back in time or disagree. One that only lacks
     entries is behind, and no fault.
 
-    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows have no good copy left or a ledger no
-    majority of good journals.
+    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows have no good copy left (or none that
+    can be read now) or a ledger no majority of good journals.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -226,6 +226,8 @@ def verify(deep: bool) -> int:
         f"bad      {len(journal_findings)} journals, {len(findings)} copies, {report.lost_count} objects without a "
         "good copy",
     ]
+    if report.unread_count:
+        lines += [f"unread   {report.unread_count} more objects: a root that does not answer may have a good copy"]
     if journal_findings:
         columns = {"BROKER": "broker", "FAULT": "fault", "LEDGER": "ledgerId", "DETAIL": "detail"}
         lines += ["", item_table(columns, journal_findings, texts={"broker"})]
@@ -234,7 +236,7 @@ def verify(deep: bool) -> int:
     if findings:
         columns = {"BROKER": "broker", "FAULT": "fault", "OBJECT": "object", "DETAIL": "detail"}
         lines += ["", item_table(columns, findings, texts={"broker"})]
-    is_critical = report.lost_count or journals.undecidable
+    is_critical = report.lost_count or report.unread_count or journals.undecidable
     verdict = EXIT_CRITICAL if is_critical else EXIT_OK if item["ok"] else EXIT_WARN
     return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
 
@@ -248,6 +250,7 @@ def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]
         "copies": report.copy_count,
         "checkedBytes": report.checked_bytes,
         "lostObjects": report.lost_count,
+        "unreadObjects": report.unread_count,
         "findings": findings,
         "journals": journals.journal_count,
         "journalRecords": journals.record_count,

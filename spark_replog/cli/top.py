@@ -30,7 +30,7 @@ from spark_replog.cli.output import (
     sparkline,
     table,
 )
-from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
+from spark_replog.cli.settings import FiniteRange, ReplogCommand, Settings, current_settings
 from spark_replog.cli.status import VERDICT_WORDS, broker_items, broker_table, totals
 from spark_replog.clock import human_duration
 
@@ -54,7 +54,7 @@ class Line(NamedTuple):
 
 @click.command("top", cls=ReplogCommand, examples=["top", "top --checkpoint ./checkpoints -d 5", "top -n 1"])
 @click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to judge too. Repeatable.")
-@click.option("-d", "--delay", type=click.FloatRange(min=0.1), default=2.0, show_default=True, metavar="SECONDS",
+@click.option("-d", "--delay", type=FiniteRange(0.1, 86_400), default=2.0, show_default=True, metavar="SECONDS",
               help="Pause between two looks.")  # fmt: skip
 @click.option(
     "-n", "--count", type=click.IntRange(min=1), help="Exit after this many refreshes.  [1 if stdout is not a terminal]"

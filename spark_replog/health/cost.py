@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
@@ -62,7 +63,7 @@ def read_prices(text: str) -> Prices:
     """Return the prices of a TOML file.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: it is not TOML, or a price is not a number of 0 or more.
+        InvalidConfigError: REPLOG_INVALID_OPTION: it is not TOML, or a price is not a finite number of 0 or more.
     """
     try:
         found = tomllib.loads(text)
@@ -70,7 +71,7 @@ def read_prices(text: str) -> Prices:
         for table in tables.values():
             table.pop("source", None)
             for name, value in table.items():
-                if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
                     raise ValueError(f"{name} = {value!r}")
         return Prices(
             str(found.get("currency", "")),

@@ -36,6 +36,7 @@ class Lag(NamedTuple):
             deleted next. None if nothing deletes it.
         speed: seconds of log that the reader reads per second; above 1 it catches up. None: unknown.
         lag_before_ms: `lag_ms` when the position last changed. None: unknown.
+        at_ms: when it was taken: the later of the caller's clock and the newest entry's time. 0 without a lag.
     """
 
     log_start_offset: int
@@ -46,6 +47,7 @@ class Lag(NamedTuple):
     retention_share: float | None = None
     speed: float | None = None
     lag_before_ms: int | None = None
+    at_ms: int = 0
 
 
 def lag_of(
@@ -85,7 +87,7 @@ def lag_of(
     lag_ms = 0 if section is None else now_ms - min(now_ms, section.append_time_ms)
     share = None if section is None else _retention_share(topic, found, section, size_bytes, now_ms)
     pace = _pace(state, topic_id, partition, history)
-    return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace)
+    return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace, now_ms)
 
 
 def first_append_times(state: TopicLedgerState, topic_id: TopicId) -> list[int | None]:
@@ -125,12 +127,16 @@ def _retention_share(
         return None
     shares = []
     if config.retention_ms >= 0:
-        shares.append((now_ms - oldest.max_timestamp_ms) / max(1, config.retention_ms))
+        since_ms = oldest.max_timestamp_ms
+        if "retention.ms" not in topic.config:  # the default counts from the append, if that is later
+            since_ms = max(since_ms, oldest.append_time_ms)
+        shares.append((now_ms - since_ms) / max(1, config.retention_ms))
     if config.retention_bytes >= 0:
         shares.append(lag_bytes / max(1, config.retention_bytes))
     return max(shares, default=None)
 
 
+_KEEP_ALL = "retention.ms=-1 retention.bytes=-1"
 LOSING_SHARE = 0.9
 """An unread row that has used this much of its retention is about to be deleted."""
 
@@ -314,6 +320,7 @@ def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limit
         )
     if not lag.lag or lag.lag_ms is None:
         return Judged(Verdict.OK, "is caught up")
+    now_ms = max(now_ms, lag.at_ms)  # a clock behind the log would take nobody for late
     waits = f"{lag.lag:,} rows wait, the oldest for {human_duration(lag.lag_ms)}"
     if lag.retention_share is not None and lag.retention_share >= LOSING_SHARE:
         return Judged(
@@ -373,7 +380,7 @@ def remedy_of(reader: Reader, judged: Judged) -> str:
             topics = dict.fromkeys(part.topic for part in at if part.lag is not None)
             if not topics:
                 return f"give it a new checkpoint: its topic was deleted. {command}"
-            kept = [f"keep its rows: replog topic config {each} set retention.ms=-1" for each in topics]
+            kept = [f"keep its rows: replog topic config {each} set {_KEEP_ALL}" for each in topics]
             return "; ".join([*kept, *_remedy_of_lost(reader)])
     return ""
 

@@ -211,6 +211,11 @@ class BrokerHealth:
     free_bytes: int | None = None
     device: int | None = None
 
+    @property
+    def is_away(self) -> bool:
+        """Return whether its root does not serve. One that lacks a copy (CORRUPT_MESSAGE) serves the others."""
+        return self.error is not None and self.error.code is not ErrorCode.CORRUPT_MESSAGE
+
 
 def topic_findings(topics: Iterable[TopicDescription], away: Collection[BrokerId] = frozenset()) -> list[Finding]:
     """Return the findings on partitions, by topic name, then partition.
@@ -298,7 +303,7 @@ def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
     ]
     found += [finding for each in brokers for finding in _root_finding(each)]
     journals = sorted(each.broker_id for each in brokers if each.is_metadata)
-    away = [each.broker_id for each in brokers if each.is_metadata and each.error is not None]
+    away = [each.broker_id for each in brokers if each.is_metadata and each.is_away]
     if len(away) * 2 >= len(journals) > 0 and away:
         found.append(
             Finding(
@@ -398,14 +403,16 @@ def days_until_full(
 
 def _days(free_bytes: float, flows: Sequence[tuple[float, float | None]]) -> float | None:
     """Return when flows, each (bytes a day, most bytes), have filled what is free."""
+    endless = sum(pace for pace, more in flows if more is None)
     ends = sorted((more / pace, pace) for pace, more in flows if more is not None)
-    pace, day = sum(each for each, _ in flows), 0.0
+    ending, day = sum(pace for _, pace in ends), 0.0
     for end, ended_pace in ends:
+        pace = endless + ending
         if pace > 0 and free_bytes <= pace * (end - day):
             return day + free_bytes / pace
         free_bytes -= pace * (end - day)
-        pace, day = pace - ended_pace, end
-    return day + free_bytes / pace if any(more is None for _, more in flows) else None
+        ending, day = max(0.0, ending - ended_pace), end
+    return day + free_bytes / endless if endless else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,9 +459,7 @@ class StoreHealth:
     @property
     def away(self) -> frozenset[BrokerId]:
         """Return the brokers whose root does not serve."""
-        # A root that lacks a copy (CORRUPT_MESSAGE) serves the others.
-        errors = {each.broker_id: each.error for each in self.brokers if each.error is not None}
-        return frozenset(each for each, error in errors.items() if error.code is not ErrorCode.CORRUPT_MESSAGE)
+        return frozenset(each.broker_id for each in self.brokers if each.is_away)
 
     @property
     def partition_count(self) -> int:

@@ -181,8 +181,8 @@ def read_keys(brokers: BrokerSet, run: CompactionRun) -> KeyColumns:
     """Return the keys of a run's rows; values are not kept."""
     keys, offsets, tombstones = [], [], []
     for batch in Fetcher(brokers).fetch(slices_of(run)):
-        keys.append(batch.column(0))
-        offsets.append(batch.column(4).to_numpy())
+        keys.append(batch.column(0).take(np.arange(batch.num_rows)))  # a copy: the column shares the batch's bytes
+        offsets.append(batch.column(4).to_numpy().copy())
         is_tombstone = pc.and_(pc.is_valid(batch.column(0)), pc.is_null(batch.column(1)))
         tombstones.append(is_tombstone.to_numpy(zero_copy_only=False))
     return KeyColumns(pa.chunked_array(keys, pa.binary()), np.concatenate(offsets), np.concatenate(tombstones))

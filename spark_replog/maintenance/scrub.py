@@ -109,7 +109,8 @@ class ScrubReport:
         object_count: objects that the ledgers name and readers may need.
         copy_count: copies of them that were looked at.
         checked_bytes: bytes read and checked (deep only).
-        lost_count: objects without one copy that has all rows.
+        lost_count: objects without one copy that has all rows, where every holder was read.
+        unread_count: objects of which no good copy was found, and a holder does not answer.
         findings: bad copies, in ledger order.
     """
 
@@ -117,6 +118,7 @@ class ScrubReport:
     copy_count: int = 0
     checked_bytes: int = 0
     lost_count: int = 0
+    unread_count: int = 0
     findings: list[ScrubFinding] = field(default_factory=list)
 
 
@@ -132,10 +134,11 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
         RetriableError: REPLOG_NO_QUORUM: the ledgers cannot be read. Nothing was changed.
     """
     report, away = ScrubReport(), AwayRoots(cluster.clock)
-    absent: dict[tuple[LedgerId, ObjectId], bool] = {}
+    absent: dict[tuple[LedgerId, ObjectId], tuple[bool, bool]] = {}
+    """Objects that a root does not have, and whether they were counted as lost, and as unread."""
     objects = list(_live_objects(cluster))
     for number, (job, looks) in enumerate(_looks(cluster, objects, away, deep=deep)):
-        good, frames = 0, {}
+        good, frames, faults = 0, {}, set()
         for broker_id, look in looks:
             found = look.result()
             report.copy_count += 1
@@ -146,22 +149,27 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
                 good += 1
             else:
                 report.findings.append(found.finding)
-                if found.finding.fault is Fault.ABSENT:
-                    absent[job.ledger_id, job.id] = False
+                faults.add(found.finding.fault)
         for broker_id, detail in _bad_frames(frames).items():
             report.findings.append(ScrubFinding(broker_id, job.ledger_id, job.id.name, Fault.CORRUPT, detail))
         report.object_count += 1
-        report.lost_count += good == 0
-        if (job.ledger_id, job.id) in absent:
-            absent[job.ledger_id, job.id] = good == 0
+        is_lost, is_unread = not good and Fault.UNREACHABLE not in faults, not good and Fault.UNREACHABLE in faults
+        report.lost_count += is_lost
+        report.unread_count += is_unread
+        if Fault.ABSENT in faults:
+            absent[job.ledger_id, job.id] = is_lost, is_unread
         if on_object is not None:
             on_object(number + 1, len(objects))
-    for ledger_id, item_id in unreferenced(cluster, absent):
-        report.lost_count -= absent[ledger_id, item_id]
-        report.findings = [
-            each for each in report.findings if (each.ledger_id, each.object_name) != (ledger_id, item_id.name)
-        ]
+    _forget(report, {each: absent[each] for each in unreferenced(cluster, absent)})
     return report
+
+
+def _forget(report: ScrubReport, gone: Mapping[tuple[LedgerId, ObjectId], tuple[bool, bool]]) -> None:
+    """Take objects out of a report that no row needs any more."""
+    names = {(ledger_id, item_id.name) for ledger_id, item_id in gone}
+    report.findings = [each for each in report.findings if (each.ledger_id, each.object_name) not in names]
+    report.lost_count -= sum(is_lost for is_lost, _ in gone.values())
+    report.unread_count -= sum(is_unread for _, is_unread in gone.values())
 
 
 def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -> set[tuple[LedgerId, ObjectId]]:
@@ -256,9 +264,11 @@ def _look(cluster: Cluster, broker_id: BrokerId, job: CopyJob, away: AwayRoots, 
         if not deep:
             return _Look()
         body = store.get(job.storage_key)
+        if body is None:  # deleted since its last byte was read
+            return finding(Fault.ABSENT, "the root does not have it")
         problem = damage(job, body)
-        if problem is not None or body is None:
-            return finding(Fault.CORRUPT, problem or "", job.size_bytes)
+        if problem is not None:
+            return finding(Fault.CORRUPT, problem, job.size_bytes)
         return _Look(None, job.size_bytes, read_frame(job, body))
     except ReplogError as error:
         away.note(broker_id, error)

@@ -159,7 +159,7 @@ def parse_batch(batch_id: int, data: bytes, url: str = "") -> Batch:
                 sources.append(LogOffset.from_json(value))
             except (ValueError, TypeError, AttributeError):
                 raise _damaged(name) from None
-    if type(time_ms) is not int:
+    if type(time_ms) is not int or not 0 <= time_ms < 1 << 63:
         raise _damaged(name)
     return Batch(batch_id, time_ms, tuple(sources))
 

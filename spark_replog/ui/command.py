@@ -8,7 +8,7 @@ import click
 
 from spark_replog.cli.output import EXIT_OK, note
 from spark_replog.cli.query import limit_flags, read_limits
-from spark_replog.cli.settings import ReplogCommand, current_settings
+from spark_replog.cli.settings import FiniteRange, ReplogCommand, current_settings
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ui.access import LOOPBACK, Access, host_of
 
@@ -20,7 +20,7 @@ from spark_replog.ui.access import LOOPBACK, Access, host_of
 )
 @click.option("--listen", default="127.0.0.1:9411", show_default=True, metavar="HOST:PORT", help="Loopback only.")
 @click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to show too. Repeatable.")
-@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Seconds between looks.")
+@click.option("--every", default=2.0, show_default=True, type=FiniteRange(0.5, 86_400), help="Seconds between looks.")
 @click.option(
     "--budget", default=16, show_default=True, type=click.IntRange(min=1), help="MiB that one search may read."
 )

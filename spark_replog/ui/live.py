@@ -80,7 +80,11 @@ class LiveStore:
 
 
 class Feed:
-    """Sends each new look to the viewers: one poller for all, none without viewers. For one event loop."""
+    """Sends each new look to the viewers: one poller for all, none without viewers. For one event loop.
+
+    Attributes:
+        is_answered: whether the last look was answered.
+    """
 
     def __init__(self, live: LiveStore) -> None:
         self._live = live
@@ -88,6 +92,7 @@ class Feed:
         self._changed = asyncio.Condition()
         self._poller: asyncio.Task[None] | None = None
         self.viewer_count = 0
+        self.is_answered = True
 
     async def follow(self) -> AsyncIterator[int | None]:
         """Yield the number of each look, first the newest one's; None now and then without a new one, to keep alive."""
@@ -112,13 +117,15 @@ class Feed:
 
     async def _poll(self) -> None:
         while True:
+            is_answered = False
             try:
                 await asyncio.to_thread(self._live.seen)
+                is_answered = True
             except ReplogError as error:  # pages that are loaded now get the same error
                 _LOG.warning("the store does not answer: %s", error)
             except Exception:  # otherwise no viewer would get any further look
                 _LOG.exception("a look at the store ended with an error that is not the store's")
-            self._number += 1
+            self._number, self.is_answered = self._number + 1, is_answered
             async with self._changed:
                 self._changed.notify_all()
             await asyncio.sleep(self._live.age_ms / 1000)

@@ -5,7 +5,7 @@ A fold has each section's size, so the cost is exact. A search reads at most its
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,7 +118,7 @@ class RowFinder:
 
         parts = ledger.ask(plan_all)
         slices = tuple(each for _, found, _ in parts for each in found)
-        plan = SearchPlan(slices, tuple(span for span, _, _ in parts), _cost(slices), any(cut for *_, cut in parts))
+        plan = SearchPlan(slices, tuple(span for span, _, _ in parts), cost_of(slices), any(cut for *_, cut in parts))
         if plan.is_cut and not slices:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST,
@@ -171,14 +171,22 @@ def _plan_one(
     low, high = found.log_start_offset, found.high_watermark
     start, end = _range_of(state, search, topic_id, number, budget_bytes)
     planned = plan_fetch(state, search.topic, topic_id, number, start, end)
-    slices = list(planned)
-    while slices and _cost(slices) > budget_bytes:
-        slices.pop(0 if search.begin == "newest" else -1)
+    slices = _within(planned, budget_bytes, is_newest=search.begin == "newest")
     first, last = (slices[0].start_offset, slices[-1].end_offset) if slices else (start, start)
     is_cut = len(slices) < len(planned)
     if search.key is not None:  # the budget determined the range
         is_cut = is_cut or (first > low if search.begin == "newest" else last < high)
     return Span(number, first, last, low, high), tuple(slices), is_cut
+
+
+def _within(planned: Sequence[FetchSlice], budget_bytes: int, *, is_newest: bool) -> Sequence[FetchSlice]:
+    """Return the first slices that the budget pays, or the last ones."""
+    cost, count = cost_of(planned), len(planned)
+    for each in planned if is_newest else reversed(planned):
+        if cost <= budget_bytes:
+            break
+        cost, count = cost - each.size_bytes, count - 1
+    return planned[len(planned) - count :] if is_newest else planned[:count]
 
 
 def _range_of(
@@ -213,7 +221,7 @@ def _start_within(found: PartitionState, budget_bytes: int) -> int:
     return max(low, high - step)
 
 
-def _cost(slices: Iterable[FetchSlice]) -> int:
+def cost_of(slices: Iterable[FetchSlice]) -> int:
     """Return the bytes of the sections, since each is read as a whole."""
     return sum(each.size_bytes for each in slices)
 

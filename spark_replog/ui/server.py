@@ -21,8 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_replog.cli.output import escaped
 from spark_replog.cli.settings import Settings
+from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.entry_words import entry_words
 from spark_replog.monitor.file_words import decided_entries
 from spark_replog.ui import views
@@ -102,6 +104,7 @@ class Console:
     ) -> None:
         self._cluster, self._live, self._access = cluster, live, access
         self._settings, self._budget_bytes = settings, budget_bytes
+        self._authorizer = Authorizer(cluster)
         self._finder = RowFinder(cluster)
         self._feed = Feed(live)
         self._lock = threading.Lock()
@@ -158,8 +161,10 @@ class Console:
                 yield ": still here\n\n"
                 continue
             newest = self._live.newest
-            badge = json.dumps(views.badge(newest) if newest is not None else {})
-            yield f"id: {number}\nevent: look\ndata: {badge}\n\n"
+            badge = views.badge(newest) if newest is not None else {}
+            if not self._feed.is_answered:
+                badge["isAway"] = True
+            yield f"id: {number}\nevent: look\ndata: {json.dumps(badge)}\n\n"
 
     def _topics(self, request: Request) -> views.Item:
         query = request.query_params
@@ -185,7 +190,9 @@ class Console:
         lines: list[tuple[int, Sequence[str]]] = [(index, _words(each, names)) for index, each in ledger.recent(count)]
         if request.query_params.get("earlier"):
             with self._lock:
-                lines += self._earlier(ledger, names, lines[-1][0] if lines else 0, count - len(lines))
+                # Without one in memory, the newest is left out: no later record shows that it is decided.
+                before = lines[-1][0] if lines else ledger.state.applied_index
+                lines += self._earlier(ledger, names, before, count - len(lines))
         return {"ledger": wanted, "entryCount": ledger.state.applied_index + 1, "entries": views.entries(lines)}
 
     def _earlier(
@@ -204,6 +211,8 @@ class Console:
         return [(index, known[index]) for index in held]
 
     def _settings_page(self) -> views.Item:
+        self._cluster.refresh_if_stale()
+        self._authorizer.require(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
         store = self._cluster.cluster_ledger.ask(lambda state: dict(state.config))
         return views.settings_page(store, self._cluster.storage_options)
 

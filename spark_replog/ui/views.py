@@ -37,6 +37,8 @@ LINES_MAX = 6
 """Maximum number of readers whose lag is drawn."""
 VALUE_BYTES_MAX = 64 * 1024
 """Maximum bytes shown of a key, value or header."""
+LAID_OUT_MAX = 4 * VALUE_BYTES_MAX
+"""Maximum characters of one that is laid out: the indents of a deeply nested value are hundreds of times its size."""
 _MINUTES = 15
 _T = TypeVar("_T")
 
@@ -52,7 +54,7 @@ def page_of(items: Sequence[_T], first: int, count: int) -> tuple[Sequence[_T], 
 def badge(seen: Seen) -> Item:
     """Return the header of every page: the store, its verdict, and the number of problems."""
     return {
-        "path": seen.health.path,
+        "path": escaped(seen.health.path),
         "verdict": VERDICT_WORDS[seen.exit_code],
         "troubleCount": len(seen.health.findings) + len(seen.unwell),
     }
@@ -67,8 +69,8 @@ def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> It
         "clusterId": health.cluster_id,
         **badge(seen),
         "fsync": health.fsync,
-        **totals(health, findings),
-        "brokers": broker_items(health, findings),
+        **_escaped(totals(health, findings)),
+        "brokers": _escaped(broker_items(health, findings)),
         "findingCount": len(findings),
         "findings": _by_remedy(findings, settings)[:5],
         "readerCount": len(seen.readers),
@@ -448,12 +450,24 @@ def shown_bytes(data: bytes | None) -> Item | None:
     except UnicodeDecodeError:
         return {**item, "form": "hex", "text": data[: VALUE_BYTES_MAX // 2].hex(" ")}
     if text[:1] in ("{", "[") and not item["isCut"]:
-        try:
-            laid_out = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        laid_out = _laid_out(text)
+        if laid_out is not None:
             return {**item, "form": "json", "text": escaped(laid_out), "raw": escaped(text)}
-        except (ValueError, RecursionError):
-            pass
     return {**item, "form": "text", "text": escaped(text)}
+
+
+def _laid_out(text: str) -> str | None:
+    """Return JSON with indents; None for other text, and where the indents would be most of it."""
+    size, parts = 0, []
+    try:
+        for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(text)):
+            parts.append(part)
+            size += len(part)
+            if size > LAID_OUT_MAX:
+                return None
+    except (ValueError, RecursionError):
+        return None
+    return "".join(parts)
 
 
 def _escaped(value: Any) -> Any:

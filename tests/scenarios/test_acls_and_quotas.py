@@ -293,6 +293,17 @@ def test_a_plan_for_tasks_refuses_a_topic_that_is_named_and_marks_those_that_row
     assert make_write_plan(store.cluster, ["closed"], "User:root").topic("closed").name == "closed"
 
 
+@pytest.mark.parametrize("operation", [AclOperation.ALTER, AclOperation.ALTER_CONFIGS])
+def test_an_administrator_does_not_lock_himself_out_of_acls_or_of_the_super_users(store, operation):
+    admin = AclAdmin(store.cluster, ADMIN)
+    deny = acl(CLUSTER_NAME, operation, Permission.DENY, principal=ADMIN, kind=ResourceType.CLUSTER)
+    allow = acl(CLUSTER_NAME, AclOperation.ALL, principal=ADMIN, kind=ResourceType.CLUSTER)
+    admin.add([allow])
+    with pytest.raises(InvalidConfigError, match=r"INVALID_REQUEST.*could no longer change ACLs"):
+        admin.add([deny])
+    assert admin.list(AclFilter()) == [allow]
+
+
 class FrozenClock:
     """Wall time that only sleeping moves."""
 

@@ -15,7 +15,7 @@ import pytest
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.retention import raise_floor
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.fold import frozen_topics
 from spark_replog.maintenance import garbage as garbage_module
@@ -166,6 +166,35 @@ def test_a_root_that_was_away_is_collected_when_it_is_back(store):
     store.reopen()
     assert collect(store).files == {(2, Why.BELOW_FLOOR): 1}
     assert loser not in names(store, 2)
+
+
+@pytest.mark.guarantee("G6")
+def test_what_writers_put_lately_stays_where_the_floor_could_not_be_raised(store, monkeypatch):
+    """`store gc --now` that ends between its two steps: until the floor has passed it, a batch may still be named."""
+    store.create("orders")
+    made = store.put("orders", {0: 5}, BROKERS)
+
+    def fail(*_):
+        raise RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away.")
+
+    monkeypatch.setattr(garbage_module, "raise_floor", fail)
+    report = collect(store, is_floor_raised=True)
+    assert report.files == {} and [at for at, _ in report.failures] == [-1]
+    assert store.append("orders", {}, batch=0, objects=(made,)).error is None
+
+
+@pytest.mark.guarantee("G6")
+def test_nothing_is_deleted_from_a_root_that_is_not_the_brokers(store):
+    """As a mount of an older copy of the root, which is refused for its journals too."""
+    store.create("orders")
+    loser = put_loser(store)
+    raise_floor(ledger_of(store), 5_000)
+    root_file = store.path / "broker-2" / "replog.json"
+    root_file.rename(root_file.with_name("away.json"))
+    store.reopen()
+    report = collect(store)
+    assert [at for at, _ in report.failures] == [2]
+    assert loser in names(store, 2) and loser not in names(store, 1)
 
 
 def test_a_dry_run_explains_each_file_and_changes_nothing(store):

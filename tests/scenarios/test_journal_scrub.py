@@ -15,7 +15,8 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.ledger.record import RecordKind, decode_record, encode_record, entry_hash
 from spark_replog.maintenance import journal_scrub
 from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
-from spark_replog.storage.paths import journal_folder, out_key
+from spark_replog.storage.paths import journal_folder, journal_key, out_key
+from spark_replog.storage.posix_store import PosixStore
 from tests.at_rest import wait_at_rest
 from tests.scenarios.committing import SMALL
 from tests.scenarios.conftest import LocalStore
@@ -216,6 +217,23 @@ def test_a_store_that_is_written_to_meanwhile_has_no_findings(written) -> None:
     finally:
         stop.set()
         writing.join()
+
+
+def test_records_that_came_after_the_end_was_read_make_no_gap(written, monkeypatch) -> None:
+    """The listing, and the other journals, may know of them."""
+    end = journal(written, 2)[-2].name  # the first of two that came
+    get, late = PosixStore.get, []
+
+    def get_late(store, key, **more):
+        if "broker-2" in store.url and key == journal_key(topic, int(end)) and not late:
+            late.append(key)
+            return None
+        return get(store, key, **more)
+
+    topic = written.cluster.lookup("orders").ledger_id
+    opened = Cluster.open(str(written.path), config=written.config)
+    monkeypatch.setattr(PosixStore, "get", get_late)
+    assert scrub_journals(opened).findings == [] and len(late) == 1
 
 
 def test_the_command_names_the_journal_and_its_exit_code_is_the_verdict(written, capsys) -> None:

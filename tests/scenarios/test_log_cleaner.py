@@ -18,8 +18,8 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.log.model import CommandResult, Outcome
 from spark_replog.maintenance import compaction
-from spark_replog.maintenance.compaction import CompactionRounds, Compactor, KeyColumns, OffsetMap
-from spark_replog.maintenance.segment_writer import SegmentWriter
+from spark_replog.maintenance.compaction import CompactionRounds, Compactor, KeyColumns, OffsetMap, read_keys
+from spark_replog.maintenance.segment_writer import SegmentWriter, compactable, make_run
 from tests.unit.client.consumer_setup import ManualClock
 
 
@@ -229,6 +229,18 @@ def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch
     assert sum(removed) == 4
     assert removed[0] < 4
     assert {key: (at, value) for at, key, value in users.rows()} == users.latest()
+
+
+def test_keys_that_are_kept_keep_no_values(users):
+    """Columns of a batch share its bytes: one that is kept keeps all of them in memory."""
+    users.write({f"k{number}": "v" * 10_000 for number in range(100)}, {"end": "1"})
+    users.cluster.refresh()
+    ledger, _ = users.cluster.topic_state(handle := users.cluster.lookup("users"))
+    run = ledger.ask(lambda state: make_run(state, handle.topic_id, 0, compactable(state, handle.topic_id, 0)))
+    found = read_keys(users.cluster.brokers, run)
+    assert run.size_bytes > 1_000_000 and len(found.keys) == 100
+    held = [each for chunk in found.keys.chunks for each in chunk.buffers() if each is not None]
+    assert sum((each.parent or each).size for each in held) < 10_000
 
 
 def test_a_pass_is_due_by_its_ratio(tmp_path):

@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
-from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.admin.coordinator_loop import CoordinatorLoop, preferred_elections
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.state_changes import change_partition
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
-from spark_replog.log.model import Outcome
+from spark_replog.log.codec.commands import encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import Outcome, TopicInit
 
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
@@ -218,6 +221,14 @@ def test_a_reassignment_is_cancelled_replaced_or_refused(five) -> None:
             admin.reassign("orders", {0: target})
 
 
+def test_a_wrong_assignment_names_its_partition(five) -> None:
+    five.create("orders", 3)
+    with pytest.raises(InvalidConfigError, match="partition=`2`"):
+        PartitionAdmin(five.cluster).reassign("orders", {1: [0, 1], 2: [0, 0]})
+    with pytest.raises(InvalidConfigError, match="partition=`4`"):
+        five.controller.add_partitions("orders", 5, [[0, 1, 2], [0, 1, 9]])
+
+
 def test_a_reassignment_to_a_subset_is_done_at_once(five) -> None:
     five.create("orders")
     (now,) = PartitionAdmin(five.cluster).reassign("orders", {0: (2, 1)})
@@ -279,10 +290,34 @@ def test_a_part_of_a_round_that_fails_leaves_the_others_alone(store, monkeypatch
     assert "can't start new thread" in caplog.text
 
 
+def test_a_round_does_not_ask_a_fenced_root_for_each_ledger(store, monkeypatch) -> None:
+    """It may be fenced because it hangs: each question takes five seconds, of a ledger that has the fence already."""
+    for name in ("orders", "parcels"):
+        store.create(name)
+    BrokerAdmin(store.cluster).fence(2)
+    asked = []
+    away = lambda _, broker_id, *more: asked.append(broker_id) or False  # noqa: E731
+    monkeypatch.setattr("spark_replog.admin.admin.is_root_there", away)
+    report = CoordinatorLoop(store.cluster).run_once()
+    assert (report.ledger_count, report.failed_count, asked) == (2, 0, [])
+
+
 def test_the_loop_stops_when_it_is_told_to(store) -> None:
     store.create("orders")
     answers = iter([False, False, True, True])
     assert CoordinatorLoop(store.cluster).run(lambda: next(answers), interval_ms=1) >= 1
+
+
+@pytest.mark.parametrize(("led_by_another", "elected"), [(2, 0), (3, 3)])
+def test_leaders_go_back_where_more_than_the_percentage_is_with_others(led_by_another, elected) -> None:
+    state = TopicLedgerState("L")
+    commands = [TopicInit("a" * 32, "orders", ((0, 1),) * 20, ())]
+    for _ in range(2):
+        results = state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
+        assert {each.outcome for each in results} == {Outcome.APPLIED}
+        commands = [change_partition(state, "a" * 32, number, leader=1) for number in range(led_by_another)]
+    assert [each.leader for each in preferred_elections(state, {0, 1}, 10)] == [0] * elected
+    assert preferred_elections(state, {1}, 10) == []
 
 
 def test_leaders_of_a_partition_that_moves_are_left_alone_until_it_has_moved(five):

@@ -17,6 +17,7 @@ from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.maintenance.compaction import CompactionRounds
 from spark_replog.maintenance.journal_scrub import JournalFault, _LedgerScrub, scrub_journals
 from spark_replog.maintenance.scrub import AGAIN_MS, AwayRoots, Fault, _live_objects, _looks, scrub
+from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from tests.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
@@ -106,6 +107,48 @@ def test_a_root_that_is_away_is_unreachable_not_absent(written: LocalStore) -> N
     written.away(2)
 
     assert [(f.broker_id, f.fault) for f in scrub(written.cluster).findings] == [(2, Fault.UNREACHABLE)]
+
+
+@pytest.mark.parametrize("away", [(0, 1, 2), (1, 2)])
+def test_rows_are_lost_only_where_every_holder_was_read(
+    written: LocalStore, away: tuple[int, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the reader and the repair have it. The holders need not be the roots with the journals."""
+    if 0 not in away:
+        copy_of(written, 0).unlink()
+    check = BrokerSet.check_root
+
+    def check_but(brokers: BrokerSet, broker_id: int) -> None:
+        if broker_id in away:
+            raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
+        check(brokers, broker_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(BrokerSet, "check_root", check_but)
+        report = scrub(written.cluster)
+    assert (report.lost_count, report.unread_count) == (0, 1)
+    monkeypatch.setattr("spark_replog.maintenance.scrub.scrub", lambda *_, **__: report)
+    assert run(["-s", str(written.path), "-q", "store", "verify", "-f", "json"]) == 4
+    item = json.loads(capsys.readouterr().out)["items"][0]
+    assert (item["lostObjects"], item["unreadObjects"]) == (0, 1)
+
+
+def test_a_copy_that_is_collected_while_it_is_looked_at_is_no_finding(written: LocalStore) -> None:
+    """A deep look reads the last byte first, and the whole copy then."""
+
+    brokers = written.cluster.brokers
+
+    class Collecting(MeetingStore):
+        def get(self, key: str, **more: int) -> Buffer | None:
+            if "/data/" in key and not more:
+                brokers.stores[2] = self.store
+                written.controller.delete_topic("orders")
+                self.store.delete(key)
+            return self.store.get(key, **more)
+
+    brokers.stores[2] = Collecting(brokers.store(2), threading.Barrier(1))  # type: ignore[assignment]
+    report = scrub(written.cluster, deep=True)
+    assert (report.findings, report.lost_count) == ([], 0)
 
 
 @pytest.mark.parametrize(("lost", "exit_code"), [((), 0), ((1,), 3), ((0, 1, 2), 4)])

@@ -172,7 +172,7 @@ const overview = {
   view: (d, params) => {
     const trouble = [[d.offline, "offline"], [d.underMinIsr, "under min ISR"], [d.underReplicated, "under-replicated"]].filter(([n]) => n);
     const tiles = [
-      [`${d.brokers.filter((b) => b.state === "ok" || b.state === "fenced").length} of ${d.brokers.length}`, "roots serve"],
+      [`${d.brokers.filter((b) => ["ok", "fenced", "root-full"].includes(b.state)).length} of ${d.brokers.length}`, "roots serve"],
       [count(d.partitions), `partitions of ${many(d.topics, "topic")}`],
       [bytes(d.bytes), "in one copy"],
       [rate(d.rowsPerSecond["1m"]) + " /s", `rows, ${bytes(d.bytesPerSecond["1m"])}/s`],
@@ -409,7 +409,7 @@ const follow = () => {
   feed.addEventListener("look", (event) => {
     const fresh = JSON.parse(event.data);
     if (fresh.path) tell(fresh);
-    live.textContent = "live"; live.className = "on";
+    live.textContent = fresh.isAway ? "no answer" : "live"; live.className = fresh.isAway ? "away" : "on";
     if (!document.hidden && !isAsking && current) refresh();
   });
   feed.addEventListener("error", () => { live.textContent = "away"; live.className = "away"; });

@@ -19,6 +19,14 @@ def test_a_code_is_found_by_name_and_number(replog, word):
     assert all(word in text for word in item["remedy"].split())
 
 
+def test_a_number_below_zero_is_a_code_too_and_an_unknown_option_is_none(replog):
+    (item,) = replog("explain", "-1", "-f", "json").items
+    assert (item["code"], item["number"]) == ("UNKNOWN_SERVER_ERROR", -1)
+    answer = replog("explain", "--setings")
+    assert answer.exit_code == 2 and "No such option" in answer.err and "--settings" in answer.err
+    assert replog("explain", "-x").exit_code == 2
+
+
 def test_an_own_code_has_no_kafka_number(replog):
     (item,) = replog("explain", "REPLOG_NO_QUORUM", "-f", "json").items
     assert (item["number"], item["kafkaNumber"]) == (1013, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -39,6 +40,18 @@ def test_help_imports_nothing_heavy(arguments):
     assert done.returncode == 0
     assert done.stderr.strip() == "[]"
     assert done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"], ["status", "-h"]])
+def test_help_on_a_full_disk_is_an_error_of_the_environment(replog, monkeypatch, arguments):
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    answer = replog(*arguments)
+    assert answer.exit_code == 1
+    assert "REPLOG_ENVIRONMENT" in answer.err and "No space left on device" in answer.err
 
 
 def test_module_is_the_command():

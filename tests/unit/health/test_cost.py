@@ -93,7 +93,10 @@ def test_the_sample_is_what_the_newest_entries_named(tmp_path):
     assert again.recent_writes()[ledger_id] == found  # from pages
 
 
-@pytest.mark.parametrize("text", ["[s3", "[s3]\ncreate = -1", "[s3]\nput = 1", '[s3]\nget = "free"', "[s3]\nget = nan"])
+@pytest.mark.parametrize(
+    "text",
+    ["[s3", "[s3]\ncreate = -1", "[s3]\nput = 1", '[s3]\nget = "free"', "[s3]\nget = nan", "[s3]\nget = inf"],
+)
 def test_bad_prices_are_refused(text):
     with pytest.raises(InvalidConfigError, match="prices cannot be read"):
         read_prices(text)

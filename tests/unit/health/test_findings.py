@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError
 from spark_replog.health.metrics import collect
 from spark_replog.health.store import (
     BrokerHealth,
@@ -116,6 +118,26 @@ def test_a_majority_of_metadata_roots_away_is_critical(away, faults) -> None:
     error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
     brokers = [BrokerHealth(each, "", None, each < 3, False, error if each in away else None) for each in range(4)]
     assert [each.fault for each in broker_findings(brokers)] == faults
+
+
+@pytest.mark.parametrize(("journals", "away", "is_lost"), [(1, 1, True), (2, 1, True), (3, 1, False), (4, 2, True)])
+def test_half_of_the_journals_is_no_majority(journals, away, is_lost) -> None:
+    error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
+    brokers = [BrokerHealth(at, "", None, at < journals, False, error if at < away else None) for at in range(5)]
+    assert (Fault.NO_MAJORITY in {each.fault for each in broker_findings(brokers)}) == is_lost
+
+
+def test_a_fenced_replica_that_is_still_in_the_isr_does_not_count(state) -> None:
+    (orders,) = [each for each in describe_ledger(state) if each.name == "orders"]
+    parts = tuple(replace(each, fenced=(2,)) for each in orders.partitions)
+    found = topic_findings([replace(orders, partitions=parts)])
+    assert [(each.fault, each.remedy) for each in found] == [(Fault.UNDER_REPLICATED, "replog broker unfence 2")] * 2
+
+
+def test_roots_that_lack_a_copy_keep_their_journals_so_nothing_is_refused() -> None:
+    error = CorruptDataError(ErrorCode.CORRUPT_MESSAGE, "a copy is missing")
+    brokers = [BrokerHealth(each, "", None, True, False, error) for each in range(3)]
+    assert [each.fault for each in broker_findings(brokers)] == [Fault.COPY_MISSING] * 3
 
 
 @pytest.mark.parametrize(

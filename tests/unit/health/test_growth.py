@@ -42,6 +42,10 @@ def test_a_young_topic_is_projected_and_an_old_one_counts_its_last_day(hours, ex
     assert found.bytes_more_max is None
 
 
+def test_the_first_rows_of_a_topic_count_as_those_of_an_hour():
+    assert growth_of(topic(1), HOUR_MS * 9 // 10).bytes_per_day == pytest.approx(240 * MB)
+
+
 def test_a_topic_that_had_rows_before_is_not_projected():
     assert growth_of(topic(2, earlier_rows=5), 2 * HOUR_MS).bytes_per_day == pytest.approx(20 * MB)
 
@@ -91,6 +95,15 @@ def test_growth_that_retention_ends_fills_only_what_it_takes():
     assert days([ends], 201, 120) == [None, 0.5]
     both = [ends, topic(100)]  # 400 MB by then, and 240 MB a day from then on
     assert days(both, 240, 640) == [0.5, 1.833333]
+
+
+def test_a_trickle_beside_a_flood_that_ends_fills_what_is_left():
+    """The sum of both paces in floating point is the flood's."""
+    flood = topic(100, mb_per_hour=10**11, retention_bytes="0")  # it is at its end
+    two = topic(100, partitions=2, replicas=(0,))
+    large = replace(two.partitions[1], replicas=(1,), size_bytes=10**15)
+    trickle = replace(two, partitions=(replace(two.partitions[0], size_bytes=1), large))
+    assert days([flood, trickle], 480)[0] > 1_000_000
 
 
 def test_partitions_take_their_share():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of
+from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of, remedy_of
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -24,6 +25,8 @@ from spark_replog.log.model import (
 )
 
 TOPIC, MINUTE = "a" * 32, 60_000
+DAY = 1440
+"""In minutes."""
 _NUMBERS = count(1)
 
 
@@ -39,10 +42,12 @@ class Log:
         results = self.state.apply(self.state.applied_index + 1, encode_entry([encode_command(c) for c in commands]))
         assert all(each.outcome.name == "APPLIED" for each in results), results
 
-    def append(self, *minutes, partition: int = 0):
+    def append(self, *minutes, partition: int = 0, of: int | None = None):
+        """Append at these minutes; `of`: the minute of the rows' own times, None: that of the append."""
         for minute in minutes:
             at = minute * MINUTE
-            section = Section(TOPIC, partition, 10, 0, 100, 7, at, at)
+            time_ms = at if of is None else of * MINUTE
+            section = Section(TOPIC, partition, 10, 0, 100, 7, time_ms, time_ms)
             number = next(_NUMBERS)
             item = DataObject(ObjectId(0, f"{number}.arrow"), 100, False, frozenset({0}), (section,))
             identity = ProducerIdentity(f"{number:032x}", "", 0, "", IdentityKind.ONE_SHOT)
@@ -92,6 +97,13 @@ def test_4_a_consumer_that_is_gone_is_stopped():
     assert found.verdict is Verdict.STOPPED and "No activity for 24 m" in found.reason
 
 
+def test_4b_a_consumer_that_may_be_silent_for_long_is_not_stopped_before():
+    log = Log().append(*range(30))
+    reader = replace(log.reader(30, [(5, 50), (6, 60)], last_sign=22), sign_every_ms=10 * MINUTE)
+    assert verdict(reader, 30).verdict is Verdict.STALLED
+    assert verdict(replace(reader, sign_every_ms=7 * MINUTE), 30).verdict is Verdict.STOPPED
+
+
 def test_5_one_dead_member_stalls_its_partitions_only():
     log = Log(2)
     for minute in range(30):
@@ -126,6 +138,8 @@ def test_8b_retention_by_bytes_and_a_topic_that_keeps_all():
     history = [(28, 20), (29, 30)]
     by_bytes = Log(retention_ms="-1", retention_bytes="2900").append(*range(30))
     assert verdict(by_bytes.reader(30, history), 30).verdict is Verdict.LOSING
+    both = Log(retention_ms=str(1000 * MINUTE), retention_bytes="2900").append(*range(30))
+    assert verdict(both.reader(30, history), 30).verdict is Verdict.LOSING
     kept = Log(retention_ms="-1").append(*range(30))
     assert verdict(kept.reader(30, history), 30).verdict is Verdict.SLOW
 
@@ -133,6 +147,28 @@ def test_8b_retention_by_bytes_and_a_topic_that_keeps_all():
 def test_8c_the_newest_section_is_never_deleted_so_nobody_loses_it():
     log = Log(retention_ms=str(60 * MINUTE)).append(0)
     assert verdict(log.reader(120, [(0, 0)], last_sign=0), 120).verdict is Verdict.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("config", "now", "expected"),
+    [
+        ({}, 0, Verdict.OK),  # the default counts from the append (ADR 24)
+        ({}, 6.5 * DAY, Verdict.LOSING),
+        ({"retention_ms": str(7 * DAY * MINUTE)}, 0, Verdict.LOSING),
+    ],
+)
+def test_8d_old_events_that_were_loaded_now_are_lost_when_retention_deletes_them(config, now, expected):
+    loaded, now = 100 * DAY, int(100 * DAY + now)
+    log = Log(**config).append(loaded, of=0).append(now + 1, of=1)
+    reader = log.reader(now + 1, [(now, 0), (now + 1, 0)])
+    assert verdict(reader, now + 1).verdict is expected
+
+
+def test_8e_the_remedy_keeps_rows_whichever_retention_deletes_them():
+    log = Log(retention_ms="-1", retention_bytes="2900").append(*range(30))
+    reader = log.reader(30, [(28, 20), (29, 30)])
+    remedy = remedy_of(reader, verdict(reader, 30))
+    assert "topic config orders set retention.ms=-1 retention.bytes=-1" in remedy
 
 
 def test_9_a_reader_that_falls_behind_is_slow_and_has_no_time_of_arrival():
@@ -171,6 +207,15 @@ def test_13_a_clock_behind_the_log_makes_nobody_late_and_one_ahead_makes_no_idle
     log = Log().append(*range(30))
     assert verdict(log.reader(1, [(28, 280), (29, 290)]), 1).verdict is Verdict.OK
     assert verdict(log.reader(900, [(29, 290), (30, 300)]), 900).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(("last_sign", "expected"), [(2000, Verdict.STALLED), (1900, Verdict.STOPPED)])
+def test_13b_a_clock_a_day_behind_the_log_does_not_hide_a_reader_that_stopped(last_sign, expected):
+    log = Log().append(*range(1900, 2001))
+    reader = log.reader(2000 - DAY, [(1899, 0), (1901, 10)], last_sign=last_sign)
+    assert verdict(reader, 2000 - DAY).verdict is expected
+    moving = log.reader(2000 - DAY, [(1950, 500), (1999, 990)], last_sign=1999)
+    assert verdict(moving, 2000 - DAY).verdict is Verdict.OK
 
 
 def test_14_a_query_that_is_down_is_stopped_only_if_rows_wait():

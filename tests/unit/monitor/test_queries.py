@@ -123,7 +123,13 @@ def test_what_is_no_checkpoint_or_reads_something_else_is_refused(store, query, 
     assert list_checkpoints(str(query.folder), {}) == [str(query.folder)]
 
 
-@pytest.mark.parametrize("text", ["", "v1", "v1\n[]", "v1\n{", 'v1\n{"batchTimestampMs":"x"}', "\ud800"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "v1", "v1\n[]", "v1\n{", 'v1\n{"batchTimestampMs":"x"}', 'v1\n{"batchTimestampMs":-1}', "\ud800",
+        pytest.param('v1\n{"batchTimestampMs":1%s}' % ("0" * 400), id="a time that no float holds ends a scrape"),
+    ],
+)  # fmt: skip
 def test_damaged_files_are_coded_errors(text):
     with pytest.raises((CorruptDataError, UnsupportedFormatError)):
         parse_batch(0, text.encode("utf-8", "surrogatepass"))

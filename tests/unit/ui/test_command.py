@@ -28,6 +28,13 @@ def test_an_address_without_a_port_is_refused(store, listen, capsys):
     assert "needs HOST:PORT" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("ui", "--every"), ("top", "-d")])
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e300", "-1", "0"])
+def test_a_pause_that_is_no_number_of_seconds_is_wrong_usage(store, command, seconds, capsys):
+    assert run(["-s", store.path, *command, seconds]) == 2
+    assert command[1] in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_an_error_with_a_remedy(store, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert run(["-s", store.path, "ui", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 1

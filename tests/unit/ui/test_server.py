@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 
 from spark_replog import Consumer
+from spark_replog.admin.access_admin import AclAdmin
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.cli.settings import Settings
+from spark_replog.cluster.authorizer import default_principal
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.record import (
     HASH_SIZE_BYTES,
@@ -22,6 +24,7 @@ from spark_replog.ledger.record import (
     RecordKind,
     encode_record,
 )
+from spark_replog.log.acl import CLUSTER_NAME, AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.monitor.file_words import _vouched, decided_entries
 from spark_replog.monitor.store_monitor import StoreWatch
 from spark_replog.ui import live
@@ -134,6 +137,17 @@ def test_the_link_of_a_group_with_an_odd_name_leads_to_it(console, store):
     (name,) = [each["reader"] for each in console.get("readers")["readers"] if "odd" in each["reader"]]
     assert name == "odd\\x1bname"
     assert console.get("reader", kind="group", name=name)["reader"] == name
+
+
+def test_odd_names_are_shown_by_their_codes_on_every_page(console, store):
+    with Consumer(store.cluster, group="\u202eodd\x1bname", enable_auto_commit=False) as reader:
+        reader.assign([P0])
+        reader.commit({P0: 0})
+    store.clock.advance(SAMPLE_MS)
+    assert console.get("overview")["worstLag"]["group"] == "\\u202eodd\\x1bname"
+    for page in PAGES:
+        answer = console.http.get(f"/api/{page}")
+        assert "\\u001b" not in answer.text and "\\u202e" not in answer.text.replace("\\\\u202e", ""), page
 
 
 def test_of_readers_that_have_caught_up_those_once_furthest_behind_are_drawn_first(store):
@@ -308,6 +322,15 @@ def test_entries_that_a_snapshot_holds_are_read_from_a_journal_once(store):
     ] == 0
 
 
+def test_right_after_a_restore_entries_are_read_from_a_journal(console, store, monkeypatch):
+    (own,) = [each["ledger"] for each in console.get("ledgers")["ledgers"] if each["topics"] == ["orders"]]
+    every = console.get("entries", ledger=own)
+    monkeypatch.setattr(store.cluster.topic_ledger(own), "recent", lambda _: [])
+    assert console.get("entries", ledger=own)["entries"] == []
+    found = console.get("entries", ledger=own, earlier=1)["entries"]
+    assert found and found == every["entries"][-len(found) :]
+
+
 def test_an_entry_that_no_later_record_vouches_for_is_not_shown(store):
     ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
     newest = ledger.recent(1)[0]
@@ -342,6 +365,18 @@ def test_settings_have_default_and_source_and_hide_secrets(store):
     assert {"storage.secret"} == {each["key"] for each in found if each["source"] == "command"}
     (linger,) = [each for each in found if each["key"] == "linger.ms" and each["group"] == "producer"]
     assert linger["source"] == "default" and linger["value"] == linger["default"]
+
+
+def test_settings_of_the_store_are_shown_to_whom_they_may_be_described(console, store):
+    admin = AclAdmin(store.cluster, "User:admin")
+    who, literal = default_principal(), PatternType.LITERAL
+    for principal, operation in (("User:admin", AclOperation.ALL), (who, AclOperation.DESCRIBE)):
+        admin.add([AclBinding(ResourceType.CLUSTER, CLUSTER_NAME, literal, principal, operation, Permission.ALLOW)])
+    assert console.get("overview")["topics"] == 2
+    assert console.refused("settings") == (403, "CLUSTER_AUTHORIZATION_FAILED")
+    operation = AclOperation.DESCRIBE_CONFIGS
+    admin.add([AclBinding(ResourceType.CLUSTER, CLUSTER_NAME, literal, who, operation, Permission.ALLOW)])
+    assert console.get("settings")["settings"]
 
 
 def test_bad_numbers_are_refused_with_a_code(console):
@@ -431,12 +466,33 @@ def test_a_look_that_fails_does_not_end_the_feed(error):
         feed = Feed(Looks())
         viewer = feed.follow()
         number = await anext(viewer)
+        assert not feed.is_answered
         while errors or number < 3:  # the feed's keep-alive would be None
             number = await anext(viewer)
             assert number is not None
+        assert feed.is_answered
         await viewer.aclose()
 
     asyncio.run(scenario())
+
+
+def test_viewers_are_told_that_the_store_no_longer_answers(store, monkeypatch):
+    """The newest look that they have may have said that all is well."""
+    client = ConsoleClient(store, age_ms=0)
+
+    def fail() -> None:
+        raise DOWN
+
+    async def scenario() -> list[dict]:
+        events, found = client.console._events(), []
+        while not found or "isAway" not in found[-1]:
+            found.append(json.loads((await anext(events)).split("data: ")[1]))
+            monkeypatch.setattr(client.live._watch, "look", fail)
+        await events.aclose()
+        return found
+
+    found = asyncio.run(scenario())
+    assert found[0]["verdict"] == found[-1]["verdict"] == "OK" and found[-1]["isAway"]
 
 
 def test_one_poller_feeds_all_viewers_and_ends_with_the_last():
