@@ -60,7 +60,7 @@ class StoreMonitor(Admin):
         with_groups: bool = False,
         looks: Sequence[RootLook] | None = None,
     ) -> StoreHealth:
-        """Return the current state. Costs one get per metadata root and ledger, and the root check; see ``Ledger.refresh``.
+        """Return the current state. Costs one get per metadata root and ledger, and the root check.
 
         Args:
             timeout_ms: a root that does not answer within this time counts as unreachable.
