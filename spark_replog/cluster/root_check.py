@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_replog.cluster.cluster import Cluster
@@ -40,7 +41,7 @@ class RootLook:
 
     Attributes:
         error: why the root cannot be used; None if it answers and is unchanged.
-        free_bytes: free space of its file system; None if unknown (object stores).
+        free_bytes: free space of its file system; None if unknown (object stores, roots that are away).
         device: number of that file system on this machine: roots with the same number share their free space.
     """
 
@@ -61,7 +62,7 @@ def look_at_roots(
         timeout_ms: a root that has not answered within this time is unavailable.
     """
     brokers = cluster.brokers
-    newest = [(each.ledger_id, IO_POOL.submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
+    newest = [(each, IO_POOL.submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
     looks = {
         broker_id: IO_POOL.submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
         for broker_id in brokers.broker_ids
@@ -82,12 +83,13 @@ def look_at_roots(
                 broker=broker_id,
                 url=brokers.url(broker_id),
             )
-        free_bytes, device = _space(brokers, broker_id) if error is None else (None, None)
+        is_there = error is None or isinstance(error, CorruptDataError)
+        free_bytes, device = _space(brokers, broker_id) if is_there else (None, None)
         found.append(RootLook(broker_id, error, free_bytes, device))
     return found
 
 
-_Newest = tuple[LedgerId, "Future[Mapping[BrokerId, list[ObjectRef]]]"]
+_Newest = tuple[Ledger[TopicLedgerState], "Future[Mapping[BrokerId, list[ObjectRef]]]"]
 
 
 def _newest_copies(
@@ -119,8 +121,8 @@ def _look(
         for ledger_id, position in ((cluster_ledger.ledger_id, cluster_ledger.named_position(broker_id)), *named):
             calls.append(submit(lane, _check_journal, brokers, broker_id, ledger_id, position))
             calls.append(submit(lane, _check_not_out, brokers, broker_id, ledger_id))
-    for ledger_id, copies in newest:
-        calls += [submit(lane, _check_copy, brokers, broker_id, ledger_id, item) for item in copies.result()[broker_id]]
+    for ledger, copies in newest:
+        calls += [submit(lane, _check_copy, brokers, broker_id, ledger, item) for item in copies.result()[broker_id]]
     for call in calls:
         call.result()
 
@@ -145,15 +147,21 @@ def _went_back(broker_id: BrokerId, ledger_id: LedgerId) -> ReplogError:
     )
 
 
-def _check_copy(brokers: BrokerSet, broker_id: BrokerId, ledger_id: LedgerId, item: ObjectRef) -> None:
+def _check_copy(brokers: BrokerSet, broker_id: BrokerId, ledger: Ledger[TopicLedgerState], item: ObjectRef) -> None:
     key = data_key(item.ledger_id, *item.id)
-    if item.size_bytes and brokers.store(broker_id).get(key, start=item.size_bytes - 1, size_bytes=1) is None:
+    if not item.size_bytes:
+        return
+    if brokers.store(broker_id).get(key, start=item.size_bytes - 1, size_bytes=1) is not None:
+        return
+    with suppress(RetriableError):
+        ledger.refresh()  # its rows may have been deleted since, and the copy with them
+    if item.id in [each.id for each in _newest_copies(ledger, [broker_id])[broker_id]]:
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
             f"a copy that the log names is missing on this root: {key}. Run 'replog store verify', then 'replog "
             "store repair'.",
             broker=broker_id,
-            ledger=ledger_id,
+            ledger=ledger.ledger_id,
         )
 
 

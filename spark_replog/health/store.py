@@ -301,7 +301,7 @@ def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
         for each in brokers
         if each.is_fenced
     ]
-    found += [finding for each in brokers for finding in _root_finding(each)]
+    found += [finding for each in brokers for finding in _root_findings(each)]
     journals = sorted(each.broker_id for each in brokers if each.is_metadata)
     away = [each.broker_id for each in brokers if each.is_metadata and each.is_away]
     if len(away) * 2 >= len(journals) > 0 and away:
@@ -319,19 +319,20 @@ def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
 _ROOT_FAULTS = {ErrorCode.REPLOG_ROOT_STALE: Fault.ROOT_STALE, ErrorCode.CORRUPT_MESSAGE: Fault.COPY_MISSING}
 
 
-def _root_finding(found: BrokerHealth) -> list[Finding]:
+def _root_findings(found: BrokerHealth) -> list[Finding]:
     broker_id, error, free = found.broker_id, found.error, found.free_bytes
+    findings = []
     if error is not None:
         fault = _ROOT_FAULTS.get(error.code, Fault.ROOT_AWAY)
         remedy = "bring the root back" if fault is Fault.ROOT_AWAY else "replog store verify"
         remedy += ", or: replog store repair"
-        return [Finding(Level.WARN, fault, str(error.args[0]), remedy, broker_id=broker_id, code=error.code)]
-    if free is None or free >= FREE_BYTES_WARN:
-        return []
-    level = Level.CRITICAL if free < FREE_BYTES_CRITICAL else Level.WARN
-    detail = f"the root of broker {broker_id} has {free >> 20} MiB free"
-    remedy = "replog store gc, or free space on that file system"
-    return [Finding(level, Fault.ROOT_FULL, detail, remedy, broker_id=broker_id)]
+        findings.append(Finding(Level.WARN, fault, str(error.args[0]), remedy, broker_id=broker_id, code=error.code))
+    if free is not None and free < FREE_BYTES_WARN:
+        level = Level.CRITICAL if free < FREE_BYTES_CRITICAL else Level.WARN
+        detail = f"the root of broker {broker_id} has {free >> 20} MiB free"
+        remedy = "replog store gc, or free space on that file system"
+        findings.append(Finding(level, Fault.ROOT_FULL, detail, remedy, broker_id=broker_id))
+    return findings
 
 
 DAY_MS = 86_400_000

@@ -7,6 +7,10 @@ import shutil
 import pytest
 
 from spark_replog.admin.admin import BrokerAdmin
+from spark_replog.admin.controller import Controller
+from spark_replog.cluster import root_check
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import ErrorCode
 from spark_replog.health.store import Fault, Level, topic_findings
 from spark_replog.monitor.store_monitor import StoreMonitor
 
@@ -48,6 +52,36 @@ def test_a_newest_copy_that_is_missing_is_found(store) -> None:
     for file in (store.path / "broker-1").rglob("*.arrow"):
         file.unlink()
     assert faults(store) == [(Fault.COPY_MISSING, 1)]
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_copy_that_is_collected_during_the_look_is_not_missing(store, monkeypatch, is_deleted: bool) -> None:
+    store.create("orders", 1, 3)
+    assert store.append("orders", {0: 3}, batch=0).error is None
+    look, newest_copies = StoreMonitor(store.cluster), root_check._newest_copies
+    look.look()
+    other = Cluster.open(str(store.path))
+
+    def collected_meanwhile(ledger, broker_ids):
+        found = newest_copies(ledger, broker_ids)
+        if is_deleted:
+            Controller(other).delete_records("orders", {0: -1})
+        for file in (store.path / "broker-1").rglob("*.arrow"):
+            file.unlink()
+        return found
+
+    monkeypatch.setattr(root_check, "_newest_copies", collected_meanwhile)
+    errors = {each.broker_id: each.error and each.error.code for each in look.look_at_roots()}
+    assert errors == {0: None, 1: None if is_deleted else ErrorCode.CORRUPT_MESSAGE, 2: None}
+
+
+def test_a_root_that_lacks_a_copy_is_also_named_when_it_is_full(store, monkeypatch) -> None:
+    store.create("orders", 1, 3)
+    assert store.append("orders", {0: 3}, batch=0).error is None
+    for file in (store.path / "broker-1").rglob("*.arrow"):
+        file.unlink()
+    monkeypatch.setattr(root_check, "_space", lambda _brokers, broker_id: (10 << (40 * (broker_id != 1)), broker_id))
+    assert set(faults(store)) == {(Fault.COPY_MISSING, 1), (Fault.ROOT_FULL, 1)}
 
 
 def test_brokers_fenced_below_min_isr_are_critical(store) -> None:
