@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from spark_replog.admin.topic_rules import check_explicit
 from spark_replog.cluster.authorizer import Authorizer, is_allowed
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.cluster.root_check import is_root_there, make_ledger_folders
+from spark_replog.cluster.root_check import make_ledger_folders, roots_there
 from spark_replog.commit import state_changes
 from spark_replog.commit import state_changes as reassignment
 from spark_replog.commit.catch_up import CatchUp
@@ -151,13 +151,14 @@ class BrokerAdmin(Admin):
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
             brokers, fenced = sorted(state.brokers.items()), set(state.fenced)
+        there = roots_there(self._cluster.brokers, [broker_id for broker_id, _ in brokers])
         return [
             BrokerListing(
                 broker_id,
                 found.url,
                 found.rack,
                 broker_id in fenced,
-                is_root_there(self._cluster.brokers, broker_id),
+                broker_id in there,
                 broker_id in self._cluster.brokers.metadata_broker_ids,
                 leaders.get(broker_id, 0),
                 in_sync.get(broker_id, 0),
@@ -218,7 +219,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
     with ledger.lock:
         if not state_changes.settle_fences(ledger.state, wanted):
             return False  # without a question to a root that may be fenced because it hangs
-    away = frozenset(each for each in wanted if not is_root_there(cluster.brokers, each))
+    away = frozenset(wanted) - roots_there(cluster.brokers, wanted)
     now_ms = cluster.clock.now_ms()
 
     pending: list[BrokerFence] = []
@@ -364,7 +365,7 @@ class PartitionAdmin(Admin):
             assigned = {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
             fenced = ledger.state.fenced
         timeout_ms = self._cluster.config.replica_lag_time_max_ms
-        return {each for each in assigned - fenced if is_root_there(self._cluster.brokers, each, timeout_ms)}
+        return roots_there(self._cluster.brokers, assigned - fenced, timeout_ms)
 
     def _change(
         self, handle: TopicHandle, ledger: Ledger[TopicLedgerState], partitions: Iterable[int] | None, decide: _Decide

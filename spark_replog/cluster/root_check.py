@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -26,13 +26,20 @@ NEWEST_COPIES = 4
 
 def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROOT_TIMEOUT_MS) -> bool:
     """Return whether the root answers in time with the expected ``replog.json``."""
-    answer = IO_POOL.submit_to(brokers.url(broker_id), brokers.check_root, broker_id)
-    try:
-        answer.result(timeout_ms / 1000.0)
-    except (ReplogError, TimeoutError):
+    return bool(roots_there(brokers, [broker_id], timeout_ms))
+
+
+def roots_there(brokers: BrokerSet, broker_ids: Iterable[BrokerId], timeout_ms: int = ROOT_TIMEOUT_MS) -> set[BrokerId]:
+    """Return the roots that answer in time with the expected ``replog.json``; all are asked at once."""
+    answers = {each: IO_POOL.submit_to(brokers.url(each), brokers.check_root, each) for each in broker_ids}
+    wait(answers.values(), timeout_ms / 1000.0)
+    found = set()
+    for broker_id, answer in answers.items():
+        with suppress(ReplogError, TimeoutError):
+            answer.result(0)
+            found.add(broker_id)
         answer.cancel()
-        return False
-    return True
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +187,9 @@ def make_ledger_folders(brokers: BrokerSet, ledger_id: LedgerId, broker_ids: Ite
 
     A wrong root must not get folders: it would later look like the right root, but empty.
     """
-    away = set()
-    for broker_id in sorted(broker_ids):
-        if not is_root_there(brokers, broker_id):
-            away.add(broker_id)
-            continue
+    wanted = sorted(broker_ids)
+    there = roots_there(brokers, wanted)
+    for broker_id in there:
         for folder in ledger_folders(ledger_id, metadata=broker_id in brokers.metadata_broker_ids):
             brokers.store(broker_id).make_folder(folder)
-    return away
+    return set(wanted) - there

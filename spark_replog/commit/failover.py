@@ -15,7 +15,7 @@ import logging
 from collections.abc import Collection
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.root_check import is_root_there
+from spark_replog.cluster.root_check import roots_there
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.state_changes import able_to_leave, failover_commands
 from spark_replog.errors import ErrorCode, RetriableError
@@ -49,11 +49,7 @@ class LeaderFailover:
             RetriableError: REPLOG_NO_QUORUM.
         """
         config = self._cluster.config
-        gone = frozenset(
-            broker_id
-            for broker_id in suspects
-            if not is_root_there(self._cluster.brokers, broker_id, config.replica_lag_time_max_ms)
-        )
+        gone = frozenset(suspects) - roots_there(self._cluster.brokers, suspects, config.replica_lag_time_max_ms)
         if not gone:
             return False
         self._refresh(ledger)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import pytest
 
@@ -13,6 +14,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode
 from spark_replog.health.store import Fault, Level, topic_findings
 from spark_replog.monitor.store_monitor import StoreMonitor
+from spark_replog.storage.brokers import BrokerSet
 
 
 def faults(store) -> list[tuple[Fault, int | None]]:
@@ -52,6 +54,18 @@ def test_a_newest_copy_that_is_missing_is_found(store) -> None:
     for file in (store.path / "broker-1").rglob("*.arrow"):
         file.unlink()
     assert faults(store) == [(Fault.COPY_MISSING, 1)]
+
+
+def test_roots_are_asked_at_once_whether_they_are_there(store, monkeypatch) -> None:
+    all_asked, check_root = threading.Barrier(3), BrokerSet.check_root
+
+    def check(brokers: BrokerSet, broker_id: int) -> None:
+        all_asked.wait(10)
+        check_root(brokers, broker_id)
+
+    monkeypatch.setattr(BrokerSet, "check_root", check)
+    store.away(1)
+    assert [each.is_there for each in BrokerAdmin(store.cluster).list_brokers()] == [True, False, True]
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])

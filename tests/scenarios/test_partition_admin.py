@@ -296,8 +296,8 @@ def test_a_round_does_not_ask_a_fenced_root_for_each_ledger(store, monkeypatch) 
         store.create(name)
     BrokerAdmin(store.cluster).fence(2)
     asked = []
-    away = lambda _, broker_id, *more: asked.append(broker_id) or False  # noqa: E731
-    monkeypatch.setattr("spark_replog.admin.admin.is_root_there", away)
+    away = lambda _, broker_ids, *more: asked.extend(broker_ids) or set()  # noqa: E731
+    monkeypatch.setattr("spark_replog.admin.admin.roots_there", away)
     report = CoordinatorLoop(store.cluster).run_once()
     assert (report.ledger_count, report.failed_count, asked) == (2, 0, [])
 

@@ -273,7 +273,7 @@ def test_brokers_that_are_fenced_together_give_up_their_rows_one_after_the_other
         offsets(orders.append("pairs", {partition: 3}, batch=partition, holders={holder}, acks=1))
     fences = tuple(encode_command(BrokerFence(each, True)) for each in (0, 2))
     orders.cluster.cluster_ledger.append(lambda _: fences, timeout_ms=30_000)
-    monkeypatch.setattr("spark_replog.admin.admin.is_root_there", lambda *_: False)
+    monkeypatch.setattr("spark_replog.admin.admin.roots_there", lambda *_: set())
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("pairs").ledger_id)
     assert settle_fences(orders.cluster, ledger, 30_000)
     assert not settle_fences(orders.cluster, ledger, 30_000)
