@@ -224,7 +224,7 @@ class LeastTask:
         self.await_puts(OPEN_WRITES_MAX)
 
     def await_puts(self, open_max: int) -> None:
-        """Wait until so many writes are open."""
+        """Wait until at most this many writes are open."""
         while len(self.open) > open_max:
             for future in self.open.popleft():
                 future.result()

@@ -42,7 +42,7 @@ def make_store(folder: Path, name: str, replicas: int) -> str:
 
 
 def least_folders(folder: Path, copies: int) -> str:
-    """Return new folders for one write of so many copies, with a comma between two."""
+    """Return a new folder for each copy of one write, with a comma between two."""
     names = [folder / f"least-{uuid4().hex}" for _ in range(copies)]
     for name in names:
         name.mkdir()
