@@ -676,7 +676,7 @@ def _inline_room(
     brokers = cluster.brokers
     roots = brokers.metadata_broker_ids
     if limit_bytes is None:
-        limit_bytes = INLINE_BYTES_REMOTE if brokers.are_remote(roots) else 0
+        limit_bytes = INLINE_BYTES_REMOTE if brokers.near_ids.isdisjoint(roots) else 0
     is_enough = required_count <= len(roots) // 2 + 1
     if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
         return 0

@@ -103,7 +103,7 @@ class TaskWriter:
         pool_bytes = pool_bytes_of(config)
         self._pool = BufferPool(pool_bytes, clock=clock)
         request_bytes = config.max_request_size_bytes
-        if not brokers.are_remote(broker.broker_id for broker in brokers.brokers):
+        if brokers.near_ids:
             request_bytes = min(request_bytes, NEAR_REQUEST_BYTES_MAX)
         self._accumulator = RecordAccumulator(
             self._pool,
