@@ -248,7 +248,7 @@ class RecordAccumulator:
         """
         with self._lock:
             fills = self._fills_requests
-            is_urgent = self._is_closed or self._flush_count > 0 or (not fills and self.pool.queued_count > 0)
+            is_urgent = self._is_closed or self._flush_count > 0 or (not fills and bool(self.pool.waiters))
             waits: list[int] = []
             sends_awaited = self._sends_awaited and in_flight_count == 0
             found = [
@@ -256,7 +256,7 @@ class RecordAccumulator:
                 for name, node in self._nodes.items()
                 if self._is_ready(node, now_ms, waits, is_urgent, sends_awaited)
             ]
-            if not found and fills and in_flight_count == 0 and self.pool.queued_count:
+            if not found and fills and in_flight_count == 0 and self.pool.waiters:
                 sizes = {name: node.drainable_bytes(now_ms) for name, node in self._nodes.items()}
                 found = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
             found.sort(key=lambda destination: self._nodes[destination].drained_no)

@@ -211,7 +211,7 @@ class TaskWriter:
     def _make_progress(self, left_ms: int) -> None:
         """Run the sender for a blocked allocation; if it still waits, wait for an answer."""
         wait_ms = self._run_sender()
-        if self._pool.queued_count:
+        if self._pool.waiters:
             self._transport.wait(min(wait_ms, left_ms))
 
     def _run_sender(self) -> int:
