@@ -268,7 +268,7 @@ class Producer:
             return True
         size_bytes = sum(len(each) for each in (key, value) if isinstance(each, (bytes, bytearray, str)))
         batch_size_bytes = self._settings.producer.batch_size_bytes
-        return self._pool.queued_count > 0 or self._pool.available_bytes < batch_size_bytes + 2 * size_bytes
+        return bool(self._pool.waiters) or self._pool.available_bytes < batch_size_bytes + 2 * size_bytes
 
     def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch, handle: TableHandle | None = None) -> TableHandle:
         """Append all rows of a table or batch; rows of one partition keep their order.
@@ -676,7 +676,7 @@ def _inline_room(
     brokers = cluster.brokers
     roots = brokers.metadata_broker_ids
     if limit_bytes is None:
-        limit_bytes = INLINE_BYTES_REMOTE if brokers.are_remote(roots) else 0
+        limit_bytes = INLINE_BYTES_REMOTE if brokers.near_ids.isdisjoint(roots) else 0
     is_enough = required_count <= len(roots) // 2 + 1
     if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
         return 0

@@ -378,7 +378,7 @@ class LedgerCore:
         else:
             record = self.proposer.entry_record(root, nonce)
         if record is None:
-            return self._put_marker(root, state)
+            return None if self.snapshot is None else self._put_marker(root, state, *self.snapshot)
         return self._create(root, state, position, record)
 
     def _read(self, root: int, state: RootState, now_ms: float) -> Read:
@@ -392,18 +392,18 @@ class LedgerCore:
             return Read(root, position, 0, state.floor.marker_no, checks_marker=True)
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
 
-    def _put_marker(self, root: int, state: RootState) -> PutMarker | None:
+    def _put_marker(self, root: int, state: RootState, base: Base, name: str) -> PutMarker | None:
         """Return the marker that gives a root the snapshot in place of entries whose values are not kept here."""
-        snapshot, proposal, view = self.snapshot, self.proposer.proposal, self.prefix.views[root]
+        proposal, view = self.proposer.proposal, self.prefix.views[root]
         missing = view.matched + 1
-        if snapshot is None or proposal is None or missing >= proposal.index or missing in self.prefix.payloads:
+        if proposal is None or missing >= proposal.index or missing in self.prefix.payloads:
             return None
-        if snapshot[0].index < max(missing, state.floor.base_index):
+        if base.index < max(missing, state.floor.base_index):
             return None
         # The root's last record stays, and no record below it may belong to an entry above the snapshot.
-        is_below = view.top_index() <= snapshot[0].index
+        is_below = view.top_index() <= base.index
         position = max(0, view.next_position - 1) if is_below else state.floor.position
-        return PutMarker(root, state.floor.marker_no, Marker(position, *snapshot, state.floor.renewal))
+        return PutMarker(root, state.floor.marker_no, Marker(position, base, name, state.floor.renewal))
 
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):

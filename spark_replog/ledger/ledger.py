@@ -739,7 +739,7 @@ class Ledger(Generic[S]):
     def _end_turn(self) -> None:
         core = self._core
         core.finish()
-        self._io.forget_gets()
+        self._io.early.clear()
         self.stats.claims, self.stats.entries = core.claims, core.entries
 
     def named_position(self, broker_id: int) -> int:

@@ -106,7 +106,8 @@ class RootIo:
         self._ahead: dict[int, tuple[Future[None], Future[Listed | None] | None]] = {}
         self._ahead_ms = 0.0  # when the looks in `_ahead` began
         self._whole: dict[str, Future[Listed | None]] = {}  # root's URL -> a listing from position 0 on
-        self._early: dict[str, dict[int, Future[Buffer | None]]] = {}  # root's URL -> position -> get under way
+        self.early: dict[str, dict[int, Future[Buffer | None]]] = {}
+        """Root's URL -> position -> get under way. The goal's end clears it: no later goal may use them."""
         self._ends: dict[str, int] = {}  # root's URL -> position after the last record found there
         self._news: dict[str, int] = {}  # root's URL -> how many records its last read found, but the first
         self._ledger_id = ledger_id
@@ -148,7 +149,7 @@ class RootIo:
             url = root.store.url
             count = record_count if url in self._far_urls else 0
             if count:
-                self._early[url] = early
+                self.early[url] = early
             check = IO_POOL.submit_to(url, self._check, root, partial(self._check_first, root, count, early))
             self._ahead[number] = check, self._begin_list(root, 0) if url in self._far_urls else None
         return True
@@ -160,8 +161,7 @@ class RootIo:
     def begin_last_gets(self, index: int) -> None:
         """Over a network, get the last records that each root's listing shows while the heads of snapshots are read.
 
-        They count in this goal only, until `forget_gets`: a position that was empty before a goal may have a record by
-        then.
+        They count in this goal only: a position that was empty before a goal may have a record by then.
 
         Args:
             index: the first entry that is probably needed. Its position is not known; it is not lower.
@@ -169,7 +169,7 @@ class RootIo:
         for number, (check, listing) in tuple(self._ahead.items()):
             if listing is not None:
                 root = self._roots[number]
-                early = self._early[root.store.url] = {}
+                early = self.early[root.store.url] = {}
                 IO_POOL.post_to(f"{root.store.url}#last", self._get_last, root, check, listing, index, early)
 
     def _get_last(
@@ -182,10 +182,6 @@ class RootIo:
     ) -> None:
         if check.exception() is None and (listed := listing.result()) is not None:
             early.update(self._submit_gets(root, listed.last(first, LAST_WINDOW - 1)))
-
-    def forget_gets(self) -> None:
-        """Let no later goal use gets that this one began."""
-        self._early.clear()
 
     def check_again(self, number: int) -> None:
         """Let no check count that began earlier."""
@@ -235,7 +231,7 @@ class RootIo:
             self._stats.checks += 1
             check, listing = self._ahead.pop(operation.root, (None, None))
             if check is None:
-                self._early.pop(root.store.url, None)  # they began before this check
+                self.early.pop(root.store.url, None)  # they began before this check
                 self._check(root, root.check)
             else:
                 check.result()  # it started earlier on this lane, so it has a thread already
@@ -354,7 +350,7 @@ class RootIo:
         listing = self._begun.pop((root.store.url, operation.position), None)
         if operation.finds_gaps and listing is None:
             listing = self._whole.pop(root.store.url, None) or self._begin_list(root, operation.position)
-        early = self._early.pop(root.store.url, {})
+        early = self.early.pop(root.store.url, {})
         window, size_bytes, is_early = 1, 0, bool(early)
         if root.store.url in self._far_urls:
             window += self._news.get(root.store.url, 0)

@@ -111,7 +111,7 @@ def advance(start: LogOffset, starts: Ends, ends: Ends, topic_ids: Mapping[str, 
     if ends == start.ends and all(starts[key] == end for key, end in ends.items()):
         return start
     origin = None
-    if start.is_initial and start.origin is not None:
+    if start.origin is not None and start.is_initial:
         origin = {
             key: offset
             for key, offset in start.origin.items()

@@ -64,7 +64,7 @@ class HedgeBudget:
         self._lock = threading.Lock()
         self._took_ms: dict[str, deque[float]] = {}
         self._left = float(HEDGE_BURST_MAX)
-        self._slow, self._avoided_left = "", 0
+        self.avoided_url, self._avoided_left = "", 0
 
     def note(self, url: str, took_ms: float, ratio: float) -> None:
         """Record an answered read, which earns a fraction of a second get."""
@@ -72,6 +72,8 @@ class HedgeBudget:
             self._took_ms.setdefault(url, deque(maxlen=KEPT_COUNT)).append(took_ms)
             self._left = min(self._left + ratio, float(HEDGE_BURST_MAX))
             self._avoided_left -= 1
+            if self._avoided_left <= 0:
+                self.avoided_url = ""
 
     def after_ms(self, url: str) -> float:
         """Return after how many ms a read of the root is slow: the p95 of its latest reads."""
@@ -90,12 +92,7 @@ class HedgeBudget:
     def lost(self, url: str) -> None:
         """Note that a root was slower than another: for a while it is read last."""
         with self._lock:
-            self._slow, self._avoided_left = url, AVOIDED_READS
-
-    @property
-    def avoided_url(self) -> str:
-        """Return the root that was recently slower than another; "" if none."""
-        return self._slow if self._avoided_left > 0 else ""
+            self.avoided_url, self._avoided_left = url, AVOIDED_READS
 
 
 HEDGES = HedgeBudget()

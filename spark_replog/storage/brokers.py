@@ -6,7 +6,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -138,7 +138,8 @@ class BrokerSet:
         self._by_id = {broker.broker_id: broker for broker in brokers}
         self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
         """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
-        self._near_ids = frozenset(each.broker_id for each in brokers if not is_far(each.url))
+        self.near_ids = frozenset(broker.broker_id for broker in brokers if not is_far(broker.url))
+        """Brokers whose roots are called without a network, as far as their URLs tell."""
         self.stores: dict[BrokerId, ObjectStore] = {}
         """Stores opened so far; tests put faulty ones here."""
         self._opened: dict[BrokerId, RootFile] = {}
@@ -147,10 +148,6 @@ class BrokerSet:
         self._clock: Clock = SYSTEM_CLOCK
         self.own_puts = OwnPuts()
         """Objects that this process has put or is putting, so that catching up does not write them again."""
-
-    def are_remote(self, broker_ids: Iterable[BrokerId]) -> bool:
-        """Return whether each call to one of these roots goes over a network, as far as their URLs tell."""
-        return self._near_ids.isdisjoint(broker_ids)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (
@@ -308,7 +305,7 @@ def shared_brokers(brokers: BrokerSet) -> BrokerSet:
     Sets with other storage options stay apart: a worker runs tasks of queries that have different credentials. The
     sets used last are kept; a task that still has another one goes on with it.
     """
-    urls = tuple(brokers.url(broker_id) for broker_id in brokers.broker_ids)
+    urls = tuple(broker.url for broker in brokers.brokers)
     options = json.dumps(brokers.storage_options, sort_keys=True, default=repr)
     # No lock: a forked child could inherit it held. If two threads bring a set, one of the two is kept.
     sets = _shared.setdefault((os.getpid(), brokers.cluster_id, urls), {})

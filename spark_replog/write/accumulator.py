@@ -248,7 +248,7 @@ class RecordAccumulator:
         """
         with self._lock:
             fills = self._fills_requests
-            is_urgent = self._is_closed or self._flush_count > 0 or (not fills and self.pool.queued_count > 0)
+            is_urgent = self._is_closed or self._flush_count > 0 or (not fills and bool(self.pool.waiters))
             waits: list[int] = []
             sends_awaited = self._sends_awaited and in_flight_count == 0
             found = [
@@ -256,7 +256,7 @@ class RecordAccumulator:
                 for name, node in self._nodes.items()
                 if self._is_ready(node, now_ms, waits, is_urgent, sends_awaited)
             ]
-            if not found and fills and in_flight_count == 0 and self.pool.queued_count:
+            if not found and fills and in_flight_count == 0 and self.pool.waiters:
                 sizes = {name: node.drainable_bytes(now_ms) for name, node in self._nodes.items()}
                 found = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
             found.sort(key=lambda destination: self._nodes[destination].drained_no)
@@ -381,15 +381,19 @@ class RecordAccumulator:
 
     def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
         """Acknowledge a drained batch and release its memory; return False if it has already ended."""
-        if not self._end(batch, BatchState.SUCCEEDED):
-            return False
+        with self._lock:
+            self._incomplete.pop(batch, None)
+            if not batch.end(BatchState.SUCCEEDED):
+                return False
         batch.result.succeed(base_offset, log_append_time_ms)
         return True
 
-    def fail(self, batch: ProducerBatch, error: ReplogError) -> bool:
-        """Fail a drained batch and release its memory; return False if it has already ended."""
-        if not self._end(batch, BatchState.FAILED):
-            return False
+    def fail(self, batch: ProducerBatch, error: ReplogError, state: BatchState = BatchState.FAILED) -> bool:
+        """Fail a batch and release its memory; return False if it has already ended."""
+        with self._lock:
+            self._incomplete.pop(batch, None)
+            if not batch.end(state):
+                return False
         self._on_failed(batch.row_count)
         batch.result.fail(error)
         return True
@@ -484,16 +488,9 @@ class RecordAccumulator:
         self.waiting_count += 1
         queue.batches.append(batch)  # last: Ctrl-C comes after calls, and the queue must not have what is not counted
 
-    def _end(self, batch: ProducerBatch, state: BatchState) -> bool:
-        with self._lock:
-            self._incomplete.pop(batch, None)
-            return batch.end(state)
-
     def _abort(self, batches: Iterable[ProducerBatch], error: ReplogError) -> None:
         for batch in batches:
-            if self._end(batch, BatchState.ABORTED):
-                self._on_failed(batch.row_count)
-                batch.result.fail(error)
+            self.fail(batch, error, BatchState.ABORTED)
 
 
 def _closed() -> ReplogError:

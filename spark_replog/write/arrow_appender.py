@@ -7,8 +7,7 @@ Memory is reserved before it is allocated.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -83,14 +82,6 @@ class RoutedRows:
     slots: np.ndarray[Any, Any] | None
     """Otherwise N slots, in the narrowest unsigned type, which makes the stable sort a radix sort."""
 
-    @classmethod
-    def of(cls, slots: np.ndarray[Any, Any]) -> RoutedRows:
-        """Return the form that is cheapest to gather."""
-        highest = int(slots.max())
-        if int(slots.min()) == highest:
-            return cls(lone_slot=highest, slots=None)
-        return cls(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
-
     def gather(self, rows: Rows, start: int, stop: int) -> SlotRows:
         """Return rows [start, stop) by slot, in fresh memory."""
         part = rows.data.slice(start, stop - start)
@@ -164,18 +155,22 @@ class RowRouter:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if self._default is not None:
-            return RoutedRows.of(self._topic_slots(self._default, rows.data.column(0), rows.partition, sizes))
-        assert rows.topic is not None, "without a topic option rows name their topic"
-        encoded = rows.topic.dictionary_encode()
-        numbers = np.asarray(encoded.indices)
-        slots = np.empty(len(numbers), dtype=np.int64)
-        for number, topic in enumerate(self._plan.topic(name) for name in encoded.dictionary.to_pylist()):
-            at = np.flatnonzero(numbers == number)
-            indices = pa.array(at)
-            partition = None if rows.partition is None else rows.partition.take(indices)
-            keys = rows.data.column(0).take(indices)
-            slots[at] = self._topic_slots(topic, keys, partition, sizes[at])
-        return RoutedRows.of(slots)
+            slots = self._topic_slots(self._default, rows.data.column(0), rows.partition, sizes)
+        else:
+            assert rows.topic is not None, "without a topic option rows name their topic"
+            encoded = rows.topic.dictionary_encode()
+            numbers = np.asarray(encoded.indices)
+            slots = np.empty(len(numbers), dtype=np.int64)
+            for number, topic in enumerate(self._plan.topic(name) for name in encoded.dictionary.to_pylist()):
+                at = np.flatnonzero(numbers == number)
+                indices = pa.array(at)
+                partition = None if rows.partition is None else rows.partition.take(indices)
+                keys = rows.data.column(0).take(indices)
+                slots[at] = self._topic_slots(topic, keys, partition, sizes[at])
+        highest = int(slots.max())
+        if int(slots.min()) == highest:
+            return RoutedRows(lone_slot=highest, slots=None)
+        return RoutedRows(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
 
     def _topic_slots(
         self, topic: TopicPlan, keys: pa.Array, partition: pa.Array | None, sizes: Int64Array
@@ -292,15 +287,19 @@ class ArrowAppender:
         slots = self._router.route(rows, sizes)
         record_size_max = int(sizes.max())
         is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
-        if slots.lone_slot is not None and is_lean:
+        gathered: SlotRows | None = None
+        ranges: Iterable[tuple[int, int]] = _ranges(ends, self._range_bytes)
+        if slots.lone_slot is not None and is_lean:  # all rows at once, in their own memory
             gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(sizes)], ends)
-            with self._reserve(rows.pinned_bytes) as pinned:
-                yield from self._append_slices(gathered, pinned, record_size_max)
-            self._after_range()
-            return
-        for start, stop in _ranges(ends, self._range_bytes):
-            with self._reserve(int(ends[stop] - ends[start])) as pinned:
-                yield from self._append_slices(slots.gather(rows, start, stop), pinned, record_size_max)
+            ranges = [(0, len(sizes))]
+        for start, stop in ranges:
+            size_bytes = int(ends[stop] - ends[start]) if gathered is None else rows.pinned_bytes
+            self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
+            pinned = PinnedBytes(self._pool, size_bytes)
+            try:  # afterwards only the slices that were appended keep the memory
+                yield from self._append_slices(gathered or slots.gather(rows, start, stop), pinned, record_size_max)
+            finally:
+                pinned.release()
             self._after_range()
 
     def _append_slices(
@@ -318,16 +317,6 @@ class ArrowAppender:
             records = gathered.data.slice(start, stop - start)
             result, index = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
             yield result, index, stop - start
-
-    @contextmanager
-    def _reserve(self, size_bytes: int) -> Iterator[PinnedBytes]:
-        """Reserve memory; after the block, only the slices that were appended keep it."""
-        self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
-        pinned = PinnedBytes(self._pool, size_bytes)
-        try:
-            yield pinned
-        finally:
-            pinned.release()
 
 
 def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:

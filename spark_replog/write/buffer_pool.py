@@ -125,7 +125,8 @@ class BufferPool:
         self._lock = threading.Lock()
         self.unallocated_bytes = total_bytes
         self._free: deque[bytearray] = deque()
-        self._waiters: deque[_Waiter] = deque()
+        self.waiters: deque[_Waiter] = deque()
+        """The blocked allocations, oldest first."""
         self._is_closed = False
         self._wait_ms = 0
         self._exhausted_count = 0
@@ -135,18 +136,13 @@ class BufferPool:
         """Return the bytes that can be allocated now; negative while charges exceed the total."""
         return self.unallocated_bytes + len(self._free) * self.poolable_bytes
 
-    @property
-    def queued_count(self) -> int:
-        """Return how many allocations are blocked."""
-        return len(self._waiters)
-
     def metrics(self) -> dict[str, float]:
         """Return the pool's figures by Kafka's names."""
         with self._lock:
             return {
                 "buffer-total-bytes": self.total_bytes,
                 "buffer-available-bytes": self.available_bytes,
-                "waiting-threads": len(self._waiters),
+                "waiting-threads": len(self.waiters),
                 "bufferpool-wait-time-ns-total": self._wait_ms * 1_000_000,
                 "buffer-exhausted-total": self._exhausted_count,
             }
@@ -189,7 +185,7 @@ class BufferPool:
                 self.unallocated_bytes -= size_bytes
                 return None
             waiter = _Waiter(size_bytes, takes_buffer, self._lock)
-            self._waiters.append(waiter)
+            self.waiters.append(waiter)
             self._serve_head()
         try:
             self._wait(waiter, max_block_ms, run_once)
@@ -237,14 +233,14 @@ class BufferPool:
             else:
                 self.unallocated_bytes += size_bytes
             assert self.available_bytes <= self.total_bytes, "more was given back than taken"
-            if self._waiters:
+            if self.waiters:
                 self._serve_head()
 
     def close(self) -> None:
         """Refuse new allocations and fail the blocked ones."""
         with self._lock:
             self._is_closed = True
-            for waiter in self._waiters:
+            for waiter in self.waiters:
                 waiter.condition.notify()
 
     def _new_buffer(self, size_bytes: int) -> bytearray:
@@ -274,8 +270,8 @@ class BufferPool:
                 run_once(left_ms)
 
     def _serve_head(self) -> None:
-        while self._waiters and self.available_bytes > 0:
-            head = self._waiters[0]
+        while self.waiters and self.available_bytes > 0:
+            head = self.waiters[0]
             wants_buffer = head.takes_buffer and head.missing_bytes == head.size_bytes == self.poolable_bytes
             if wants_buffer and self._free:
                 head.buffer = self._free.popleft()
@@ -287,7 +283,7 @@ class BufferPool:
                 head.missing_bytes -= given_bytes
             if head.missing_bytes:
                 return
-            self._waiters.popleft()
+            self.waiters.popleft()
             head.condition.notify()
 
     def _free_up(self, size_bytes: int) -> None:
@@ -297,8 +293,8 @@ class BufferPool:
             self.unallocated_bytes += self.poolable_bytes
 
     def _withdraw(self, waiter: _Waiter) -> None:
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+        if waiter in self.waiters:
+            self.waiters.remove(waiter)
         if waiter.buffer is not None:
             self._free.append(waiter.buffer)
         else:

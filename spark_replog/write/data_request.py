@@ -19,7 +19,6 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartiti
 from spark_replog.log.codec.data_object import (
     ROW_MEMORY,
     SMALL_SIZE_BYTES_MAX,
-    EncodedObject,
     decode_section,
     encode_data_object,
 )
@@ -290,7 +289,14 @@ class ObjectBuilder:
         has_headers = any(item.records.num_columns == 4 for items in sections.values() for item in items)
         topics = {name.topic: self.plan.topic(name.topic) for name in sections}
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-        encoded = self._encode(sections, topic_ids, destination.compression, has_headers, is_small)
+        producer = f"{self._query_id}/{self._batch_id}/{self._task_id}"
+        inputs = []
+        for place, items in sections.items():
+            records = [with_headers(item.records) if has_headers else item.records for item in items]
+            inputs.append((place.topic, topic_ids[place.topic], place.partition, records, producer))
+        encoded = encode_data_object(
+            inputs, compression=destination.compression, has_headers=has_headers, is_small=is_small
+        )
         memory: list[Releasable] = [item for items in sections.values() for item in items]
         name = object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
         request = DataRequest(
@@ -389,18 +395,3 @@ class ObjectBuilder:
                 slices = [join_slices([item], self._pool) for item in slices]
             found.setdefault(batch.topic_partition, []).extend(slices)
         return {name: found[name] for name in sorted(found)}
-
-    def _encode(
-        self,
-        sections: dict[TopicPartition, list[Slice]],
-        topic_ids: Mapping[str, TopicId],
-        compression: str,
-        has_headers: bool,
-        is_small: bool,
-    ) -> EncodedObject:
-        producer = f"{self._query_id}/{self._batch_id}/{self._task_id}"
-        inputs = []
-        for name, items in sections.items():
-            records = [with_headers(item.records) if has_headers else item.records for item in items]
-            inputs.append((name.topic, topic_ids[name.topic], name.partition, records, producer))
-        return encode_data_object(inputs, compression=compression, has_headers=has_headers, is_small=is_small)

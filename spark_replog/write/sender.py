@@ -252,7 +252,8 @@ class Sender:
                 put.next_attempt_ms = now_ms
         elif is_newest and put.state is PutState.OPEN:
             self._on_error(put, result.error, now_ms)
-        self._forget_if_over(request)
+        if request.sequence in self._released:
+            self._forget_if_over(request)
 
     def _on_error(self, put: Put, error: ReplogError, now_ms: int) -> None:
         put.error = error
@@ -340,7 +341,7 @@ class Sender:
             open_count, held_count = states.count(PutState.OPEN), states.count(PutState.HELD)
             if held_count >= request.required_count:
                 self._deliver(request, now_ms, waits_for_others=open_count > 0)
-            elif self._is_refused(request, request.required_count):
+            elif self._health.refused_ms and self._is_refused(request, request.required_count):
                 self._fail(request, refused(request, self._health.out))
             elif held_count + open_count < request.required_count:
                 self._fail(request, too_few_copies(request, self._health.out))
@@ -481,11 +482,11 @@ class Sender:
                 self._reported_roots.add(put.broker_id)
                 self._report(copy_missed(request, put, self._config))
         del self._in_flight[request.sequence]
-        self._released[request.sequence] = request
+        if request.state is RequestState.PARKED or request.unanswered_count:
+            self._released[request.sequence] = request
         if request.state is not RequestState.PARKED:
             request.batches = []
         self._builder.free(request)
-        self._forget_if_over(request)
         return True
 
     def _forget_if_over(self, request: DataRequest) -> None:

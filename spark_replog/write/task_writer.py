@@ -103,7 +103,7 @@ class TaskWriter:
         pool_bytes = pool_bytes_of(config)
         self._pool = BufferPool(pool_bytes, clock=clock)
         request_bytes = config.max_request_size_bytes
-        if not brokers.are_remote(broker.broker_id for broker in brokers.brokers):
+        if brokers.near_ids:
             request_bytes = min(request_bytes, NEAR_REQUEST_BYTES_MAX)
         self._accumulator = RecordAccumulator(
             self._pool,
@@ -211,7 +211,7 @@ class TaskWriter:
     def _make_progress(self, left_ms: int) -> None:
         """Run the sender for a blocked allocation; if it still waits, wait for an answer."""
         wait_ms = self._run_sender()
-        if self._pool.queued_count:
+        if self._pool.waiters:
             self._transport.wait(min(wait_ms, left_ms))
 
     def _run_sender(self) -> int:

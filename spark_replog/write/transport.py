@@ -165,7 +165,7 @@ class RootHealth:
         """Roots that are out, with the error that showed it."""
         self._out_since_ms: dict[BrokerId, int] = {}
         self._suspects: set[BrokerId] = set()
-        self._refused_ms: dict[BrokerId, tuple[int, int]] = {}
+        self.refused_ms: dict[BrokerId, tuple[int, int]] = {}
         """Times of the first and the last refusal since another answer."""
         self._slow_since_ms: dict[BrokerId, int] = {}
         self._unanswered: dict[BrokerId, int] = {}
@@ -191,10 +191,10 @@ class RootHealth:
         """Record an answer; return whether the root holds the object."""
         broker_id = result.broker_id
         self._unanswered[broker_id] -= 1
-        refused = self._refused_ms.pop(broker_id, None)
+        refused = self.refused_ms.pop(broker_id, None)
         if result.error is not None:
             if is_refusal(result.error):
-                self._refused_ms[broker_id] = now_ms if refused is None else refused[0], now_ms
+                self.refused_ms[broker_id] = now_ms if refused is None else refused[0], now_ms
             self._suspects.add(broker_id)
             if result.error.code is ErrorCode.REPLOG_ROOT_STALE:
                 self.out[broker_id] = result.error
@@ -209,7 +209,7 @@ class RootHealth:
 
     def is_refusing(self, broker_id: BrokerId) -> bool:
         """Return whether a root has only refused for a while."""
-        first_ms, last_ms = self._refused_ms.get(broker_id, (0, 0))
+        first_ms, last_ms = self.refused_ms.get(broker_id, (0, 0))
         return last_ms - first_ms >= REFUSED_MS
 
     def on_silence(self, broker_id: BrokerId) -> None:

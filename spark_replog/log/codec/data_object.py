@@ -365,20 +365,17 @@ def _largest_claim(message: pa.Message) -> int:
     data, body = memoryview(message.metadata), memoryview(message.body)
 
     def field(table: int, number: int) -> int:
-        """Return the position of a table's field, 0 if it is absent."""
+        """Return the position of what a table's field points at, 0 if it is absent."""
         vtable: int = table - struct.unpack_from("<i", data, table)[0]
         size, at = struct.unpack_from("<H", data, vtable)[0], 4 + 2 * number
         offset: int = struct.unpack_from("<H", data, vtable + at)[0] if at < size else 0
-        return table + offset if offset else 0
+        at = table + offset
+        return at + int(struct.unpack_from("<I", data, at)[0]) if offset else 0
 
-    def follow(position: int) -> int:
-        return position + int(struct.unpack_from("<I", data, position)[0])
-
-    header = field(follow(0), 2)
-    batch = follow(header) if header else 0
+    batch = field(struct.unpack_from("<I", data)[0], 2)
     if message.type != "record batch" or not batch or not field(batch, 3):
         return 0
-    at = follow(field(batch, 2))
+    at = field(batch, 2)
     (count,) = struct.unpack_from("<I", data, at)
     buffers = struct.iter_unpack("<qq", data[at + 4 : at + 4 + 16 * count])
     return max((struct.unpack_from("<q", body, start)[0] for start, size in buffers if size >= 8), default=0)
@@ -501,23 +498,19 @@ def _seal(message: list[Buffer], hole: str, section_crc: int) -> int:
     assert isinstance(head, bytearray)  # prefix and metadata are small, so `_Gather` joined them
     metadata_end = _MESSAGE_PREFIX_BYTES + int.from_bytes(head[4:_MESSAGE_PREFIX_BYTES], "little")
     body = [memoryview(head)[metadata_end:], *message[1:]]
-    body_crc = _crc_of(body, 0)
+    body_crc = 0
+    for piece in body:
+        body_crc = crc32c_module.crc32c(piece, body_crc)
     field = len(hole).to_bytes(4, "little") + hole.encode()  # a flatbuffer string follows its length
     at = head.index(field, 0, metadata_end)
     head[at + 4 : at + len(field)] = b"%08x" % body_crc
     section_crc = crc32c_module.crc32c(memoryview(head)[:metadata_end], section_crc)
     body_bytes = sum([len(piece) for piece in body])
-    return (
-        _crc_of(body, section_crc)
-        if body_bytes < _CRC_JOIN_BYTES_MIN
-        else joined_crc(section_crc, body_crc, body_bytes)
-    )
-
-
-def _crc_of(pieces: Iterable[Buffer], crc: int) -> int:
-    for piece in pieces:
-        crc = crc32c_module.crc32c(piece, crc)
-    return crc
+    if body_bytes >= _CRC_JOIN_BYTES_MIN:
+        return joined_crc(section_crc, body_crc, body_bytes)
+    for piece in body:
+        section_crc = crc32c_module.crc32c(piece, section_crc)
+    return section_crc
 
 
 def joined_crc(first: int, second: int, second_bytes: int) -> int:

@@ -14,7 +14,7 @@ from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.source.discovery import undecided_tail
-from spark_replog.storage.brokers import BrokerSet, shared_brokers
+from spark_replog.storage.brokers import shared_brokers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,12 +46,9 @@ class _TaskRead:
     def __init__(self, partition: ReadPartition, options: SourceOptions) -> None:
         self._partition = partition
         self._options = options
-        self._fetcher = self._fetcher_of(partition.brokers)
+        ratio = options.hedge_ratio
+        self._fetcher = Fetcher(shared_brokers(partition.brokers), quota=partition.quota, hedge_ratio=ratio)
         self._done: dict[tuple[str, int], int] = {}
-
-    def _fetcher_of(self, brokers: BrokerSet) -> Fetcher:
-        ratio = self._options.hedge_ratio
-        return Fetcher(shared_brokers(brokers), quota=self._partition.quota, hedge_ratio=ratio)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         slices, is_new = self._partition.slices, True
@@ -99,7 +96,8 @@ class _TaskRead:
             if isinstance(outage, DataLossError):
                 raise
             raise outage from error
-        self._fetcher = self._fetcher_of(cluster.brokers)
+        quota, ratio = self._partition.quota, self._options.hedge_ratio
+        self._fetcher = Fetcher(shared_brokers(cluster.brokers), quota=quota, hedge_ratio=ratio)
         plans = []
         for item in self._partition.ranges:
             start = max(item.start, self._done.get((item.topic, item.partition), 0))

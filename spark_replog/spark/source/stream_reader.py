@@ -181,7 +181,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = []
         for key in sorted(last.ends):
             topic_id = last.topic_ids.get(key.topic)
-            is_same = first.is_initial or first.topic_ids.get(key.topic) == topic_id
+            is_same = first.topic_ids.get(key.topic) == topic_id or first.is_initial
             begin = starts.get(key, 0) if is_same else 0
             if key not in view.bounds or view.handles[key.topic].topic_id != topic_id:
                 if begin < last.ends[key]:

@@ -128,7 +128,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self) -> None:
         assert self.pool.available_bytes == self.available
-        assert self.pool.queued_count == len(self.queue)
+        assert len(self.pool.waiters) == len(self.queue)
         assert 0 <= self.pool.unallocated_bytes <= self.pool.available_bytes
         assert (self.pool.available_bytes - self.pool.unallocated_bytes) % POOLABLE_BYTES == 0
         held = sum(size for size, _ in self.held) + sum(item.size_bytes - item.missing_bytes for item in self.queue)
@@ -143,7 +143,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert asker.has_given_up
         for size_bytes, buffer in self.held:
             self.pool.deallocate(size_bytes, buffer)
-        assert (self.pool.available_bytes, self.pool.queued_count) == (TOTAL_BYTES, 0)
+        assert (self.pool.available_bytes, len(self.pool.waiters)) == (TOTAL_BYTES, 0)
 
 
 TestPool = PoolMachine.TestCase

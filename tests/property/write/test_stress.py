@@ -64,4 +64,4 @@ def test_stress() -> None:
         thread.join(60)
     assert sorted(finished) == list(range(10))
     assert it.available_bytes == 5_120
-    assert it.queued_count == 0
+    assert len(it.waiters) == 0

@@ -90,11 +90,11 @@ def test_sends_that_are_larger_and_all_sends_by_default_on_a_disk_are_objects(sh
 def test_the_default_is_for_roots_that_all_are_beyond_a_network(urls, is_remote):
     brokers = tuple(Broker(number, url, None) for number, url in enumerate(urls))
     made = BrokerSet(new_id(), brokers, tuple(range(len(urls))), fsync=True, storage_options={})
-    assert made.are_remote(made.broker_ids) is is_remote
+    assert made.near_ids.isdisjoint(made.broker_ids) is is_remote
 
 
 def test_over_a_network_small_sends_are_inline_by_default(shops, monkeypatch):
-    monkeypatch.setattr(FaultyBrokers, "are_remote", lambda *_: True)
+    monkeypatch.setattr("spark_replog.storage.brokers.is_far", lambda _url: True)
     shop = shops(3)
     shop.topic()
     shop.producer().send("orders", b"v").result(30)

@@ -323,10 +323,10 @@ def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_che
     io.look_ahead(13 if gets == "first" else 0)
     if gets == "last":
         io.begin_last_gets(0)
-    assert wait_for(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io._early.values()))
+    assert wait_for(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io.early.values()))
     writer.append(b"newer")
     if event == "a later goal":
-        io.forget_gets()
+        io.early.clear()
     if event == "a later check":
         io.check_again(0)
     for operation in (Check(0, False), Read(0, 6, 512, 0, checks_marker=True, finds_gaps=True)):

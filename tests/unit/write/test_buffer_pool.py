@@ -55,7 +55,7 @@ def test_delayed_allocation() -> None:
     it = pool(5_120)
     it.allocate(1_024, 10)
     thread = start(lambda: it.allocate(5_120, WAIT_SECONDS * 1000))
-    until(lambda: it.queued_count == 1)
+    until(lambda: len(it.waiters) == 1)
     it.deallocate(1_024)
     thread.join(WAIT_SECONDS)
     assert not thread.is_alive()
@@ -69,7 +69,7 @@ def test_exhausted_gives_back_what_it_had() -> None:
     with pytest.raises(RetriableError, match=r"max\.block\.ms") as caught:
         it.allocate(2, 10)
     assert caught.value.code is ErrorCode.REPLOG_BUFFER_EXHAUSTED
-    assert (it.queued_count, it.available_bytes) == (0, 1)
+    assert (len(it.waiters), it.available_bytes) == (0, 1)
 
 
 @pytest.mark.case("kafka-36")
@@ -83,15 +83,15 @@ def test_first_come_first_served() -> None:
         served.append(name)
 
     first = start(lambda: ask("large", 4))
-    until(lambda: it.queued_count == 1)
+    until(lambda: len(it.waiters) == 1)
     second = start(lambda: ask("small", 1))
-    until(lambda: it.queued_count == 2)
+    until(lambda: len(it.waiters) == 2)
     for _ in range(3):
         it.deallocate(1)
-        assert (it.queued_count, served) == (2, [])
+        assert (len(it.waiters), served) == (2, [])
     it.deallocate(1)
     first.join(WAIT_SECONDS)
-    assert (it.queued_count, served) == (1, ["large"])
+    assert (len(it.waiters), served) == (1, ["large"])
     it.deallocate(1)
     second.join(WAIT_SECONDS)
     assert served == ["large", "small"]
@@ -106,11 +106,11 @@ def test_next_waiter_is_served_when_the_first_gives_up() -> None:
             it.allocate(2, 100)
 
     first = start(give_up)
-    until(lambda: it.queued_count == 1)
+    until(lambda: len(it.waiters) == 1)
     second = start(lambda: it.allocate(1, WAIT_SECONDS * 1000))
     first.join(WAIT_SECONDS)
     second.join(WAIT_SECONDS)
-    assert (it.queued_count, it.available_bytes) == (0, 0)
+    assert (len(it.waiters), it.available_bytes) == (0, 0)
 
 
 @pytest.mark.case("kafka-38")
@@ -125,7 +125,7 @@ def test_close_fails_all_waiters_and_new_ones() -> None:
         codes.append(caught.value.code)
 
     threads = [start(ask), start(ask)]
-    until(lambda: it.queued_count == 2)
+    until(lambda: len(it.waiters) == 2)
     it.close()
     for thread in threads:
         thread.join(WAIT_SECONDS)
@@ -140,10 +140,10 @@ def test_a_wait_may_be_as_long_as_a_setting_allows() -> None:
     it = pool(2)
     it.allocate(2, 0)
     waiting = start(lambda: it.allocate(1, 2**63 - 1))
-    until(lambda: it.queued_count == 1 or not waiting.is_alive())
+    until(lambda: len(it.waiters) == 1 or not waiting.is_alive())
     it.deallocate(2)
     waiting.join(WAIT_SECONDS)
-    assert (it.queued_count, it.available_bytes) == (0, 1)
+    assert (len(it.waiters), it.available_bytes) == (0, 1)
 
 
 def test_large_numbers() -> None:
@@ -167,7 +167,7 @@ def test_single_thread_drives_its_sender(clock: Any) -> None:
     left: list[int] = []
 
     def run_once(left_ms: int) -> None:
-        assert it.queued_count == 1
+        assert len(it.waiters) == 1
         left.append(left_ms)
         clock.sleep_ms(30)
         if len(left) == 3:
@@ -178,7 +178,7 @@ def test_single_thread_drives_its_sender(clock: Any) -> None:
     assert it.available_bytes == 1
     with pytest.raises(RetriableError):
         it.allocate(5, 100, run_once)
-    assert (it.queued_count, it.available_bytes) == (0, 1)
+    assert (len(it.waiters), it.available_bytes) == (0, 1)
 
 
 def test_error_of_the_sender_leaves_the_queue_clean(clock: Any) -> None:
@@ -190,7 +190,7 @@ def test_error_of_the_sender_leaves_the_queue_clean(clock: Any) -> None:
 
     with pytest.raises(RetriableError, match="gone"):
         it.allocate(5, 100, run_once)
-    assert (it.queued_count, it.available_bytes) == (0, 1)
+    assert (len(it.waiters), it.available_bytes) == (0, 1)
 
 
 class TestBuffers:
@@ -222,7 +222,7 @@ class TestBuffers:
         buffer = it.allocate_buffer(1_024, 10)
         got: list[bytearray] = []
         thread = start(lambda: got.append(it.allocate_buffer(1_024, WAIT_SECONDS * 1000)))
-        until(lambda: it.queued_count == 1)
+        until(lambda: len(it.waiters) == 1)
         it.deallocate(1_024, buffer)
         thread.join(WAIT_SECONDS)
         assert got[0] is buffer
@@ -238,7 +238,7 @@ class TestBuffers:
 
         with pytest.raises(RetriableError, match="gone"):
             it.allocate(1_024, 100, run_once)
-        assert (it.queued_count, it.available_bytes) == (0, 1_024)
+        assert (len(it.waiters), it.available_bytes) == (0, 1_024)
 
     def test_large_available_memory(self) -> None:
         class Counted(BufferPool):
@@ -272,7 +272,7 @@ class TestBuffers:
 
             def _new_buffer(self, size_bytes: int) -> bytearray:
                 if self.is_poor:
-                    until(lambda: self.queued_count == 1)
+                    until(lambda: len(self.waiters) == 1)
                     raise MemoryError
                 return super()._new_buffer(size_bytes)
 
@@ -326,15 +326,15 @@ def test_second_waiter_is_served_when_the_first_is_interrupted() -> None:
             it.allocate(2, WAIT_SECONDS * 1000, interrupt)
 
     first = start(give_up)
-    until(lambda: it.queued_count == 1)
+    until(lambda: len(it.waiters) == 1)
     second = start(lambda: it.allocate(2, WAIT_SECONDS * 1000))
-    until(lambda: it.queued_count == 2)
+    until(lambda: len(it.waiters) == 2)
     go.set()
     first.join(WAIT_SECONDS)
-    assert it.queued_count == 1
+    assert len(it.waiters) == 1
     it.deallocate(1)
     second.join(WAIT_SECONDS)
-    assert (it.queued_count, it.available_bytes) == (0, 0)
+    assert (len(it.waiters), it.available_bytes) == (0, 0)
 
 
 @pytest.mark.case("kafka-37")
@@ -352,13 +352,13 @@ def test_a_clock_that_fails_while_waiting_loses_nothing() -> None:
     it.allocate(1, 0)
     with pytest.raises(OSError, match="no clock"):
         it.allocate(2, 10)
-    assert (it.queued_count, it.available_bytes) == (0, 1)
+    assert (len(it.waiters), it.available_bytes) == (0, 1)
 
 
 def test_a_buffer_that_came_too_late_is_kept_for_the_next() -> None:
     class Broken:
         def monotonic_ms(self) -> int:
-            if it.queued_count:
+            if it.waiters:
                 it.deallocate(8, buffer)
                 raise OSError("no clock")
             return 0
@@ -367,7 +367,7 @@ def test_a_buffer_that_came_too_late_is_kept_for_the_next() -> None:
     buffer = it.allocate_buffer(8, 0)
     with pytest.raises(OSError, match="no clock"):
         it.allocate_buffer(8, 10)
-    assert (it.queued_count, it.unallocated_bytes, it.available_bytes) == (0, 0, 8)
+    assert (len(it.waiters), it.unallocated_bytes, it.available_bytes) == (0, 0, 8)
     assert it.allocate_buffer(8, 0) is buffer
 
 

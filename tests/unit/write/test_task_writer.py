@@ -18,7 +18,6 @@ from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.codec.data_object import ROW_MEMORY
 from spark_replog.log.write_plan import TopicPlan
-from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.direct_write import free_blocks
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultRates, FaultyStore
@@ -278,7 +277,7 @@ class TestMemory:
         self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch, is_far: bool, object_count: int
     ) -> None:
         monkeypatch.setattr(task_writer, "NEAR_REQUEST_BYTES_MAX", 100_000)
-        monkeypatch.setattr(BrokerSet, "are_remote", lambda _self, _broker_ids: is_far)
+        monkeypatch.setattr("spark_replog.storage.brokers.is_far", lambda _url: is_far)
         config = replace(PATIENT, max_request_size_bytes=400_000, batch_size_bytes=1_000)
         task = make_task(partitions=1, config=config)
         rows = [batch(100, 100 * number, size_bytes=1_000) for number in range(6)]
