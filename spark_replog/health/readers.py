@@ -320,7 +320,7 @@ def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limit
         )
     if not lag.lag or lag.lag_ms is None:
         return Judged(Verdict.OK, "is caught up")
-    now_ms = max(now_ms, lag.at_ms)  # a clock behind the log would take nobody for late
+    now_ms = max(now_ms, lag.at_ms)  # a clock behind the log would call no reader late
     waits = f"{lag.lag:,} rows wait, the oldest for {human_duration(lag.lag_ms)}"
     if lag.retention_share is not None and lag.retention_share >= LOSING_SHARE:
         return Judged(

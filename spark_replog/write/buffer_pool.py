@@ -40,7 +40,7 @@ class KeptPages:
         self.forget()
 
     def forget(self) -> None:
-        """Start anew. A forked child has no thread, and may have inherited a held lock."""
+        """Start again. A forked child has no thread, and may have inherited a held lock."""
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._due_ms = 0

@@ -270,7 +270,7 @@ class TestMemory:
         assert returned.wait(10) and not free_blocks
         returned.clear()
         again.keep()
-        assert returned.wait(10), "each time anew"
+        assert returned.wait(10), "each time"
 
     @pytest.mark.parametrize(("is_far", "object_count"), [(False, 6), (True, 2)])
     def test_on_near_roots_objects_are_smaller(
