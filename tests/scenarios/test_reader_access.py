@@ -74,9 +74,9 @@ def test_a_look_refreshes_every_ledger_once_and_all_at_the_same_time(store):
     for ledger in ledgers:
         refresh = ledger.refresh
 
-        def refresh_together(*arguments, refresh=refresh):
+        def refresh_together(refresh=refresh, **how):
             meeting.wait()  # breaks, and fails the test, unless all are refreshed at once
-            return refresh(*arguments)
+            return refresh(**how)
 
         ledger.refresh = refresh_together
     view = topics.view_topics(store.cluster, options.Subscription(topics=names))
