@@ -292,7 +292,7 @@ class LedgerCore:
         ]
 
     def is_refused(self, now_ms: float | None = None) -> bool:
-        """Return whether so many roots refuse what this goal needs that no majority is left.
+        """Return whether the roots that refuse what this goal needs leave no majority.
 
         Args:
             now_ms: count a root only if it has refused for `quorum_timeout_ms`, more than once. None: if its last

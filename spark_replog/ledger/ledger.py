@@ -178,7 +178,7 @@ class Ledger(Generic[S]):
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer than a majority of the metadata roots answered;
-                REPLOG_STORE_REFUSED: so many refused that no majority is left; REPLOG_LEDGER_BUSY: they answered too
+                REPLOG_STORE_REFUSED: refusals leave no majority; REPLOG_LEDGER_BUSY: they answered too
                 slowly.
             CorruptDataError: CORRUPT_MESSAGE: damaged records, and no majority is left without them.
             UnsupportedFormatError: UNSUPPORTED_VERSION: a newer release writes this ledger.
