@@ -564,7 +564,7 @@ class Producer:
             if isinstance(found, FencedError):
                 raise found
         result = BatchResult(where)
-        result.fail(found)
+        result.decide(error=found)
         return RecordHandle(result, 0)
 
     def _refuse_in_child(self) -> None:

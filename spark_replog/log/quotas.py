@@ -232,7 +232,7 @@ class ProduceRates:
             rate = self._rates.pop(key, None) or SampledRate()
             rate.record(size_bytes, now_ms)
             self._rates[key] = rate
-        while not self._rates[oldest := next(iter(self._rates))].live(now_ms):  # the newest one is not
+        while len(self._rates) > len(_SCOPES) and not self._rates[oldest := next(iter(self._rates))].live(now_ms):
             del self._rates[oldest]
 
     def write(self, writer: Writer) -> None:

@@ -243,9 +243,11 @@ class Fetcher:
                     parts, part_bytes, offsets = [], 0, []
                 if not parts:
                     run, first_offset = piece_run, first
-                parts.append(stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms))
                 if has_offsets:
                     offsets.append(wanted.column("offset").to_numpy())
+                if wanted.num_columns > 3 or is_same_time:
+                    wanted = stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms)
+                parts.append(wanted)
                 part_bytes += size_bytes
                 next_offset = first + wanted.num_rows
                 if part_bytes >= batch_bytes_min:

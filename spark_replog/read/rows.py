@@ -51,8 +51,6 @@ def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_
         include_headers: whether to return headers.
         append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
     """
-    if batch.num_columns == 3 and append_time_ms is None:
-        return batch
     columns = [batch.column(0), batch.column(1), batch.column(2)]
     names = ["key", "value", "timestamp"]
     if append_time_ms is not None:

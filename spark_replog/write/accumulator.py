@@ -385,7 +385,7 @@ class RecordAccumulator:
             self._incomplete.pop(batch, None)
             if not batch.end(BatchState.SUCCEEDED):
                 return False
-        batch.result.succeed(base_offset, log_append_time_ms)
+        batch.result.decide(base_offset, log_append_time_ms)
         return True
 
     def fail(self, batch: ProducerBatch, error: ReplogError, state: BatchState = BatchState.FAILED) -> bool:
@@ -395,7 +395,7 @@ class RecordAccumulator:
             if not batch.end(state):
                 return False
         self._on_failed(batch.row_count)
-        batch.result.fail(error)
+        batch.result.decide(error=error)
         return True
 
     def begin_flush(self) -> list[BatchResult]:

@@ -111,9 +111,9 @@ class BatchCompletion:
             batch.result.park()
 
     def acknowledge(self, request: DataRequest) -> None:
-        """Acknowledge all batches of the request, at unknown offsets."""
+        """Acknowledge all batches of the request, which have no sequences, at unknown offsets."""
         for batch in request.batches:
-            self._succeed(batch, PartitionResponse(), 0)
+            self._accumulator.succeed(batch, UNKNOWN_OFFSET, None)
 
     def drop(self, request: DataRequest, error: ReplogError) -> None:
         """Fail all batches of a write task's request, without another attempt."""

@@ -16,6 +16,7 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -374,12 +375,18 @@ class TopicPartitioner:
     ) -> None:
         self._topic = topic.name
         self._partition_count = len(topic.replica_sets)
-        available = [number for number in range(self._partition_count) if number not in topic.offline]
-        self._sticky = BuiltInPartitioner(
-            config.batch_size_bytes, available or range(self._partition_count), random_source
-        )
+        self._offline = topic.offline
+        self._batch_size_bytes = config.batch_size_bytes
+        self._random = random_source
         self._ignore_keys = config.partitioner_ignore_keys
         self._custom = custom
+
+    @cached_property
+    def _sticky(self) -> BuiltInPartitioner:
+        """The partitioner of rows without a key; made for the first one."""
+        numbers = range(self._partition_count)
+        available = [number for number in numbers if number not in self._offline]
+        return BuiltInPartitioner(self._batch_size_bytes, available or numbers, self._random)
 
     def partitions(self, keys: pa.Array, explicit: pa.Array | None, row_sizes: Int64Array) -> Int32Array:
         """Return the partition of each of N rows.

@@ -79,17 +79,6 @@ class BatchResult:
         """Return why the batch failed; None before that, and if it was acknowledged."""
         return self._error
 
-    def succeed(self, base_offset: int, log_append_time_ms: int | None) -> None:
-        """Acknowledge every record; the i-th has offset base + i. Callbacks run before it returns."""
-        self._base_offset = base_offset
-        self._log_append_time_ms = log_append_time_ms
-        self._decide()
-
-    def fail(self, error: ReplogError) -> None:
-        """Fail every record. Callbacks run before it returns."""
-        self._error = error
-        self._decide()
-
     def abandon(self, error: ReplogError) -> None:
         """Fail in a forked child. Locks are replaced, since the fork may have copied them locked."""
         self._error = error
@@ -148,8 +137,23 @@ class BatchResult:
         offset = self._base_offset + index if self._base_offset >= 0 else UNKNOWN_OFFSET
         return RecordMetadata(self.topic_partition.topic, self.topic_partition.partition, offset, time_ms)
 
-    def _decide(self) -> None:
-        """Resolve all handles first, then call back in the order of the records, then let ``flush`` return."""
+    def decide(
+        self,
+        base_offset: int = UNKNOWN_OFFSET,
+        log_append_time_ms: int | None = None,
+        *,
+        error: ReplogError | None = None,
+    ) -> None:
+        """Acknowledge every record, or fail every one.
+
+        Resolves all handles first, then calls back in the order of the records, then lets ``flush`` return.
+
+        Args:
+            base_offset: the i-th record has this offset + i.
+            log_append_time_ms: the time that replaces the records' own; None: it replaces none.
+            error: why they fail; None: they are acknowledged.
+        """
+        self._base_offset, self._log_append_time_ms, self._error = base_offset, log_append_time_ms, error
         with self._changed:
             assert not self.is_decided, "a batch is decided once"
             self.is_decided = True

@@ -241,7 +241,7 @@ def encode_data_object(
     with pa.ipc.new_file(file, _FILE_SCHEMAS[has_headers, has_offsets], options=options) as writer:
         for topic, topic_id, partition, rows, producer in sections:
             batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
-            conformed = (_conform(batch, schema) for batch in batches)
+            conformed = (batch if batch.schema.equals(schema) else _conform(batch, schema) for batch in batches)
             groups: Iterable[Iterable[Sequence[pa.RecordBatch]]]
             if is_small:
                 groups = [[list(conformed)]]
@@ -454,8 +454,7 @@ def join_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(schema):
-        return batch
+    """Return the schema's columns of a batch, cast where their type is another."""
     columns = []
     for field in schema:
         column = batch.column(batch.schema.get_field_index(field.name))

@@ -416,7 +416,8 @@ class PartitionState:
 
     def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
         """Return the live sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
-        return chain.from_iterable(map(self._rows_of, self._parts(start_offset, end_offset)))
+        parts = self._parts(start_offset, end_offset)
+        return chain.from_iterable(chain.from_iterable(map(self._chunks_of, parts)))
 
     def replace(self, rows: Sequence[SectionRow]) -> list[int]:
         """Replace the rows that span the same offsets, which are below the high watermark.

@@ -25,7 +25,7 @@ def result_of(count: int) -> tuple[BatchResult, list[RecordHandle]]:
 def test_offsets_and_own_timestamps() -> None:
     result, handles = result_of(3)
     assert not any(handle.done() for handle in handles)
-    result.succeed(40, None)
+    result.decide(40, None)
     assert all(handle.done() for handle in handles)
     assert handles[2].result() == RecordMetadata("orders", 3, 42, 1002)
     assert handles[0].exception() is None
@@ -33,13 +33,13 @@ def test_offsets_and_own_timestamps() -> None:
 
 def test_append_time_and_unknown_offsets() -> None:
     result, handles = result_of(2)
-    result.succeed(UNKNOWN_OFFSET, 7)
+    result.decide(UNKNOWN_OFFSET, 7)
     assert handles[1].result() == RecordMetadata("orders", 3, -1, 7)
 
 
 def test_every_record_of_a_failed_batch_has_its_error() -> None:
     result, handles = result_of(3)
-    result.fail(ERROR)
+    result.decide(error=ERROR)
     assert [handle.exception() for handle in handles] == [ERROR] * 3
     with pytest.raises(ReplogError) as raised:
         handles[1].result()
@@ -50,16 +50,16 @@ def test_not_yet_is_a_timeout_that_says_so() -> None:
     result, (handle,) = result_of(1)
     with pytest.raises(TimeoutError, match=r"\[REQUEST_TIMED_OUT\].*orders-3"):
         handle.result(timeout=0)
-    result.succeed(0, None)
+    result.decide(0, None)
     assert handle.result(timeout=0).offset == 0
 
 
 @pytest.mark.skipif(not __debug__, reason="asserts an assertion")
 def test_a_batch_is_decided_once() -> None:
     result, _ = result_of(1)
-    result.succeed(0, None)
+    result.decide(0, None)
     with pytest.raises(AssertionError):
-        result.fail(ERROR)
+        result.decide(error=ERROR)
 
 
 @pytest.mark.parametrize("mistake", [ValueError, SystemExit, asyncio.CancelledError])
@@ -78,7 +78,7 @@ def test_callbacks_run_in_the_order_of_records_when_all_are_done(
     handles[2].add_done_callback(record)
     handles[0].add_done_callback(fail)
     handles[1].add_done_callback(record)
-    result.succeed(0, None)
+    result.decide(0, None)
     assert seen == [(1, True), (2, True)]
     assert "a callback of send() raised" in caplog.text
     handles[0].add_done_callback(record)
@@ -89,7 +89,7 @@ def test_a_callback_may_ask_any_handle_of_its_batch_without_a_timeout() -> None:
     result, handles = result_of(2)
     seen: list[int] = []
     handles[0].add_done_callback(lambda _: seen.extend(each.result().offset for each in handles))
-    thread = threading.Thread(target=result.succeed, args=(5, None), daemon=True)
+    thread = threading.Thread(target=result.decide, args=(5, None), daemon=True)
     thread.start()
     thread.join(10)
     assert seen == [5, 6]
@@ -99,7 +99,7 @@ def test_a_slow_callback_keeps_no_waiter_waiting() -> None:
     result, (handle,) = result_of(1)
     goes_on, seen = threading.Event(), list[int]()
     handle.add_done_callback(lambda _: goes_on.wait(20))
-    deciding = threading.Thread(target=result.succeed, args=(5, None), daemon=True)
+    deciding = threading.Thread(target=result.decide, args=(5, None), daemon=True)
     waiting = threading.Thread(target=lambda: seen.append(handle.result().offset), daemon=True)
     for thread in (waiting, deciding):
         thread.start()
@@ -116,7 +116,7 @@ def test_waiters_wake() -> None:
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.append(handle.result(10).offset), daemon=True)
     thread.start()
-    result.succeed(5, None)
+    result.decide(5, None)
     thread.join(10)
     assert seen == [5]
 
