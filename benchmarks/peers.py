@@ -1,11 +1,12 @@
 """replog beside Kafka (one and three brokers), Delta and parquet: one command, one run, cases in turn.
 
     python -m benchmarks.peers [--rows 1000000] [--rounds 3] [--dir FOLDER] [--plots FOLDER] [--without delta ...]
-        [--records FILE] [--sweep-mb 30] [--minutes 12]
+        [--records FILE] [--sweeps value_bytes partitions writers depth_mb] [--sweep-mb 30] [--minutes 12]
 
 --minutes: rounds and points of the plots that do not fit in are left out; the table has at least one round.
---sweep-mb: payload of each point of the plots by partitions, by the size of a value and by tasks that write side by
-side, 0 for none; their peers are replog and Kafka with three roots or brokers, and parquet.
+--sweeps: the plots: by the size of a value, by partitions, by tasks that write side by side, and by what the topic
+holds already. Their peers are replog and Kafka with three roots or brokers, and parquet.
+--sweep-mb: payload of each point of the plots, 0 for none; by depth, what is written and read back is a third of it.
 
 Kafka 4.1 in KRaft mode, its Spark connector and Delta come from Maven Central by ``mvn``, once per cache folder
 (``REPLOG_PEERS_CACHE``). Brokers listen on loopback, and are stopped (SIGSTOP) while others have their turn. A peer
@@ -32,6 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -52,6 +54,9 @@ SWEEP_ROUNDS = 2
 BASE_SHARE = 0.6
 """Of the time that a run may take, for the table."""
 SETTLE_SECONDS = 0.5
+DEPTHS_MB = 0, 30, 120, 480
+"""Of values, in the topic before it is written to and read back; what the points themselves write comes on top."""
+DEPTH_STEP_MB = 30
 WARM_SHARE = 4
 """A turn begins with a quarter of its rows into a topic of their own."""
 COLORS = {"replog, 3 roots": "#c87838", "Kafka, 3 brokers": "#4878a8", "parquet": "#489858"}
@@ -213,7 +218,8 @@ class Peer(NamedTuple):
 
     make: Callable[[str, int], object]
     write: Callable[[DataFrame, str], None]
-    read: Callable[[SparkSession, str], DataFrame]
+    read: Callable[[SparkSession, str, int], DataFrame]
+    """Of a topic, what was written since a time (epoch ms)."""
     folder: Path
     replicas: int
     pids: Sequence[int] = ()
@@ -257,6 +263,11 @@ class Shape(NamedTuple):
         return found
 
 
+def since(time_ms: int) -> dict[str, str]:
+    """Return the option of a log's reader that begins at a time; none for 0."""
+    return {"startingTimestamp": str(time_ms)} if time_ms else {}
+
+
 def replog_peer(folder: Path, replicas: int, compression: str = "none") -> Peer:
     """Return replog with fsync on."""
     path = str(folder / f"replog-{replicas}-{compression}")
@@ -265,7 +276,9 @@ def replog_peer(folder: Path, replicas: int, compression: str = "none") -> Peer:
     return Peer(
         lambda topic, partitions: controller.create_topic(topic, partitions, replicas, config=config),
         lambda frame, topic: frame.write.format("replog").mode("append").option("topic", topic).save(path),
-        lambda spark, topic: spark.read.format("replog").option("subscribe", topic).load(path),
+        lambda spark, topic, since_ms: (
+            spark.read.format("replog").option("subscribe", topic).options(**since(since_ms)).load(path)
+        ),
         Path(path),
         replicas,
     )
@@ -285,7 +298,7 @@ def kafka_peer(folder: Path, address: str, brokers: int, pids: Sequence[int]) ->
     return Peer(
         make,
         lambda frame, topic: options(frame.write).option("topic", topic).option("kafka.acks", "all").save(),
-        lambda spark, topic: options(spark.read).option("subscribe", topic).load(),
+        lambda spark, topic, since_ms: options(spark.read).option("subscribe", topic).options(**since(since_ms)).load(),
         folder,
         brokers,
         pids,
@@ -298,10 +311,19 @@ def table_peer(folder: Path, form: str) -> Peer:
     return Peer(
         lambda topic, partitions: None,
         lambda frame, topic: frame.write.format(form).mode("append").save(str(path / topic)),
-        lambda spark, topic: spark.read.format(form).load(str(path / topic)),
+        lambda spark, topic, since_ms: read_files(spark, form, path / topic, since_ms),
         path,
         1,
     )
+
+
+def read_files(spark: SparkSession, form: str, path: Path, since_ms: int) -> DataFrame:
+    """Return the rows of a table's files, of plain files only newer ones; Delta has no such option."""
+    reader = spark.read.format(form)
+    if since_ms and form != "delta":
+        after = datetime.fromtimestamp(since_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        reader = reader.option("modifiedAfter", after).option("timeZone", "UTC")
+    return reader.load(str(path))
 
 
 def bytes_in(folder: Path) -> int:
@@ -343,7 +365,7 @@ def run_shape(
                     bytes_before = bytes_in(peer.folder)
                     write = partial(peer.write, frame, shape.topic)
                     wrote = run_case(f"{name}, {shape.topic}, write", write, others)
-                    sink = peer.read(spark, shape.topic).write.format("noop").mode("overwrite")
+                    sink = peer.read(spark, shape.topic, 0).write.format("noop").mode("overwrite")
                     took = run_case(f"{name}, {shape.topic}, read", sink.save, others)
             except Exception as error:  # a peer that fails leaves the others
                 said = " ".join(line for line in str(error).splitlines() if line)
@@ -360,6 +382,55 @@ def run_shape(
                 ]
     frame.unpersist()
     few.unpersist()
+    return found
+
+
+def run_depths(
+    spark: SparkSession, peers: dict[str, Peer], size_mb: int, missing: dict[str, str], ends: float
+) -> list[dict[str, Any]]:
+    """Write to topics that hold more and more, and read that back; as `run_shape`, each depth in all rounds."""
+    shape = Shape(TASKS, VALUE_BYTES, size_mb * 1_000_000 // 3 // VALUE_BYTES)
+    frame, topic = shape.frame(spark, shape.rows), "depth"
+    filler = shape.frame(spark, DEPTH_STEP_MB * 1_000_000 // VALUE_BYTES)
+    found: list[dict[str, Any]] = []
+    here, filled_mb = dict(peers), 0
+    for depth_mb in DEPTHS_MB:
+        if time.monotonic() > ends:
+            missing[f"plots by depth from {depth_mb} MB on"] = "no time was left"
+            break
+        for number in range(SWEEP_ROUNDS + 1):
+            for name, peer in list(here.items()):
+                others = [pid for each in peers.values() if each is not peer for pid in each.pids]
+                try:
+                    with awake(peer.pids):
+                        if not depth_mb and not number:
+                            peer.make(topic, TASKS)
+                        for _ in range(0 if number else (depth_mb - filled_mb) // DEPTH_STEP_MB):
+                            peer.write(filler, topic)
+                        time.sleep(1.1)  # parquet's reader knows the time of a file in whole seconds
+                        since_ms = int(time.time() * 1000)
+                        write = partial(peer.write, frame, topic)
+                        wrote = run_case(f"{name}, {depth_mb} MB deep, write", write, others)
+                        source = peer.read(spark, topic, since_ms)
+                        took = run_case(
+                            f"{name}, {depth_mb} MB deep, read",
+                            source.write.format("noop").mode("overwrite").save,
+                            others,
+                        )
+                        if number == SWEEP_ROUNDS and (count := source.count()) != shape.rows:
+                            raise RuntimeError(f"{count} rows of {shape.rows} were read at {depth_mb} MB")
+                except Exception as error:  # a peer that fails leaves the others
+                    missing.setdefault(name, " ".join(str(error).split())[:300])
+                    del here[name]
+                    continue
+                if number:
+                    found += [
+                        {"peer": name, "case": case, **shape._asdict(), **each, "depth_mb": max(1, depth_mb)}
+                        for case, each in (("write", wrote), ("read", took))
+                    ]
+        filled_mb = depth_mb
+    frame.unpersist()
+    filler.unpersist()
     return found
 
 
@@ -468,6 +539,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=12)
     parser.add_argument("--sweep-mb", type=int, default=30)
+    kinds = ["value_bytes", "partitions", "writers", "depth_mb"]
+    parser.add_argument("--sweeps", nargs="*", default=kinds, choices=kinds)
     parser.add_argument("--dir", default=None)
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--records", type=Path, help="write every measurement here, one JSON line each")
@@ -516,11 +589,13 @@ def main() -> None:
             "writers": [Shape(16, VALUE_BYTES, size // VALUE_BYTES, each) for each in (1, 2, 4, 8)],
         }
         sweeps: dict[str, list[dict[str, Any]]] = {}
-        for by, shape in ((by, shape) for by, all_ in (shapes if size else {}).items() for shape in all_):
+        for by, shape in ((by, shape) for by, all_ in shapes.items() if size and by in given.sweeps for shape in all_):
             if time.monotonic() > began + seconds:
                 missing[f"plots of {shape.topic}"] = "no time was left"
                 continue
             sweeps.setdefault(by, []).extend(run_shape(spark, few, shape, SWEEP_ROUNDS, missing, began + seconds))
+        if size and "depth_mb" in given.sweeps:
+            sweeps["depth_mb"] = run_depths(spark, few, given.sweep_mb, missing, began + seconds)
     for name, why in missing.items():
         print(f"\nwithout {name}: {why}")
     if given.plots is not None:

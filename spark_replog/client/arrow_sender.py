@@ -173,6 +173,7 @@ class ArrowSender:
             self._accumulator,
             config=config,
             clock=self._clock,
+            measures_records=True,
         )
         self._appenders[name] = (entry, appender)
         return appender

@@ -41,8 +41,6 @@ class SlotRows:
     slots: list[int]
     bounds: list[int]
     """The i-th slot's rows are [bounds[i], bounds[i + 1])."""
-    ends: Int64Array | None = None
-    """Running sum of the rows' bytes, see `row_ends`; None: not known yet."""
 
     def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (slot, start row, end row, bytes): pieces of about ``batch.size``, or all rows of the slot.
@@ -51,8 +49,8 @@ class SlotRows:
             batch_size_bytes: ``batch.size``.
             limit_bytes: of one request: no piece of more than one row is larger.
         """
-        ends = self.ends
-        bound_ends = (row_ends(self.data, np.array(self.bounds)) if ends is None else ends[self.bounds]).tolist()
+        ends: Int64Array | None = None
+        bound_ends = row_ends(self.data, np.array(self.bounds)).tolist()
         for index, slot in enumerate(self.slots):
             start, stop = self.bounds[index], self.bounds[index + 1]
             first_bytes, size_bytes = bound_ends[index], bound_ends[index + 1] - bound_ends[index]
@@ -147,15 +145,15 @@ class RowRouter:
         partition = slot - self._topics[topic.name][1]
         return TopicPartition(topic.name, partition), destination_of(topic, partition, self._config)
 
-    def route(self, rows: Rows, sizes: Int64Array) -> RoutedRows:
-        """Return the slot of each of N >= 1 rows, given their sizes.
+    def route(self, rows: Rows) -> RoutedRows:
+        """Return the slot of each of N >= 1 rows.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if self._default is not None:
-            slots = self._topic_slots(self._default, rows.data.column(0), rows.partition, sizes)
+            slots = self._topic_slots(self._default, rows)
         else:
             assert rows.topic is not None, "without a topic option rows name their topic"
             encoded = rows.topic.dictionary_encode()
@@ -163,20 +161,26 @@ class RowRouter:
             slots = np.empty(len(numbers), dtype=np.int64)
             for number, topic in enumerate(self._plan.topic(name) for name in encoded.dictionary.to_pylist()):
                 at = np.flatnonzero(numbers == number)
-                indices = pa.array(at)
-                partition = None if rows.partition is None else rows.partition.take(indices)
-                keys = rows.data.column(0).take(indices)
-                slots[at] = self._topic_slots(topic, keys, partition, sizes[at])
+                slots[at] = self._topic_slots(topic, rows, at)
         highest = int(slots.max())
         if int(slots.min()) == highest:
             return RoutedRows(lone_slot=highest, slots=None)
         return RoutedRows(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
 
     def _topic_slots(
-        self, topic: TopicPlan, keys: pa.Array, partition: pa.Array | None, sizes: Int64Array
+        self, topic: TopicPlan, rows: Rows, at: np.ndarray[Any, Any] | None = None
     ) -> np.ndarray[Any, Any]:
+        """Return the slots of a topic's rows, which have these numbers; None: all."""
+        keys, partition = rows.data.column(0), rows.partition
+        if at is not None:
+            indices = pa.array(at)
+            keys, partition = keys.take(indices), None if partition is None else partition.take(indices)
+
+        def sizes_of() -> Int64Array:
+            return rows.sizes if at is None else rows.sizes[at]
+
         limit = row_limit(topic, self._config, self._row_bytes_max)
-        if int(sizes.max()) > limit[0]:
+        if rows.size_bytes > limit[0] and int((sizes := sizes_of()).max()) > limit[0]:
             raise too_large(topic.name, int(sizes.max()), limit, row=int(sizes.argmax()))
         if topic.is_compacted and keys.null_count:
             raise no_key(topic.name, keys.null_count)
@@ -186,7 +190,7 @@ class RowRouter:
             known = self._topics[topic.name] = partitioner, len(self._slot_topics)
             self._slot_topics += [topic] * len(topic.replica_sets)
         partitioner, first = known
-        partitions = partitioner.partitions(keys, partition, sizes)
+        partitions = partitioner.partitions(keys, partition, sizes_of)
         return partitions + first if first else partitions
 
 
@@ -249,6 +253,7 @@ class ArrowAppender:
         make_progress: runs the sender of a single-threaded owner while an append waits for memory; called with the
             milliseconds left. None: another thread runs the sender.
         after_range: called after each range of rows.
+        measures_records: whether batches note their largest record, for metrics.
     """
 
     def __init__(
@@ -260,6 +265,7 @@ class ArrowAppender:
         clock: Clock,
         make_progress: Callable[[int], None] | None = None,
         after_range: Callable[[], object] = lambda: None,
+        measures_records: bool = False,
     ) -> None:
         self._router = router
         self._accumulator = accumulator
@@ -269,6 +275,7 @@ class ArrowAppender:
         self._clock = clock
         self._make_progress = make_progress
         self._after_range = after_range
+        self._measures_records = measures_records
         self._queues: dict[int, PartitionQueue] = {}
         """By slot."""
 
@@ -282,18 +289,19 @@ class ArrowAppender:
                 nothing was appended.
             RetriableError: REPLOG_BUFFER_EXHAUSTED: the earlier ranges were appended.
         """
-        ends = rows.ends
-        sizes = ends[1:] - ends[:-1]
-        slots = self._router.route(rows, sizes)
-        record_size_max = int(sizes.max())
-        is_lean = rows.pinned_bytes <= min(2 * int(ends[-1]), self._pool.total_bytes // 4)
+        slots = self._router.route(rows)
+        record_size_max = int(rows.sizes.max()) if self._measures_records else 0
+        is_lean = rows.pinned_bytes <= min(2 * rows.size_bytes, self._pool.total_bytes // 4)
         gathered: SlotRows | None = None
-        ranges: Iterable[tuple[int, int]] = _ranges(ends, self._range_bytes)
+        ranges: Iterable[tuple[int, int, int]]
         if slots.lone_slot is not None and is_lean:  # all rows at once, in their own memory
-            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(sizes)], ends)
-            ranges = [(0, len(sizes))]
-        for start, stop in ranges:
-            size_bytes = int(ends[stop] - ends[start]) if gathered is None else rows.pinned_bytes
+            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(rows.data)])
+            ranges = [(0, len(rows.data), rows.pinned_bytes)]
+        elif rows.size_bytes <= self._range_bytes:
+            ranges = [(0, len(rows.data), rows.size_bytes)]
+        else:
+            ranges = _ranges(rows.ends, self._range_bytes)
+        for start, stop, size_bytes in ranges:
             self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
             pinned = PinnedBytes(self._pool, size_bytes)
             try:  # afterwards only the slices that were appended keep the memory
@@ -319,10 +327,10 @@ class ArrowAppender:
             yield result, index, stop - start
 
 
-def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) row ranges of at most ``range_bytes``, or of one larger row."""
+def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Yield [start, stop) row ranges of at most ``range_bytes``, or of one larger row, each with its bytes."""
     start = 0
     while start < len(ends) - 1:
         stop = max(start + 1, int(np.searchsorted(ends, ends[start] + range_bytes, side="right")) - 1)
-        yield start, stop
+        yield start, stop, int(ends[stop] - ends[start])
         start = stop

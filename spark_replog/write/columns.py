@@ -6,6 +6,7 @@ Columns, types and error texts follow Spark's Kafka connector (``KafkaWriter``);
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ _SPARK_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """N input rows in the log's form, and the topics and partitions that they name."""
 
@@ -51,10 +52,22 @@ class Rows:
     """string, no nulls; None if the topic option decides."""
     partition: pa.Array | None
     """int32; null or None where the partitioner decides."""
-    ends: Int64Array
-    """Running sum of the rows' bytes, see `row_ends`: N + 1 values."""
+    size_bytes: int
+    """Of all rows, as `row_ends` counts them."""
     pinned_bytes: int
     """Memory that any slice of ``data`` keeps alive."""
+
+    @cached_property
+    def ends(self) -> Int64Array:
+        """The running sum of the rows' bytes, see `row_ends`: N + 1 values. It costs some percent of a task's time, so it
+        is asked for only where `size_bytes` does not decide.
+        """
+        return row_ends(self.data)
+
+    @cached_property
+    def sizes(self) -> Int64Array:
+        """The bytes of each of the N rows, as costly as `ends`."""
+        return self.ends[1:] - self.ends[:-1]
 
 
 class InputColumns:
@@ -123,7 +136,7 @@ class InputColumns:
             data=data,
             topic=None if self._topic is None else self._topics(batch.column(self._topic)),
             partition=None if self._partition is None else batch.column(self._partition),
-            ends=row_ends(data),
+            size_bytes=int(row_ends(data, np.array([0, len(data)]))[-1]),
             pinned_bytes=max(batch.get_total_buffer_size(), data.get_total_buffer_size()),
         )
 

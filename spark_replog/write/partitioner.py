@@ -15,7 +15,7 @@ import random
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -388,13 +388,13 @@ class TopicPartitioner:
         available = [number for number in numbers if number not in self._offline]
         return BuiltInPartitioner(self._batch_size_bytes, available or numbers, self._random)
 
-    def partitions(self, keys: pa.Array, explicit: pa.Array | None, row_sizes: Int64Array) -> Int32Array:
+    def partitions(self, keys: pa.Array, explicit: pa.Array | None, row_sizes: Callable[[], Int64Array]) -> Int32Array:
         """Return the partition of each of N rows.
 
         Args:
             keys: binary array of N rows.
             explicit: int32 array of N rows, null where the partitioner decides; None: it always does.
-            row_sizes: bytes of each row, for the sticky choice.
+            row_sizes: returns the bytes of each row; asked for the sticky choice only.
 
         Raises:
             InvalidConfigError: INVALID_PARTITIONS or UNKNOWN_TOPIC_OR_PARTITION; nothing was counted.
@@ -408,20 +408,20 @@ class TopicPartitioner:
             return chosen
         result: Int32Array = chosen.copy()
         rows = np.flatnonzero(is_open)
-        result[rows] = self._decide(keys.take(pa.array(rows)), row_sizes[rows])
+        result[rows] = self._decide(keys.take(pa.array(rows)), lambda: row_sizes()[rows])
         return result
 
-    def _decide(self, keys: pa.Array, row_sizes: Int64Array) -> Int32Array:
+    def _decide(self, keys: pa.Array, row_sizes: Callable[[], Int64Array]) -> Int32Array:
         if self._custom is not None:
             return self._ask_custom(keys, self._custom)
         if self._ignore_keys or keys.null_count == len(keys):
-            return self._sticky.assign(row_sizes)
+            return self._sticky.assign(row_sizes())
         if self._partition_count == 1:
             return np.zeros(len(keys), dtype=np.int32)
         partitions = partitions_of(murmur2_array(keys), self._partition_count)
         if keys.null_count:
             rows = np.flatnonzero(np.asarray(keys.is_null()))
-            partitions[rows] = self._sticky.assign(row_sizes[rows])
+            partitions[rows] = self._sticky.assign(row_sizes()[rows])
         return partitions
 
     def _ask_custom(self, keys: pa.Array, custom: Partitioner) -> Int32Array:

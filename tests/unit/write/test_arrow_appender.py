@@ -11,7 +11,7 @@ from spark_replog.config import ProducerConfig
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RoutedRows, RowRouter, SlotRows
 from spark_replog.write.buffer_pool import BufferPool
-from spark_replog.write.columns import ROW_OVERHEAD_BYTES, InputColumns
+from spark_replog.write.columns import ROW_OVERHEAD_BYTES, InputColumns, Rows, row_ends
 
 
 def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, int]]:
@@ -90,3 +90,24 @@ def test_memory_of_rows_that_could_not_be_gathered_is_given_back(
             list(appender.append(rows))
     assert pool.available_bytes == pool.total_bytes
     assert len(list(appender.append(rows))) == 2
+
+
+def test_sizes_of_single_rows_are_not_asked_for_where_the_sum_of_all_decides(
+    clock, make_topic, make_plan, make_brokers, monkeypatch
+):
+    pool = BufferPool(1 << 20, clock=clock)
+    accumulator = RecordAccumulator(pool, batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0, clock=clock)
+    plan = make_plan(make_brokers(), make_topic(sets=((0, 1, 2),) * 2))
+    router = RowRouter(plan, ProducerConfig(), "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
+    asked = []
+    monkeypatch.setattr(Rows, "ends", property(lambda rows: asked.append(rows) or row_ends(rows.data)))
+    appender = ArrowAppender(router, accumulator, config=ProducerConfig(), clock=clock)
+
+    def append(**columns):
+        batch = pa.RecordBatch.from_pydict(columns)
+        slices = list(appender.append(InputColumns(batch.schema, "orders").normalise(batch, 0)))
+        assert sum(count for *_, count in slices) == len(batch)
+        return len(asked)
+
+    assert append(key=[b"a", b"b", b"c"], value=[b"v" * 90] * 3) == 0
+    assert append(value=[b"v" * 90] * 3) > 0, "the sticky partition changes by bytes"

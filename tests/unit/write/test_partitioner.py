@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,10 @@ class PerRecordOnly:
 
 def sizes(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(values, dtype=np.int64)
+
+
+def later(*values: int) -> Callable[[], np.ndarray[Any, np.dtype[np.int64]]]:
+    return lambda: sizes(*values)
 
 
 def make(count: int = 4, *, ignore_keys: bool = False, custom: Any = None) -> TopicPartitioner:
@@ -93,12 +98,12 @@ class TestSticky:
 class TestPrecedence:
     def test_explicit_wins_over_key_and_custom(self) -> None:
         chosen = make(custom=EvenOdd()).partitions(
-            keys(b"a", b"b", None), pa.array([3, None, 2], pa.int32()), sizes(1, 1, 1)
+            keys(b"a", b"b", None), pa.array([3, None, 2], pa.int32()), later(1, 1, 1)
         )
         assert chosen.tolist() == [3, 0, 2]
 
     def test_custom_wins_over_key(self) -> None:
-        assert make(custom=EvenOdd()).partitions(keys(*[b"k"] * 5), None, sizes(*[1] * 5)).tolist() == [
+        assert make(custom=EvenOdd()).partitions(keys(*[b"k"] * 5), None, later(*[1] * 5)).tolist() == [
             0,
             1,
             2,
@@ -107,38 +112,38 @@ class TestPrecedence:
         ]
 
     def test_empty_key_is_a_key_and_null_is_not(self) -> None:
-        chosen = make(1000).partitions(keys(b"", None, b""), None, sizes(1, 1, 1)).tolist()
+        chosen = make(1000).partitions(keys(b"", None, b""), None, later(1, 1, 1)).tolist()
         assert chosen[0] == chosen[2] == 681
         assert chosen[1] != 681
 
     def test_ignore_keys(self) -> None:
-        chosen = make(ignore_keys=True).partitions(keys(*[b"%d" % n for n in range(9)]), None, sizes(*[1] * 9))
+        chosen = make(ignore_keys=True).partitions(keys(*[b"%d" % n for n in range(9)]), None, later(*[1] * 9))
         assert len(set(chosen.tolist())) == 1
 
     def test_one_null_partition_among_others_is_chosen_by_its_key(self) -> None:
         explicit = pa.array([3, None, 2], pa.int32())
-        own = int(make(1000).partitions(keys(b"21"), None, sizes(1))[0])
-        chosen = make(1000).partitions(keys(b"21", b"21", b"21"), explicit, sizes(1, 1, 1))
+        own = int(make(1000).partitions(keys(b"21"), None, later(1))[0])
+        chosen = make(1000).partitions(keys(b"21", b"21", b"21"), explicit, later(1, 1, 1))
         assert own > 3
         assert chosen.tolist() == [3, own, 2]
 
     def test_all_null_partition_column_is_as_none(self) -> None:
-        chosen = make(1000).partitions(keys(b"21"), pa.nulls(1, pa.int32()), sizes(1))
+        chosen = make(1000).partitions(keys(b"21"), pa.nulls(1, pa.int32()), later(1))
         assert chosen.tolist() == [340]
 
     def test_one_partition(self) -> None:
-        assert make(1).partitions(keys(b"a", None), None, sizes(1, 1)).tolist() == [0, 0]
+        assert make(1).partitions(keys(b"a", None), None, later(1, 1)).tolist() == [0, 0]
 
 
 class TestRefusals:
     def test_negative(self) -> None:
         with pytest.raises(InvalidConfigError, match="partition -1 of topic 'orders'") as caught:
-            make().partitions(keys(b"a"), pa.array([-1], pa.int32()), sizes(1))
+            make().partitions(keys(b"a"), pa.array([-1], pa.int32()), later(1))
         assert caught.value.code is ErrorCode.INVALID_PARTITIONS
 
     def test_out_of_range_names_topic_partition_and_count(self) -> None:
         with pytest.raises(InvalidConfigError, match="but topic 'orders' has partitions 0 to 3") as caught:
-            make().partitions(keys(b"a", b"b"), pa.array([0, 4], pa.int32()), sizes(1, 1))
+            make().partitions(keys(b"a", b"b"), pa.array([0, 4], pa.int32()), later(1, 1))
         assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert caught.value.context == {"topic": "orders", "partition": 4, "count": 4}
 
@@ -149,7 +154,7 @@ class TestRefusals:
                 return answer
 
         with pytest.raises(InvalidConfigError, match="one integer per key"):
-            make(custom=Wrong()).partitions(keys(b"a"), None, sizes(1))
+            make(custom=Wrong()).partitions(keys(b"a"), None, later(1))
 
     def test_custom_out_of_range(self) -> None:
         class TooHigh:
@@ -157,7 +162,7 @@ class TestRefusals:
                 return pa.array([count] * len(keys))
 
         with pytest.raises(InvalidConfigError, match="TooHigh names partition 4"):
-            make(custom=TooHigh()).partitions(keys(b"a"), None, sizes(1))
+            make(custom=TooHigh()).partitions(keys(b"a"), None, later(1))
 
 
 class TestLoading:
