@@ -59,8 +59,9 @@ class Rows:
 
     @cached_property
     def ends(self) -> Int64Array:
-        """The running sum of the rows' bytes, see `row_ends`: N + 1 values. It costs some percent of a task's time, so it
-        is asked for only where `size_bytes` does not decide.
+        """The running sum of the rows' bytes, see `row_ends`: N + 1 values.
+
+        It costs some percent of a task's time, so it is asked for only where `size_bytes` does not decide.
         """
         return row_ends(self.data)
 
