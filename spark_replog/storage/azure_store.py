@@ -1,4 +1,4 @@
-"""Object store over Azure Blob Storage."""
+"""Object store over Azure Blob Storage, and the blocks of large blobs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any, ClassVar
 
 import fsspec.asyn
 
-from spark_replog.storage.azure_parts import create_in_parts
-from spark_replog.storage.client_errors import error_code_of, is_of_proxy
+from spark_replog.ids import new_id
+from spark_replog.storage.client_errors import error_code_of, is_of_proxy, status_of
 from spark_replog.storage.fsspec_store import CONNECT_SECONDS, READ_SECONDS, FsspecStore
-from spark_replog.storage.parts import Part
+from spark_replog.storage.parts import NoPartsError, Part, sent
+
+_NO_PARTS_STATUSES = frozenset({403, 405, 501})
+"""Of a block. 403: a signature that may create blobs but not write to them allows Put Blob alone."""
 
 
 class AzureStore(FsspecStore):
@@ -68,3 +71,47 @@ class AzureStore(FsspecStore):
             code = error_code_of(error)
             return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))
         return super()._is_existing(error, status)
+
+
+async def create_in_parts(client: Any, path: str, parts: Sequence[Part]) -> None:
+    """Create a blob from blocks if its name is free; nothing of it is visible before that.
+
+    Azure has no call that drops blocks: it deletes those that nobody commits after a week.
+
+    Args:
+        client: adlfs's.
+        path: container and blob.
+
+    Raises:
+        NoPartsError: the service takes no blocks here. Nothing is visible.
+        Exception: the SDK's. An error before the last request means that nothing was created; one of the last
+            request is judged as that of a put is.
+    """
+    from azure.core import MatchConditions
+    from azure.storage.blob import BlobBlock
+
+    container, name, _ = client.split_path(path)
+    timeouts = getattr(client, "_timeout_kwargs", {})
+    # All who create a name share its blocks that are not committed. Older SDKs number them alike for everybody, so that
+    # a commit could join two writers' bytes. All ids of one name must have the same length.
+    unique, staged_count = new_id(), 0
+    async with client.service_client.get_blob_client(container=container, blob=name) as blob:
+
+        async def send(number: int, body: bytes) -> Any:
+            nonlocal staged_count
+            block_id = f"{unique}{number:05d}"
+            await blob.stage_block(block_id, body, length=len(body), **timeouts)
+            staged_count += 1
+            return BlobBlock(block_id)
+
+        try:
+            blocks = await sent(parts, send)
+        except Exception as error:
+            # InvalidBlobOrBlock: another program's blocks have ids of another length. A put removes them.
+            is_none_taken = status_of(error) in _NO_PARTS_STATUSES or error_code_of(error) == "InvalidBlobOrBlock"
+            if is_none_taken and staged_count == 0:
+                raise NoPartsError from error
+            raise
+        await blob.commit_block_list(
+            blocks, metadata={"is_directory": "false"}, match_condition=MatchConditions.IfMissing, **timeouts
+        )

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from spark_replog.storage import s3_parts
+from spark_replog.storage import s3_store
 from spark_replog.storage.parts import NoPartsError, parts_of
-from spark_replog.storage.s3_parts import create_in_parts
+from spark_replog.storage.s3_store import create_in_parts
 
 BEGIN, PART, END, ABORT = (
     f"{verb}_multipart_upload" if verb else "upload_part" for verb in ("create", "", "complete", "abort")
@@ -94,7 +94,7 @@ def test_an_upload_is_aborted_unless_it_may_still_be_completed(method, error, is
 
 @pytest.mark.parametrize("abort", [OSError("the abort's"), asyncio.Event().wait], ids=["fails", "hangs"])
 def test_an_abort_that_fails_or_hangs_does_not_hide_the_first_error(monkeypatch, abort):
-    monkeypatch.setattr(s3_parts, "CLEAN_UP_SECONDS", 0.01)
+    monkeypatch.setattr(s3_store, "CLEAN_UP_SECONDS", 0.01)
     client = FakeS3(**{END: Answered(403), ABORT: abort})
     with pytest.raises(Answered, match="status 403"):
         create(client)
