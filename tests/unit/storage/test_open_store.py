@@ -11,7 +11,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.storage import client_cache, obstore_client
+from spark_replog.storage import fsspec_store, obstore_client
 from spark_replog.storage.azure_store import AzureStore
 from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.memory_store import MemoryStore
@@ -154,7 +154,7 @@ def test_file_systems_are_made_once_per_process():
 
 
 @pytest.mark.parametrize(
-    ("client", "count_max"), [("fsspec", client_cache.CLIENTS_MAX), ("obstore", obstore_client.CLIENTS_MAX)]
+    ("client", "count_max"), [("fsspec", fsspec_store.CLIENTS_MAX), ("obstore", obstore_client.CLIENTS_MAX)]
 )
 def test_of_the_clients_of_old_tokens_only_the_newest_stay_open(client, count_max):
     options = {"client": client, "key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
