@@ -92,7 +92,6 @@ EDGES: dict[str, set[str]] = {
         "maintenance",
         "client",
     },
-    "demo": {"cluster", "admin", "cli"},
     "ui": {
         "config",
         "log",
@@ -106,7 +105,7 @@ EDGES: dict[str, set[str]] = {
     },
 }
 ONLY_IN = {
-    "pyspark": ("spark_replog/spark/", "spark_replog/demo/demo_job.py", "pyspark_replog/"),
+    "pyspark": ("spark_replog/spark/", "spark_replog/cli/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/",),
@@ -272,7 +271,7 @@ def test_only_these_delete_from_a_root():
         if isinstance(node, ast.Attribute) and node.attr in {"delete", "unlink", "rmdir", "rmtree", "rm_file"}
     }
     assert {name for name in found if not name.startswith(("storage/", "testing/"))} == {
-        "demo/demo.py",  # the folder that it has just made
+        "cli/demo.py",  # the folder that it has just made
         "cli/metrics.py",  # the temp file of its own output
         "cluster/mailbox.py",  # notes that were read; they prove nothing
         "commit/replica_fetcher.py",  # a bad copy that a repair replaces, once good bytes are in hand

@@ -59,7 +59,7 @@ _COMMANDS = {
     "debug": ("spark_replog.cli.debug", "debug", "Collect what support needs, without rows and credentials."),
     "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
     "completion": ("spark_replog.cli.completion", "completion", "Print the completion script of a shell."),
-    "demo": ("spark_replog.demo.demo", "demo", "Stream a table into a store of three brokers and read it back."),
+    "demo": ("spark_replog.cli.demo", "demo", "Stream a table into a store of three brokers and read it back."),
 }
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.cli import demo, demo_job
 from spark_replog.cli.output import ProgressLine
-from spark_replog.demo import demo, demo_job
 from spark_replog.errors import ReplogError
 
 DONE = {

@@ -1,6 +1,6 @@
 """``replog demo``: a real table streamed into a 3-broker store by one query and read back by another.
 
-The Spark side runs in a process of its own, ``spark_replog.demo.demo_job``; this side makes
+The Spark side runs in a process of its own, ``spark_replog.cli.demo_job``; this side makes
 the store, shows progress, and holds what was read against what was written.
 """
 
@@ -186,7 +186,7 @@ def run_job(
     Raises:
         ReplogError: REPLOG_ENVIRONMENT when it ends without one; its log's tail goes to stderr.
     """
-    command = [sys.executable, "-m", "spark_replog.demo.demo_job", json.dumps(job)]
+    command = [sys.executable, "-m", "spark_replog.cli.demo_job", json.dumps(job)]
     last: dict[str, Any] = {}
     first_batch: dict[str, Any] = {}
     with (

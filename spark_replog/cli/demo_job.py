@@ -1,6 +1,6 @@
 """The Spark side of ``replog demo``: two streaming queries, one writes a topic, one reads it.
 
-Runs as its own process (``python -m spark_replog.demo.demo_job SETTINGS``), so that Java and
+Runs as its own process (``python -m spark_replog.cli.demo_job SETTINGS``), so that Java and
 the workers' Python are settled in its environment before Spark starts. It tells its parent
 what happens as JSON lines on stdout and ends when the parent does (its stdin closes).
 """

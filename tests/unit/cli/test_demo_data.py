@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_replog.demo.demo import PIECE_ROWS, flights_file, write_pieces
+from spark_replog.cli.demo import PIECE_ROWS, flights_file, write_pieces
 from spark_replog.errors import ReplogError
 
 CSV = "carrier,delay\nUA,1\nAA,\nDL,-3\n"

@@ -1,1 +1,0 @@
-"""The README's main job: a real table streamed into a store and back."""
