@@ -1,4 +1,7 @@
-"""The global flags, before or after the sub-command; the later one wins. Also parses values as users type them."""
+"""The global flags, before or after the sub-command; the later one wins. And the commands that have them.
+
+A group refuses a command that does not exist, with those that may be meant. Values are parsed here as users type them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -233,10 +237,65 @@ class ReplogGroup(_WithHelp, click.Group):
         """Return the command, as Click does; the error for an unknown one names those that may be meant."""
         word = args[0]
         if not ctx.resilient_parsing and not word.startswith("-") and self.get_command(ctx, word) is None:
-            from spark_replog.cli.suggestion import suggestion
-
-            raise click.UsageError(f"No such command `{ctx.command_path} {word}`. {suggestion(ctx, word)}", ctx)
+            raise click.UsageError(f"No such command `{ctx.command_path} {word}`. {_suggestion(ctx, word)}", ctx)
         return super().resolve_command(ctx, args)
+
+
+_SUGGESTED_MAX = 4
+_ALIKENESS = 0.65
+_MEANINGS = (
+    {"info", "describe", "show", "get", "status"},
+    {"list", "ls"},
+    {"create", "init", "add", "new", "make"},
+    {"delete", "remove", "rm", "drop"},
+    {"config", "configs", "alter", "set"},
+    {"consume", "read", "cat"},
+    {"produce", "write", "append"},
+    {"broker", "node", "nodes", "root", "roots"},
+)
+"""Words that mean the same to a user."""
+
+
+def _suggestion(context: click.Context, word: str) -> str:
+    """Return a sentence for the error: the commands that the user may have meant, else those that there are.
+
+    Args:
+        context: of the group that has no command of this name.
+    """
+    own, others = _names(context), _others(context)
+    alike = {each for meaning in _MEANINGS if word in meaning for each in meaning}
+    meant = [path for path, name in own.items() if name in alike]
+    meant += [path for path, name in others.items() if name == word]
+    meant = meant or [path for path, name in others.items() if name in alike]
+    if not meant:
+        near = dict.fromkeys(get_close_matches(word, [*own.values(), *others.values()], cutoff=_ALIKENESS))
+        meant = [path for best in near for path, name in (own | others).items() if name == best]
+    if meant:
+        *first, last = [f"`{path}`" for path in meant[:_SUGGESTED_MAX]]
+        return f"Did you mean {', '.join(first)}{' or ' if first else ''}{last}?"
+    return f"The commands of `{context.command_path}` are {', '.join(own.values())}."
+
+
+def _names(context: click.Context) -> dict[str, str]:
+    """Return the commands of a group: the words to type -> the last one."""
+    group = context.command
+    names = group.list_commands(context) if isinstance(group, click.Group) else []
+    return {f"{context.command_path} {name}": name for name in names}
+
+
+def _others(context: click.Context) -> dict[str, str]:
+    """Return where a verb may be instead: at the root, or, if it was looked for there, under the nouns."""
+    above = context.parent
+    if above is not None:
+        return _names(above)
+    found: dict[str, str] = {}
+    group = context.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(context):
+        noun = group.get_command(context, name)
+        if noun is not None:
+            found |= _names(click.Context(noun, context, name, resilient_parsing=True))
+    return found
 
 
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
