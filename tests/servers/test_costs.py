@@ -21,7 +21,8 @@ from tests.unit.spark.test_sink import Writes
 
 ROOTS = COPIES = 3
 TASKS = 2
-ATTEMPTS = 12
+ATTEMPTS = 60
+"""More than two seconds of them: so long a writer reads before it appends, if it has seen another's entry."""
 QUIET_SECONDS = 0.05
 FIRST_RECORDS = 12
 """What a cold open of far roots asks for beside its first look, whether there are so many or not."""
