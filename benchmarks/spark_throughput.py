@@ -6,7 +6,10 @@ five micro-batches of a quarter of the rows, and what four of them take counts, 
 and writes to that source, its garbage frozen. The cases are interleaved round by round; medians are printed as rows/s
 and MB/s of values.
 
-    python -m benchmarks.spark_throughput [--rows 4000000] [--rounds 5] [--dir FOLDER] [--conf NAME=VALUE ...]
+    python -m benchmarks.spark_throughput [--rows 4000000] [--rounds 5] [--only write] [--dir FOLDER]
+        [--conf NAME=VALUE ...]
+
+--only: the cases whose names begin with one of these words.
 """
 
 from __future__ import annotations
@@ -158,6 +161,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[""])
     parser.add_argument("--dir", default=None)
     parser.add_argument("--conf", nargs="*", default=[], help="Spark settings")
     arguments = parser.parse_args()
@@ -169,8 +173,9 @@ def main() -> None:
         frame.count()
         seconds: dict[str, list[float]] = {}
         actions = cases(spark, folder, frame, rows) | stream_cases(spark, folder, frame, rows)
+        chosen = {name: action for name, action in actions.items() if name.startswith(tuple(arguments.only))}
         for number in range(arguments.rounds + 1):
-            for name, action in actions.items():
+            for name, action in chosen.items():
                 began = time.perf_counter()
                 took = action()
                 if number:
