@@ -51,6 +51,13 @@ TASKS = 2
 VALUE_BYTES = 100
 SWEEP_PEERS = "replog, 3 roots", "Kafka, 3 brokers", "parquet"
 SWEEP_ROUNDS = 2
+SWEEPS = {
+    "value_bytes": "bytes of a value",
+    "partitions": "partitions",
+    "writers": "tasks that write side by side",
+    "depth_mb": "MB of values in the topic before",
+}
+"""Field of a shape -> what its plots say."""
 BASE_SHARE = 0.6
 """Of the time that a run may take, for the table."""
 SETTLE_SECONDS = 0.5
@@ -514,7 +521,7 @@ def draw(plots: Path, base: list[dict[str, Any]], sweeps: dict[str, list[dict[st
         for by, records in sweeps.items():
             points = rates(records, case, by)
             if points:
-                title = f"{case}: MB of values a second by {by.replace('_', ' ')}"
+                title = f"{case}: MB of values a second, by {SWEEPS[by]}"
                 name = f"peers-{case}-{by.replace('_', '-')}.svg"
                 (plots / name).write_text(line_plot(title, points), encoding="utf-8")
 
@@ -539,8 +546,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=12)
     parser.add_argument("--sweep-mb", type=int, default=30)
-    kinds = ["value_bytes", "partitions", "writers", "depth_mb"]
-    parser.add_argument("--sweeps", nargs="*", default=kinds, choices=kinds)
+    parser.add_argument("--sweeps", nargs="*", default=list(SWEEPS), choices=list(SWEEPS))
     parser.add_argument("--dir", default=None)
     parser.add_argument("--plots", type=Path)
     parser.add_argument("--records", type=Path, help="write every measurement here, one JSON line each")
