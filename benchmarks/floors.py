@@ -203,19 +203,23 @@ class LeastTask:
         row_count = 0
         for batch in iterator:
             row_count += batch.num_rows
-            slots = partitions_of(murmur2_array(batch.column("key")), 2)
-            order = np.concatenate([np.flatnonzero(slots == slot) for slot in range(2)])
-            taken = pc.take(batch, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY)
-            for buffer in (each for column in taken.columns for each in column.buffers() if each is not None):
-                self.crc = crc32c.crc32c(buffer, self.crc)
-                self.waiting.append(memoryview(buffer))
-                self.waiting_bytes += buffer.size
-            if self.waiting_bytes >= NEAR_REQUEST_BYTES_MAX:
-                self.put()
+            self.append(batch)
         self.put()
         self.await_puts(0)
         self.disk.shutdown()
         return Counted(row_count)
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Take some rows, and begin to write when there are enough."""
+        slots = partitions_of(murmur2_array(batch.column("key")), 2)
+        order = np.concatenate([np.flatnonzero(slots == slot) for slot in range(2)])
+        taken = pc.take(batch, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY)
+        for buffer in (each for column in taken.columns for each in column.buffers() if each is not None):
+            self.crc = crc32c.crc32c(buffer, self.crc)
+            self.waiting.append(memoryview(buffer))
+            self.waiting_bytes += buffer.size
+        if self.waiting_bytes >= NEAR_REQUEST_BYTES_MAX:
+            self.put()
 
     def put(self) -> None:
         """Write the waiting rows, while the next ones arrive; at most `OPEN_WRITES_MAX` are open."""

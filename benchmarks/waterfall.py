@@ -1,8 +1,11 @@
-"""The waterfall of one micro-batch, replog to replog, as an SVG picture of real timestamps.
+"""The waterfall of one micro-batch, replog to replog, or of one batch write, as an SVG picture of real timestamps.
 
     python -m benchmarks.waterfall --out FILE.svg [--defaults] [--floor] [--batches 60] [--dir FOLDER]
+    python -m benchmarks.waterfall --out FILE.svg --write {replog,least,floor} [--copies 1] [--rows 4000000]
 
 --floor: of the Python source and sink that do nothing, their garbage frozen.
+--write: of a batch write as `benchmarks.spark_throughput` times it; the median of nine after two that warm up. Each
+Arrow batch costs a note of the hook, some 0.05 ms.
 
 Three local roots, 3 replicas, fsync on, two tasks, 1,000 rows a batch, the settings of ``session_conf()`` unless
 ``--defaults``. Of the micro-batches after the 30th the one whose duration is the median is drawn; the table has the
@@ -17,6 +20,7 @@ import argparse
 import json
 import os
 import statistics
+import time
 from collections import defaultdict
 from datetime import datetime
 from html import escape
@@ -25,10 +29,12 @@ from typing import NamedTuple
 
 from benchmarks.bench_session import scratch, session
 from benchmarks.micro_batch import ROWS, WARM_UP, durations, floor_sink, floor_source, replog_sink, replog_source
+from benchmarks.spark_throughput import PARTITIONS, least_folders, make_store
 from spark_replog import session_conf
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 
+WRITES, WRITES_WARM_UP = 9, 2
 PHASES = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets")
 COLORS = {"driver": "#4878a8", "job": "#88a8c8", "task": "#b8c8d8", "python": "#c87838", "storage": "#489858"}
 HOOK = '''
@@ -37,14 +43,18 @@ import functools, gc, importlib.abc, importlib.machinery, inspect, json, os, sys
 
 FILE = {file!r}
 WRAPPED = {{
-    "spark_replog.spark.data_source": ["ReplogDataSource.streamWriter", "ReplogDataSource.streamReader"],
+    "spark_replog.spark.data_source": [
+        "ReplogDataSource.streamWriter", "ReplogDataSource.streamReader", "ReplogDataSource.writer"],
     "spark_replog.spark.source.stream_reader": [
         "StreamReader.latestOffset", "StreamReader.partitions", "StreamReader.commit", "StreamReader.read"],
-    "spark_replog.spark.sink.sink": ["StreamWriter.write", "StreamWriter.commit"],
+    "spark_replog.spark.sink.sink": [
+        "StreamWriter.write", "StreamWriter.commit", "BatchWriter.write", "BatchWriter.commit"],
+    "spark_replog.write.task_writer": ["TaskWriter.append", "TaskWriter.close"],
     "spark_replog.storage.posix_store": ["PosixStore.create", "PosixStore.get"],
     "benchmarks.floors": [
         "Floor.streamWriter", "PassStreamReader.latestOffset", "PassStreamReader.partitions", "PassStreamReader.read",
-        "CountStreamWriter.write", "CountStreamWriter.commit"],
+        "CountStreamWriter.write", "CountStreamWriter.commit", "Floor.writer", "CountWriter.write",
+        "CountWriter.commit", "LeastWriter.write", "LeastTask.append", "LeastTask.await_puts"],
 }}
 
 
@@ -169,11 +179,15 @@ def spans_of_python(path: Path) -> list[Span]:
     names = {
         "StreamReader.latestOffset": "source process",
         "StreamWriter.commit": "commit workers",
+        "BatchWriter.commit": "commit workers",
         "StreamReader.read": "task workers",
         "StreamWriter.write": "task workers",
+        "BatchWriter.write": "task workers",
+        "LeastWriter.write": "task workers",
     }
     for pid, name, _, _ in notes:
-        name = name.replace("PassStream", "Stream").replace("CountStream", "Stream")
+        for other, known in (("PassStream", "Stream"), ("CountStream", "Stream"), ("CountWriter", "BatchWriter")):
+            name = name.replace(other, known)
         roles[pid] = names.get(name, roles.get(pid, "planner workers"))
     spans = []
     for pid, name, start_ms, end_ms in notes:
@@ -250,13 +264,66 @@ def medians(batches: dict[int, tuple[float, float]], spans: list[Span]) -> str:
     return "\n".join([*lines, *(line for _, line in sorted(rows))])
 
 
+Windows = dict[int, tuple[float, float]]
+"""Number -> when it began and ended, in epoch milliseconds."""
+
+
+def micro_batches(given: argparse.Namespace, folder: Path, confs: dict[str, str]) -> tuple[str, Windows, list[Span]]:
+    """Run a query; return the picture's title, its warm micro-batches and Spark's spans."""
+    path = str(folder / "store")
+    controller = Controller(init_cluster(path, 3, {}, fsync=True))
+    for topic in ("in", "out"):
+        controller.create_topic(topic, partitions=2, replicas=3, config={})
+    confs |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
+    confs |= {} if given.defaults else session_conf()
+    with session("waterfall", 2, **{name.replace(".", "__"): value for name, value in confs.items()}) as spark:
+        rows = spark.read.format("floor").option("rows", ROWS * (given.batches + 5)).load().select("key", "value")
+        rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
+        if given.floor:
+            query = floor_sink(floor_source(spark, given.batches, True), folder / "checkpoint", True)
+        else:
+            query = replog_sink(replog_source(spark, path), path, folder / "checkpoint")
+        run_id = str(query.runId)
+        durations(query, given.batches)
+    batches, spans = spans_of_spark(folder / "events", run_id)
+    batches = {number: each for number, each in batches.items() if number >= WARM_UP}
+    settings = "Spark's defaults" if given.defaults else "session_conf()"
+    pair = "the do-nothing pair" if given.floor else "replog to replog"
+    return f"One micro-batch, {pair}, {settings}", batches, spans
+
+
+def batch_writes(given: argparse.Namespace, folder: Path, confs: dict[str, str]) -> tuple[str, Windows, list[Span]]:
+    """Write the same rows again and again; return the picture's title, the writes that count and Spark's spans."""
+    path = make_store(folder, "store", given.copies)
+    windows: Windows = {}
+    with session("waterfall", 2, **{name.replace(".", "__"): value for name, value in confs.items()}) as spark:
+        source = spark.read.format("floor").option("rows", given.rows).option("tasks", PARTITIONS).load()
+        frame = source.select("key", "value").cache()
+        frame.count()
+        for number in range(WRITES_WARM_UP + WRITES):
+            writer = frame.write.mode("append").format("replog" if given.write == "replog" else "floor")
+            options = {"replog": {"path": path, "topic": "t"}, "floor": {}}
+            options["least"] = {"folders": least_folders(folder, given.copies)}
+            began_ms = time.time() * 1000
+            writer.options(**options[given.write]).save()
+            if number >= WRITES_WARM_UP:
+                windows[number] = began_ms, time.time() * 1000
+    _, spans = spans_of_spark(folder / "events", "")
+    what = {"replog": "replog", "least": "the least work of a log", "floor": "a sink that does nothing"}[given.write]
+    copies = "" if given.write == "floor" else f", {given.copies} {'copy' if given.copies == 1 else 'copies'}"
+    return f"A batch write of {given.rows:,} rows, {what}{copies}", windows, spans
+
+
 def main() -> None:
-    """Run the query, draw its median micro-batch and print the table."""
+    """Run the query or the writes, draw the median one and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True)
     parser.add_argument("--defaults", action="store_true")
     parser.add_argument("--floor", action="store_true")
     parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--write", choices=["replog", "least", "floor"])
+    parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--dir", default=None)
     given = parser.parse_args()
     with scratch(given.dir) as folder:
@@ -265,39 +332,20 @@ def main() -> None:
         notes = folder / "notes"
         (folder / "hook" / "sitecustomize.py").write_text(HOOK.format(file=str(notes)), encoding="utf-8")
         os.environ["PYTHONPATH"] = os.pathsep.join([str(folder / "hook"), os.environ.get("PYTHONPATH", "")])
-        path = str(folder / "store")
-        controller = Controller(init_cluster(path, 3, {}, fsync=True))
-        for topic in ("in", "out"):
-            controller.create_topic(topic, partitions=2, replicas=3, config={})
         confs = {
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": f"file://{folder / 'events'}",
         }
-        confs |= {"spark.sql.streaming.numRecentProgressUpdates": "1000"}
-        confs |= {} if given.defaults else session_conf()
-        with session("waterfall", 2, **{name.replace(".", "__"): value for name, value in confs.items()}) as spark:
-            rows = spark.read.format("floor").option("rows", ROWS * (given.batches + 5)).load().select("key", "value")
-            rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
-            if given.floor:
-                query = floor_sink(floor_source(spark, given.batches, True), folder / "checkpoint", True)
-            else:
-                query = replog_sink(replog_source(spark, path), path, folder / "checkpoint")
-            run_id = str(query.runId)
-            durations(query, given.batches)
-        batches, spans = spans_of_spark(folder / "events", run_id)
-        batches = {number: each for number, each in batches.items() if number >= WARM_UP}
+        title, windows, spans = (micro_batches if given.write is None else batch_writes)(given, folder, confs)
         spans += spans_of_python(notes)
-    took = sorted(batches, key=lambda number: batches[number][1] - batches[number][0])
-    chosen = took[len(took) // 2]
-    start_ms, end_ms = batches[chosen]
+    took = sorted(windows, key=lambda number: windows[number][1] - windows[number][0])
+    start_ms, end_ms = windows[took[len(took) // 2]]
     inside = [each for each in spans if each.end_ms >= start_ms and each.start_ms <= end_ms]
     inside = [each._replace(start_ms=max(start_ms, each.start_ms), end_ms=min(end_ms, each.end_ms)) for each in inside]
-    settings = "Spark's defaults" if given.defaults else "session_conf()"
-    pair = "the do-nothing pair" if given.floor else "replog to replog"
-    title = f"One micro-batch, {pair}, {settings}: {end_ms - start_ms:.0f} ms (median of {len(took)})"
+    title = f"{title}: {end_ms - start_ms:.0f} ms (median of {len(took)})"
     Path(given.out).write_text(picture(inside, start_ms, end_ms, title), encoding="utf-8")
-    print(f"{title}: {given.out}\n\n{medians(batches, spans)}")
+    print(f"{title}: {given.out}\n\n{medians(windows, spans)}")
 
 
 if __name__ == "__main__":
