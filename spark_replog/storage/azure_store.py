@@ -76,7 +76,7 @@ class AzureStore(FsspecStore):
 async def create_in_parts(client: Any, path: str, parts: Sequence[Part]) -> None:
     """Create a blob from blocks if its name is free; nothing of it is visible before that.
 
-    Azure has no call that drops blocks: it deletes those that nobody commits after a week.
+    Azure has no call that drops blocks: it deletes those that are not committed within a week.
 
     Args:
         client: adlfs's.

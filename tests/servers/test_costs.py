@@ -22,7 +22,7 @@ from tests.unit.spark.test_sink import Writes
 ROOTS = COPIES = 3
 TASKS = 2
 ATTEMPTS = 60
-"""More than two seconds of them: so long a writer reads before it appends, if it has seen another's entry."""
+"""More than two seconds of them: for that time a writer that has seen another's entry reads before it appends."""
 QUIET_SECONDS = 0.05
 FIRST_RECORDS = 12
 """What a cold open of far roots asks for beside its first look, whether there are so many or not."""
