@@ -8,6 +8,7 @@ attempts is a bound.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections import Counter
 
@@ -39,7 +40,8 @@ from tests.at_rest import wait_at_rest
 from tests.unit.spark.test_sink import Task
 
 QUIET_SECONDS = 0.1
-ATTEMPTS = 5
+ATTEMPTS = 15
+"""On a busy machine a thread may come a round late."""
 
 
 class Rounds:
@@ -330,4 +332,6 @@ def test_a_micro_batch_is_eight_rounds_and_six_when_the_query_lags(rounds, monke
             now[0], at = "commit", end
             writer.commit([message], batch)
             found.append(rounds.count - before)
+            if min(found[3:], default=math.inf) <= depth:
+                break
     assert min(found[3:]) == depth, found
