@@ -40,7 +40,11 @@ METRICS = {
     for each in (
         Metric("replog_up", "1 if the store answered; 0 if not, and then there is no other metric."),
         Metric("replog_findings", "Findings of replog status.", ("level", "fault")),
-        Metric("replog_broker_up", "1 if the root answers with the expected identity.", _BROKER),
+        Metric(
+            "replog_broker_up",
+            "1 if the root answers with the expected identity and has its journals and newest copies.",
+            _BROKER,
+        ),
         Metric("replog_broker_fenced", "1 if the broker is fenced.", _BROKER),
         Metric("replog_broker_free_bytes", "Free bytes of the root's file system; absent for object stores.", _BROKER),
         Metric("replog_broker_copy_bytes", "Bytes of the partitions assigned to the broker.", _BROKER),

@@ -32,6 +32,12 @@ def host_of(header: str) -> str:
     return host.removeprefix("[").removesuffix("]").lower()
 
 
+def cookie_name(host_header: str) -> str:
+    """Return the name of the session's cookie: two consoles may run, and browsers send a host's to all its ports."""
+    port = host_header.rpartition(":")[2]
+    return f"replog_ui_{port if port.isdecimal() else 80}"
+
+
 def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] | None:
     """Return the status and the reason if a request must be refused for any sender; else None.
 

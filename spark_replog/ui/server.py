@@ -28,7 +28,7 @@ from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.entry_words import entry_words
 from spark_replog.monitor.file_words import decided_entries
 from spark_replog.ui import views
-from spark_replog.ui.access import SECURITY_HEADERS, Access, refusal
+from spark_replog.ui.access import SECURITY_HEADERS, Access, cookie_name, refusal
 from spark_replog.ui.live import Feed, LiveStore
 from spark_replog.ui.row_search import RowFinder, RowSearch
 
@@ -37,7 +37,6 @@ VIEWERS_MAX = 32
 ENTRIES_MAX = 200
 ENTRY_BYTES_MAX = 1 << 20
 LEDGERS_TOLD_MAX = 8
-_COOKIE = "replog_ui"
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/console.css": ("console.css", "text/css; charset=utf-8"),
@@ -85,7 +84,7 @@ class Guard:
         app: ASGIApp = self._app
         if refused is not None:
             app = PlainTextResponse(f"{refused[1]}\n", refused[0])
-        elif scope["path"] != "/enter" and not self._access.is_known(Request(scope).cookies.get(_COOKIE, "")):
+        elif scope["path"] != "/enter" and not self._access.is_known(_session_of(Request(scope))):
             text = "This console opens by the link that `replog ui` prints. A link works once: take the newest one.\n"
             app = PlainTextResponse(text, 401)
         await app(scope, receive, send_guarded)
@@ -147,7 +146,8 @@ class Console:
         if session is None:
             return PlainTextResponse("This link was used, or is not the newest one.\n", 401)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(_COOKIE, session, httponly=True, samesite="strict", path="/")
+        name = cookie_name(request.headers["host"])
+        answer.set_cookie(name, session, httponly=True, samesite="strict", path="/")
         return answer
 
     async def _follow(self, _: Request) -> Response:
@@ -264,6 +264,10 @@ def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(json.dumps(value, separators=(",", ":")), status, media_type="application/json")
+
+
+def _session_of(request: Request) -> str:
+    return request.cookies.get(cookie_name(request.headers["host"]), "")
 
 
 def _page(request: Request) -> tuple[int, int]:

@@ -82,6 +82,17 @@ def test_a_link_gives_a_cookie_that_scripts_and_other_sites_do_not_get(store):
     assert console.http.get("/enter", params={"token": token}).status_code == 401
 
 
+def test_two_consoles_of_one_host_do_not_sign_each_other_out(store):
+    first, second = ConsoleClient(store), ConsoleClient(store)
+    second.http.cookies = first.http.cookies  # a browser has one jar for all ports of a host
+    for console, port in (first, 8501), (second, 8502):
+        console.http.base_url = f"http://localhost:{port}"
+        console.enter()
+    assert [console.http.get("/").status_code for console in (first, second)] == [200, 200]
+    first.http.base_url = "http://localhost:8502"
+    assert first.http.get("/").status_code == 401, "a session is of one console"
+
+
 def test_every_answer_carries_the_security_headers(console):
     for path in ("/", "/console.css", "/nowhere", "/enter", "/api/overview", "/api/topic"):
         answer = console.http.get(path)
