@@ -162,7 +162,8 @@ def _help(command: click.Command) -> str:
 
 
 def _commands(command: click.Command, path: str) -> Iterator[str]:
-    context = click.Context(command, info_name=path)
+    # Click keeps the help option that is made first: without -h it would be lost for whoever runs the command next.
+    context = click.Context(command, info_name=path, **cli.context_settings)
     if isinstance(command, click.Group):
         if path != "replog":
             yield f"\n## {path}\n\n{_help(command)}"
