@@ -346,6 +346,25 @@ def run_case(name: str, action: Callable[[], object], without: Sequence[int]) ->
     return {"seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "peak_mib": watch.peak_mib}
 
 
+@contextmanager
+def its_turn(
+    name: str, peers: dict[str, Peer], here: dict[str, Peer], missing: dict[str, str]
+) -> Iterator[tuple[Peer, list[int]]]:
+    """Let one peer run, and give it with the processes of all others; if it fails, it is no longer here.
+
+    Args:
+        here: the peers that have not failed.
+        missing: gets the reason of a failure.
+    """
+    peer = peers[name]
+    try:
+        with awake(peer.pids):
+            yield peer, [pid for each in peers.values() if each is not peer for pid in each.pids]
+    except Exception as error:  # a peer that fails leaves the others
+        missing.setdefault(name, " ".join(str(error).split())[:300])
+        del here[name]
+
+
 def run_shape(
     spark: SparkSession, peers: dict[str, Peer], shape: Shape, rounds: int, missing: dict[str, str], ends: float
 ) -> list[dict[str, Any]]:
@@ -361,23 +380,18 @@ def run_shape(
     for number in range(rounds + 1):
         if number > 1 and time.monotonic() > ends:
             break
-        for name, peer in list(here.items()):
-            others = [pid for each in peers.values() if each is not peer for pid in each.pids]
-            try:
-                with awake(peer.pids):
-                    if not number:
-                        peer.make(shape.topic, shape.partitions)
-                        peer.make(f"{shape.topic}-warm", shape.partitions)
-                    peer.write(few, f"{shape.topic}-warm")
-                    bytes_before = bytes_in(peer.folder)
-                    write = partial(peer.write, frame, shape.topic)
-                    wrote = run_case(f"{name}, {shape.topic}, write", write, others)
-                    sink = peer.read(spark, shape.topic, 0).write.format("noop").mode("overwrite")
-                    took = run_case(f"{name}, {shape.topic}, read", sink.save, others)
-            except Exception as error:  # a peer that fails leaves the others
-                said = " ".join(line for line in str(error).splitlines() if line)
-                missing.setdefault(name, said[:300])
-                del here[name]
+        for name in list(here):
+            with its_turn(name, peers, here, missing) as (peer, others):
+                if not number:
+                    peer.make(shape.topic, shape.partitions)
+                    peer.make(f"{shape.topic}-warm", shape.partitions)
+                peer.write(few, f"{shape.topic}-warm")
+                bytes_before = bytes_in(peer.folder)
+                write = partial(peer.write, frame, shape.topic)
+                wrote = run_case(f"{name}, {shape.topic}, write", write, others)
+                sink = peer.read(spark, shape.topic, 0).write.format("noop").mode("overwrite")
+                took = run_case(f"{name}, {shape.topic}, read", sink.save, others)
+            if name not in here:
                 continue
             for key in ("seconds", "cpu_seconds"):  # a read takes all that was written so far
                 took[key] /= number + 1
@@ -406,31 +420,22 @@ def run_depths(
             missing[f"plots by depth from {depth_mb} MB on"] = "no time was left"
             break
         for number in range(SWEEP_ROUNDS + 1):
-            for name, peer in list(here.items()):
-                others = [pid for each in peers.values() if each is not peer for pid in each.pids]
-                try:
-                    with awake(peer.pids):
-                        if not depth_mb and not number:
-                            peer.make(topic, TASKS)
-                        for _ in range(0 if number else (depth_mb - filled_mb) // DEPTH_STEP_MB):
-                            peer.write(filler, topic)
-                        time.sleep(1.1)  # parquet's reader knows the time of a file in whole seconds
-                        since_ms = int(time.time() * 1000)
-                        write = partial(peer.write, frame, topic)
-                        wrote = run_case(f"{name}, {depth_mb} MB deep, write", write, others)
-                        source = peer.read(spark, topic, since_ms)
-                        took = run_case(
-                            f"{name}, {depth_mb} MB deep, read",
-                            source.write.format("noop").mode("overwrite").save,
-                            others,
-                        )
-                        if number == SWEEP_ROUNDS and (count := source.count()) != shape.rows:
-                            raise RuntimeError(f"{count} rows of {shape.rows} were read at {depth_mb} MB")
-                except Exception as error:  # a peer that fails leaves the others
-                    missing.setdefault(name, " ".join(str(error).split())[:300])
-                    del here[name]
-                    continue
-                if number:
+            for name in list(here):
+                with its_turn(name, peers, here, missing) as (peer, others):
+                    if not depth_mb and not number:
+                        peer.make(topic, TASKS)
+                    for _ in range(0 if number else (depth_mb - filled_mb) // DEPTH_STEP_MB):
+                        peer.write(filler, topic)
+                    time.sleep(1.1)  # parquet's reader knows the time of a file in whole seconds
+                    since_ms = int(time.time() * 1000)
+                    write = partial(peer.write, frame, topic)
+                    wrote = run_case(f"{name}, {depth_mb} MB deep, write", write, others)
+                    source = peer.read(spark, topic, since_ms)
+                    sink = source.write.format("noop").mode("overwrite")
+                    took = run_case(f"{name}, {depth_mb} MB deep, read", sink.save, others)
+                    if number == SWEEP_ROUNDS and (count := source.count()) != shape.rows:
+                        raise RuntimeError(f"{count} rows of {shape.rows} were read at {depth_mb} MB")
+                if number and name in here:
                     found += [
                         {"peer": name, "case": case, **shape._asdict(), **each, "depth_mb": max(1, depth_mb)}
                         for case, each in (("write", wrote), ("read", took))

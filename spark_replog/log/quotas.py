@@ -231,7 +231,7 @@ class ProduceRates:
             key = rate_key(scope, user, client_id)
             rate = self._rates.pop(key, None) or SampledRate()
             rate.record(size_bytes, now_ms)
-            self._rates[key] = rate
+            self._rates[key] = rate  # now the last: the client's own rates are never dropped below
         while len(self._rates) > len(_SCOPES) and not self._rates[oldest := next(iter(self._rates))].live(now_ms):
             del self._rates[oldest]
 
