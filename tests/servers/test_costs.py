@@ -27,7 +27,7 @@ ATTEMPTS = 60
 """More than two seconds of them: for that time a writer that has seen another's entry reads before it appends."""
 QUIET_SECONDS = 0.05
 FIRST_RECORDS = 12
-"""What a cold open asks of a far root's cluster ledger beside its first look, whether there are so many or not."""
+"""Of a far root's cluster ledger a cold open asks for so many beside its first look, if they are there or not."""
 LOOK_MS_MAX, SHORT_LOOKS = 100, 10
 """A consumer looks after 1 ms, then 2, 4, and so on."""
 STEPS = {"CREATE": "create", "GETFILESTATUS": "get", "LISTSTATUS": "list", "RENAME": None, "OPEN": None}

@@ -152,6 +152,10 @@ def pages(store: Store, root: int = 0) -> set[str]:
     return {each.name for each in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")}
 
 
+def has_marker(store: Store, root: int) -> bool:
+    return any(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/markers/*"))
+
+
 def soon(check: Callable[[], bool]) -> bool:
     """Return whether a check holds within a minute: deletions wait for a majority of the roots only."""
     deadline = time.monotonic() + 60

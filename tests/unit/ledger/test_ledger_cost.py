@@ -17,7 +17,7 @@ from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
 from spark_replog.storage import open_store
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
-from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, core_of, fill, heads, paged, shoot, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, core_of, fill, has_marker, heads, paged, shoot, soon
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -280,18 +280,25 @@ def test_heads_that_a_cold_process_may_need_are_told_by_their_names(indexes, lik
 
 
 def shot_twice(store):
-    """Return the commands of a ledger at rest, whose roots have a decided snapshot and an older one of a marker."""
+    """Return the commands of a ledger at rest, whose roots have a decided snapshot and an older one of a marker.
+
+    A root that is busy just then gets its marker, and loses a head that was replaced, with a later snapshot.
+    """
+    roots = range(store.root_count)
     fill(writer := paged(store), 0, 20)
-    shoot(writer)
+    assert soon(lambda: bool(shoot(writer)) and all(has_marker(store, root) for root in roots))
     shooter = paged(store, KEPT)
     wanted = fill(shooter, 20, 30)
     for _ in range(2):  # once the second is decided, the head between goes
         shoot(shooter)
         wanted = fill(shooter, len(wanted), len(wanted) + 1)
-    shoot(shooter)
-    decided = shooter.ledger.state.snapshot.index
-    roots = range(store.root_count)
-    assert soon(lambda: all(len(kept) == 2 and decided in kept for kept in (heads(store, root) for root in roots)))
+
+    def is_tidy():
+        shoot(shooter)
+        decided = shooter.ledger.state.snapshot.index
+        return all(len(kept) == 2 and decided in kept for kept in (heads(store, root) for root in roots))
+
+    assert soon(is_tidy)
     return wanted
 
 
