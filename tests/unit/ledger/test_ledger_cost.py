@@ -284,21 +284,22 @@ def shot_twice(store):
 
     A root that is busy just then gets its marker, and loses a head that was replaced, with a later snapshot.
     """
-    roots = range(store.root_count)
+
+    def has_all(shooter, head_count):
+        shoot(shooter)
+        (first, *others) = (heads(store, root) for root in range(store.root_count))
+        is_same = all(each == first for each in others) and len(first) == head_count
+        is_marked = all(has_marker(store, root) for root in range(store.root_count))
+        return is_same and is_marked and shooter.ledger.state.snapshot.index in first
+
     fill(writer := paged(store), 0, 20)
-    assert soon(lambda: bool(shoot(writer)) and all(has_marker(store, root) for root in roots))
+    assert soon(lambda: has_all(writer, 1))
     shooter = paged(store, KEPT)
     wanted = fill(shooter, 20, 30)
     for _ in range(2):  # once the second is decided, the head between goes
         shoot(shooter)
         wanted = fill(shooter, len(wanted), len(wanted) + 1)
-
-    def is_tidy():
-        shoot(shooter)
-        decided = shooter.ledger.state.snapshot.index
-        return all(len(kept) == 2 and decided in kept for kept in (heads(store, root) for root in roots))
-
-    assert soon(is_tidy)
+    assert soon(lambda: has_all(shooter, 2))
     return wanted
 
 
