@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections import Counter
@@ -27,7 +26,7 @@ ATTEMPTS = 60
 """More than two seconds of them: for that time a writer that has seen another's entry reads before it appends."""
 QUIET_SECONDS = 0.05
 FIRST_RECORDS = 12
-"""Of a far root's cluster ledger a cold open asks for so many beside its first look, if they are there or not."""
+"""A cold open gets so many records of the cluster's ledger from each root, before it knows how many there are."""
 LOOK_MS_MAX, SHORT_LOOKS = 100, 10
 """A consumer looks after 1 ms, then 2, 4, and so on."""
 STEPS = {"CREATE": "create", "GETFILESTATUS": "get", "LISTSTATUS": "list", "RENAME": None, "OPEN": None}
@@ -51,8 +50,11 @@ class Counted:
         self.options = {f"storage.{name}": value for name, value in self.roots.options.items()}
         cluster = self.roots.make("orders").cluster
         self._names = {cluster.cluster_ledger.ledger_id: "cluster", cluster.lookup("orders").ledger_id: "topic"}
+        topics = 1
         while len(set(self.record_counts("cluster"))) > 1:
-            assert self.roots.replog("topic", "create", f"more-{os.urandom(4).hex()}", "-p", "1")[0] == 0
+            topics += 1
+            assert topics < ATTEMPTS, "a root never gets all records"
+            assert self.roots.replog("topic", "create", f"more-{topics}", "-p", "1")[0] == 0
 
     def open(self):
         return Cluster.open(self.roots.path, self.roots.options)
@@ -159,6 +161,7 @@ def test_a_cold_open_and_a_consumers_wait(counted):
     sent, records = 0, []
     with Producer(counted.open()) as producer:
         while sent < 8 or len(set(records)) > 1:
+            assert sent < ATTEMPTS, records
             producer.send("orders", b"%d" % sent).result(60)
             sent, records = sent + 1, counted.record_counts()
 

@@ -287,7 +287,7 @@ def shot_twice(store):
 
     def has_all(shooter, head_count):
         shoot(shooter)
-        (first, *others) = (heads(store, root) for root in range(store.root_count))
+        first, *others = (heads(store, root) for root in range(store.root_count))
         is_same = all(each == first for each in others) and len(first) == head_count
         is_marked = all(has_marker(store, root) for root in range(store.root_count))
         return is_same and is_marked and shooter.ledger.state.snapshot.index in first
