@@ -25,7 +25,6 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.ids import ObjectId, new_id
-from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
 from spark_replog.storage.brokers import BrokerSet
@@ -37,7 +36,28 @@ ROW_SIZE_BYTES = 10
 @pytest.fixture
 def without_snapshots(monkeypatch):
     """Ledgers keep every entry as a record, however many."""
-    monkeypatch.setattr(cluster, "LedgerSettings", partial(LedgerSettings, snapshot_first_entry_count_min=1 << 30))
+    monkeypatch.setattr(
+        cluster, "LedgerSettings", partial(cluster.LedgerSettings, snapshot_first_entry_count_min=1 << 30)
+    )
+
+
+@pytest.fixture
+def short_tail_retry(monkeypatch):
+    """A tail that a lost root leaves open is read again for a tenth of a second instead of one: then a writer claims.
+
+    Not for tests that count calls: a busy machine may need longer for an answer.
+    """
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(cluster.LedgerSettings, tail_retry_ms=100))
+
+
+@pytest.fixture
+def short_quorum_wait(monkeypatch):
+    """Return a function: from its call on, a majority that is away is given up after half a second instead of three.
+
+    To be called once no majority is there: a busy machine may stand still for longer than half a second.
+    """
+    short = partial(cluster.LedgerSettings, quorum_timeout_ms=500)
+    return lambda: monkeypatch.setattr(cluster, "LedgerSettings", short)
 
 
 class LocalStore:

@@ -11,6 +11,7 @@ import contextlib
 import math
 import threading
 from collections import Counter
+from functools import partial
 
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -39,9 +40,9 @@ from spark_replog.storage.retrying_store import RetryingStore
 from tests.at_rest import wait_at_rest
 from tests.unit.spark.test_sink import Task
 
-QUIET_SECONDS = 0.1
+QUIET_SECONDS_MIN, QUIET_SECONDS_MAX = 0.02, 0.5
 ATTEMPTS = 15
-"""On a busy machine a thread may come a round late."""
+"""On a busy machine a thread may come a round late: each attempt waits longer for it than the one before."""
 
 
 class Rounds:
@@ -49,10 +50,18 @@ class Rounds:
 
     def __init__(self):
         self.count = self._held = 0
+        self._quiet_seconds = QUIET_SECONDS_MIN
         self._changed = threading.Condition()
         self._is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def attempts(self, first_count=0):
+        """Yield numbers: of some attempts that only prepare, then of the others."""
+        for number in range(first_count + ATTEMPTS):
+            patience = 1.5 ** max(0, number - first_count)
+            self._quiet_seconds = min(QUIET_SECONDS_MAX, QUIET_SECONDS_MIN * patience)
+            yield number
 
     def hold(self):
         with self._changed:
@@ -60,6 +69,9 @@ class Rounds:
             self._held += 1
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.count > mine or self._is_over)
+
+    def _has_other(self, held):
+        return self._held != held or self._is_over
 
     def end(self):
         with self._changed:
@@ -74,7 +86,7 @@ class Rounds:
                 held = -1
                 while held != self._held:
                     held = self._held
-                    self._changed.wait_for(lambda: self._held != held or self._is_over, QUIET_SECONDS)  # noqa: B023
+                    self._changed.wait_for(partial(self._has_other, held), self._quiet_seconds)
                 self._held = 0
                 self.count += 1
                 self._changed.notify_all()
@@ -158,7 +170,7 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
     """
     path, found = store_with(send_count, writer_count), []
     assert records_of(path) >= record_count
-    for _ in range(ATTEMPTS):
+    for _ in rounds.attempts():
         before, cluster = rounds.count, far(path, rounds)
         cluster.topic_state(cluster.lookup("orders"))
         found.append(1 + rounds.count - before)
@@ -176,7 +188,7 @@ def test_a_cold_open_gets_heads_of_snapshots_and_the_last_records_at_once(rounds
             producer.send("orders", b"x").result(60)
             writer.topic_ledger(topic.ledger_id).snapshot(timeout_ms=60_000)
     assert list(root.list_keys(snapshot_folder(topic.ledger_id)))
-    for _ in range(ATTEMPTS):
+    for _ in rounds.attempts():
         before, cluster = rounds.count, far(path, rounds)
         cluster.topic_state(cluster.lookup("orders"))
         found.append(1 + rounds.count - before)
@@ -214,7 +226,7 @@ def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, dept
     What more topics add is that a root answers eight calls of a kind at once.
     """
     path, found = store_with(3, 1, *topics), []
-    for _ in range(ATTEMPTS):
+    for _ in rounds.attempts():
         before, cluster = rounds.count, far(path, rounds)
         command(cluster)
         found.append(1 + rounds.count - before)
@@ -226,7 +238,7 @@ def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, dept
 def test_a_plan_of_a_repair_asks_all_roots_at_once(rounds):
     """Root files; of each root its replog.json and what says that it is out; the cluster's ledger; each root again."""
     path, found, depth_max = store_with(3, 1, *"abc", fsync=True), [], 8
-    for _ in range(ATTEMPTS):
+    for _ in rounds.attempts():
         before, cluster = rounds.count, far(path, rounds)
         assert [each.condition for each in StoreRepair(cluster).plan()] == [RootCondition.OK] * 3
         found.append(1 + rounds.count - before)
@@ -247,7 +259,7 @@ def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds, inl
     with Producer(far(path, rounds, metadata_max_age_ms), inline_max_bytes=inline_bytes) as producer:
         for _ in range(3):  # claims the ledger
             producer.send("orders", b"x").result(60)
-        for _ in range(ATTEMPTS):
+        for _ in rounds.attempts():
             before = rounds.count
             producer.send("orders", b"x").result(60)
             found.append(rounds.count - before)
@@ -267,7 +279,7 @@ def plan(cluster, side):
 def test_a_micro_batch_is_planned_by_one_look_at_acls_and_topics(path, rounds, side):
     found, cluster = [], far(path, rounds, metadata_max_age_ms=80)
     plan(cluster, side)
-    for _ in range(ATTEMPTS):
+    for _ in rounds.attempts():
         before = rounds.count
         plan(cluster, side)
         found.append(rounds.count - before)
@@ -285,7 +297,7 @@ def test_a_plan_after_each_append_of_another_process_is_two_rounds(path, rounds,
     gets = cluster.topic_ledger(cluster.lookup("orders").ledger_id).stats
     with Producer(Cluster.open(path)) as producer:
         plan(cluster, side)
-        for _ in range(1 + ATTEMPTS):
+        for _ in rounds.attempts(1):
             producer.send("orders", b"x").result(60)
             before, gets_before = rounds.count, gets.gets
             plan(cluster, side)
@@ -320,7 +332,7 @@ def test_a_micro_batch_is_eight_rounds_and_six_when_the_query_lags(rounds, monke
     schema = StructType([StructField("value", BinaryType())])
     at = reader.initialOffset()
     with Producer(Cluster.open(path)) as producer:
-        for batch in range(3 + ATTEMPTS):
+        for batch in rounds.attempts(3):
             if not limit:
                 producer.send("orders", b"x").result(60)
             now[0], before = "source", rounds.count

@@ -28,11 +28,12 @@ def test_a_whole_store_has_no_findings(store) -> None:
     assert faults(store) == []
 
 
-def test_a_root_that_is_away_is_named(store) -> None:
+def test_a_root_that_is_away_is_named(store, short_quorum_wait) -> None:
     store.create("orders")
     store.away(1)
     assert faults(store) == [(Fault.ROOT_STALE, 1)]  # its folder is there no more: replog.json is missing
     shutil.move(store.path / "broker-2", store.path / "elsewhere")
+    short_quorum_wait()
     with pytest.raises(Exception, match="REPLOG_NO_QUORUM"):
         faults(store)
 

@@ -12,6 +12,8 @@ pytest.importorskip("pyspark")
 import spark_replog
 from tests.scenarios.sink_query import Query, forget_process, read
 
+pytestmark = pytest.mark.usefixtures("short_tail_retry")
+
 OPTIONS = {"kafka.acks": "all", "replica.rejoin.wait.ms": "30000"}
 
 

@@ -16,6 +16,8 @@ from spark_replog.maintenance.scrub import scrub
 from tests.scenarios.repairing import fill, is_applied, lose, put_arrow, read_all, repair
 from tests.scenarios.sink_query import Query
 
+pytestmark = pytest.mark.usefixtures("short_tail_retry")
+
 
 def replace_disks(store, *broker_ids):
     """Lose and rebuild roots one after the other, each time to the end."""

@@ -33,6 +33,8 @@ from spark_replog.testing.faulty_store import FaultyStore
 from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
+pytestmark = pytest.mark.usefixtures("short_tail_retry")
+
 
 @pytest.mark.guarantee("G4")
 def test_a_lost_root_is_rebuilt_and_then_any_other_may_be_lost(store) -> None:
@@ -325,9 +327,10 @@ def test_another_stores_root_is_left_alone(store, tmp_path: Path) -> None:
     assert sorted((store.path / "broker-1").rglob("*")) == before
 
 
-def test_too_few_metadata_roots_repair_nothing(store) -> None:
+def test_too_few_metadata_roots_repair_nothing(store, short_quorum_wait) -> None:
     store.create("orders", 2)
     lose(store, 1), lose(store, 2)
+    short_quorum_wait()
     with pytest.raises(Exception, match="REPLOG_NO_QUORUM"):
         repair(store)
     assert not (store.path / "broker-1").exists()

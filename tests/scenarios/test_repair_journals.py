@@ -19,6 +19,8 @@ from spark_replog.storage.paths import journal_folder, marker_folder, page_folde
 from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, lose, read_all, repair
 
+pytestmark = pytest.mark.usefixtures("short_tail_retry")
+
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_damaged_journal_is_written_anew(store, is_named) -> None:

@@ -134,15 +134,17 @@ def test_too_few_replicas_refuse_the_batch_and_decide_nothing(store) -> None:
     assert store.high_watermarks("orders") == [2]
 
 
-def test_fewer_than_a_majority_of_roots(store) -> None:
+def test_fewer_than_a_majority_of_roots(store, short_quorum_wait, monkeypatch) -> None:
     store.create("orders")
     store.append("orders", {0: 1}, batch=0)
     objects = (store.put("orders", {0: 1}, {0, 1, 2}),)
     store.away(1), store.away(2)
     store.config = CoordinatorConfig(delivery_timeout_ms=500, request_timeout_ms=5000)
+    short_quorum_wait()
     store.reopen()
     with pytest.raises(Exception, match="REPLOG_NO_QUORUM"):
         store.append("orders", {0: 1}, batch=1, objects=objects)
+    monkeypatch.undo()
     store.back(1), store.back(2)
     store.reopen()
     assert is_applied(store.append("orders", {0: 1}, batch=1, objects=objects))

@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,8 @@ from spark_replog.storage.object_store import Buffer, ObjectStore
 from tests.manual_clock import ManualClock
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import put_arrow, repair
+
+pytestmark = pytest.mark.usefixtures("short_tail_retry")
 
 
 def copy_of(store: LocalStore, broker_id: int) -> Path:
@@ -171,7 +174,7 @@ EVIL = "ev\x1b[2J\nil"
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("words", [("verify", "--deep"), ("repair", "--dry-run"), ("repair", "-y")])
 def test_names_and_paths_are_shown_escaped(
-    written: LocalStore, words: tuple[str, ...], form: str, capsys: pytest.CaptureFixture[str]
+    written: LocalStore, words: tuple[str, ...], form: str, capsys: pytest.CaptureFixture[str], short_quorum_wait: Any
 ) -> None:
     path = written.path.rename(written.path.with_name(EVIL))
     copy = next((path / "broker-1").rglob("*.arrow"))
@@ -180,6 +183,7 @@ def test_names_and_paths_are_shown_escaped(
         bad.chmod(0o644)
         bad.write_bytes(b"?")
     (path / "broker-0" / "replog.json").unlink()
+    short_quorum_wait()  # of three roots only one is whole
 
     run(["-s", str(path), "store", *words, "-f", form])
 

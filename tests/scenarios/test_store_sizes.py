@@ -13,6 +13,8 @@ from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.storage.paths import data_key
 
+pytestmark = pytest.mark.usefixtures("short_tail_retry")
+
 
 @pytest.fixture
 def make_store(tmp_path: Path, store):
