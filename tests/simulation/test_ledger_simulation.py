@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.chunks import chunks
 from tests.simulation.ledger_simulation import Scenario, simulate
 
-CHUNK_COUNT = 20
+CHUNK_COUNT, PLAIN_CHUNK_COUNT = 20, 4
 
 
 @pytest.mark.guarantee("G5")
-@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+@pytest.mark.parametrize("chunk", chunks(CHUNK_COUNT, PLAIN_CHUNK_COUNT))
 def test_invariants_hold_in_every_schedule(request: pytest.FixtureRequest, chunk: int) -> None:
     seeds: int = request.config.getoption("--seeds")
     steps = decided = acknowledged = claims = 0

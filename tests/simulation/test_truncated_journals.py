@@ -10,6 +10,7 @@ import pytest
 from spark_replog.ledger.core import LedgerCore, Phase
 from spark_replog.ledger.root import Completion, Create, Read
 from spark_replog.ledger.snapshot_files import Marker
+from tests.simulation.chunks import chunks
 from tests.simulation.ledger_simulation import Scenario, Violation
 from tests.simulation.truncation import Rules, truncate
 
@@ -19,12 +20,12 @@ THREE = Scenario(
 )
 LAGGING = replace(THREE, outages=12, lost=0.15, stall=0.1, reader_count=3, step_count=400)
 FIVE = replace(THREE, root_count=5, outages=3, step_count=500)
-CHUNK_COUNT = 6
+CHUNK_COUNT, PLAIN_CHUNK_COUNT = 6, 3
 SEEDS_MAX = 4000
 
 
 @pytest.mark.guarantee("G5")
-@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+@pytest.mark.parametrize("chunk", chunks(CHUNK_COUNT, PLAIN_CHUNK_COUNT))
 def test_invariants_hold_while_journals_are_truncated(request: pytest.FixtureRequest, chunk: int) -> None:
     scenario = (ONE, THREE, FIVE)[chunk % 3]
     runs = max(40, request.config.getoption("--seeds") // 20 // CHUNK_COUNT)
