@@ -16,6 +16,7 @@ UNDER_O = [
     "tests/unit/log/test_topic_state.py",
     "tests/unit/ledger/test_core.py",
     "tests/unit/ledger/test_ledger_processes.py",
+    "tests/scenarios/test_forks.py",
     "tests/unit/commit/test_state_changes.py",
     "tests/unit/write/test_sender.py",
     "tests/unit/write/test_task_writer.py",

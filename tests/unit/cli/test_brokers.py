@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
 
@@ -129,22 +122,6 @@ def test_unclean_elections_ask_first(store, replog):
     assert replog("-s", store, "topic", "elect", "orders", "--unclean").exit_code == 2
     answer = replog("-s", store, "topic", "elect", "orders", "--unclean", "-y", "-f", "json")
     assert {each["note"] for each in answer.items} == {"ELECTION_NOT_NEEDED"}
-
-
-def test_the_coordinator_runs_until_sigterm(store):
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "spark_replog", "-s", str(store), "coordinator", "run", "--interval-ms", "50"]
-    process = subprocess.Popen(
-        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    assert process.stderr is not None
-    assert "SIGTERM stops it" in process.stderr.readline()
-    time.sleep(0.3)
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=180)
-    assert process.returncode == 0
-    assert out.startswith("stopped after ")
 
 
 def test_settings_are_shown_set_and_unset(store, replog):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -113,30 +110,6 @@ def test_the_help_has_a_line_for_each_shell(replog):
     for shell in SHELLS:
         assert [line for line in lines if line.startswith(f"{shell}:") and f"replog completion {shell}" in line]
     assert "\\b" not in "".join(lines)
-
-
-def test_bash_completes_with_the_script(program, store):
-    line = (
-        'eval "$(replog completion bash)"; COMP_WORDS=(replog topic describe ord); COMP_CWORD=3;'
-        ' _replog_completion replog; printf "%s\\n" "${COMPREPLY[@]}"'
-    )
-    environ = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}", "REPLOG_STORE": store}
-    for _ in range(5):  # a store that does not answer within seconds, as on a busy machine, offers nothing
-        done = subprocess.run(
-            ["bash", "-c", line], env=environ, capture_output=True, text=True, check=False, timeout=180
-        )
-        if done.stdout.strip():
-            break
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["order-items", "orders"], "")
-
-
-def test_a_warning_of_the_store_is_not_printed_into_the_line(program, store, tmp_path):
-    """A root that is none of the store's, which the command itself reports."""
-    words = f"replog -s {shlex.quote(store + '/broker-0')},{tmp_path}/surplus topic describe "
-    environ = {**os.environ, "_REPLOG_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "5"}
-    done = subprocess.run([str(program)], env=environ, capture_output=True, text=True, check=True)
-    assert "plain,orders" in done.stdout
-    assert done.stderr == ""
 
 
 def test_an_unknown_shell_is_a_usage_error(replog):

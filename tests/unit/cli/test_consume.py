@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,6 @@ from spark_replog.cli.main import run
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.client.consumer_setup import Store, rows
 
-ROOT = Path(__file__).parents[3]
 NO_UTF_8 = os.fsdecode(b"\xff")
 YEAR_10000_MS = 253_402_300_800_000
 
@@ -104,20 +100,6 @@ def test_of_one_json_value_is_committed_what_is_in_it_when_it_is_stopped(consume
     assert (answer.exit_code, [each["offset"] for each in answer.items]) == (130, [0, 1])
     (committed,) = GroupCoordinator(store.another_process().cluster).group("app").offsets.values()
     assert committed.offset == 2
-
-
-@pytest.mark.parametrize(("words", "redirection"), [
-    ((), ">&-"),
-    pytest.param(("-f", "json"), ">/dev/full",
-                 marks=pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")),
-])  # fmt: skip
-def test_what_could_not_be_printed_is_told_and_not_committed(store, words, redirection):
-    command = [sys.executable, "-m", "spark_replog", "-s", store.path, "consume", "orders", "-g", "app", *words]
-    shell = ["sh", "-c", f'exec "$@" {redirection}', "sh"]
-    done = subprocess.run([*shell, *command], cwd=ROOT, stderr=subprocess.PIPE, timeout=180)
-    assert done.returncode == 1
-    assert done.stderr.startswith(b"replog: [REPLOG_ENVIRONMENT] stdout cannot be written: ")
-    assert not GroupCoordinator(store.another_process().cluster).group("app").offsets
 
 
 @pytest.fixture

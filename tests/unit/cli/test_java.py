@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,21 +50,6 @@ def test_old_java_home_gives_way_to_path(tmp_path):
         "PATH": str(fake_java(tmp_path / "17", "17.0.1") / "bin"),
     }
     assert "JAVA_HOME" not in java.java_environment(environ)
-
-
-def test_wheel_serves_where_there_is_no_java(tmp_path, monkeypatch):
-    program = fake_java(tmp_path / "it's a wheel", "21.0.8") / "bin" / "java"
-    program.write_text('#!/bin/sh\nfor a do echo "<$a>"; done\n')
-    monkeypatch.setattr(java, "wheel_java", lambda: program)
-    found = java.java_environment({"HOME": str(tmp_path / "home"), "PATH": "/nowhere"})
-    assert found["JAVA_HOME"] == str(tmp_path / "home/.cache/replog/java")
-    shown = subprocess.run(
-        [found["JAVA_HOME"] + "/bin/java", "-Da=b c", "--add-modules=jdk.incubator.vector", "--x", "", "*"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert shown == "<-Da=b c>\n<--x>\n<>\n<*>\n"
 
 
 def test_nothing_at_all_says_what_to_do(monkeypatch):

@@ -9,9 +9,7 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import click
@@ -22,24 +20,6 @@ from spark_replog.cli import output
 from spark_replog.cli.main import cli
 from spark_replog.cli.settings import Settings
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-
-ROOT = Path(__file__).parents[3]
-HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "fsspec", "rich")
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"], ["demo", "--help"]])
-def test_help_imports_nothing_heavy(arguments):
-    script = (
-        "import sys\n"
-        "from spark_replog.cli.main import run\n"
-        f"code = run({arguments!r})\n"
-        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
-        "sys.exit(code)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0
-    assert done.stderr.strip() == "[]"
-    assert done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topic", "--help"], ["status", "-h"]])
@@ -52,15 +32,6 @@ def test_help_on_a_full_disk_is_an_error_of_the_environment(replog, monkeypatch,
     answer = replog(*arguments)
     assert answer.exit_code == 1
     assert "REPLOG_ENVIRONMENT" in answer.err and "No space left on device" in answer.err
-
-
-def test_module_is_the_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "spark_replog", "frobnicate"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "frobnicate" in done.stderr
 
 
 def test_no_command_shows_help_and_is_a_usage_error(replog):
@@ -163,23 +134,6 @@ def test_unforeseen_error_says_its_type_and_shows_a_trace_on_demand(replog, monk
     assert "Traceback" in answer.err
 
 
-@pytest.mark.parametrize("arguments", ["--help", "-s nowhere topic list -f json"], ids=["help", "an error as JSON"])
-def test_closed_pipe_ends_quietly(tmp_path, arguments):
-    # The reader is gone before Python has started. -S: what .pth files of an environment say is not the command's.
-    done = subprocess.run(
-        f"{sys.executable} -S -m spark_replog {arguments} | true; exit ${{PIPESTATUS[0]}}",
-        shell=True,
-        executable="/bin/bash",
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        cwd=tmp_path,
-    )
-    assert done.returncode in {0, 141}, done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-
-
 @pytest.mark.parametrize(
     ("closed", "arguments", "exit_code", "reason"),
     [
@@ -196,25 +150,6 @@ def test_a_stream_closed_before_the_start_is_not_a_terminal(
     monkeypatch.setattr(sys, closed, None)  # what Python makes of it
     answer = replog("-s", tmp_path / "store", *arguments)
     assert (answer.exit_code, reason in answer.err) == (exit_code, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "ready"),
-    [(["metrics", "serve", "--listen", "127.0.0.1:0"], "http://"), (["ui", "--listen", "127.0.0.1:0"], "http://")],
-    ids=["metrics serve", "ui"],
-)
-def test_sigterm_ends_a_server_with_a_word_and_by_the_signal(replog, tmp_path, arguments, ready):
-    assert replog("-s", tmp_path / "store", "init", "--no-fsync").exit_code == 0
-    words = [sys.executable, "-m", "spark_replog", "-s", str(tmp_path / "store"), *arguments]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
-        assert server.stdout is not None
-        said = server.stdout.readline()
-        while said and ready not in said:
-            said = server.stdout.readline()
-        server.terminate()
-        rest, _ = server.communicate(timeout=60)
-    assert ready in said and rest == "replog: stopped\n"
-    assert server.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("format_name", ["text", "json", "jsonl"])

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pyarrow as pa
@@ -270,36 +269,6 @@ def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, 
     with open(tmp_path / "in.csv", encoding="utf-8") as stream:
         monkeypatch.setattr(sys, "stdin", stream)
         assert replog("produce", "t", "-i", "csv", "-f", "json").items[0]["records"] == 2
-
-
-WITHOUT_PANDAS = """
-import sys
-
-class NoPandas:
-    def find_spec(self, name, *_):
-        if name.partition(".")[0] == "pandas":
-            raise ModuleNotFoundError(name, name=name)
-
-sys.meta_path.insert(0, NoPandas())
-from spark_replog.cli.main import run
-sys.exit(run(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize("flags", [[], ["--value", "at"]])
-def test_nanoseconds_of_a_table_stay_without_pandas(store, tmp_path, flags):
-    times = pa.array([None, -1, 1_000_000_001, 2_000_000_000], pa.timestamp("ns", "Europe/Berlin"))
-    parquet.write_table(pa.table({"at": times}), tmp_path / "in.parquet")
-    words = [sys.executable, "-c", WITHOUT_PANDAS, "produce", "t", str(tmp_path / "in.parquet"), "-p", "0", *flags]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = [None if each.value is None else json.loads(each.value) for each in records(store)]
-    assert [each if flags else each["at"] for each in found] == [
-        None,
-        "1970-01-01 00:59:59.999999999+01:00",
-        "1970-01-01 01:00:01.000000001+01:00",
-        "1970-01-01 01:00:02+01:00",
-    ]
 
 
 def test_a_time_that_python_cannot_hold_is_refused_with_what_to_do(store, replog, tmp_path):

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from spark_replog import Producer
 from spark_replog.admin.controller import Controller
 from tests.unit.client.consumer_setup import Store, rows
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -65,38 +57,6 @@ def test_hostile_bytes_are_escaped(tail, store):
 )
 def test_what_makes_no_sense_is_refused(tail, words):
     assert tail(*words).exit_code == 2
-
-
-def _start(store, *words):
-    command = [sys.executable, "-m", "spark_replog", "-s", store.path, "tail", *words]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def test_it_follows_and_ends_clean_on_ctrl_c(store):
-    process = _start(store, "orders", "payments", "-n", "1")
-    assert process.stdout is not None and process.stderr is not None
-    with process:
-        assert process.stdout.readline().endswith(" v11\n")
-        assert process.stdout.readline().endswith(" v11\n")
-        store.write("payments", rows(1), partition=0)
-        assert "payments-0 12" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130
-        assert process.stdout.read() == "" and process.stderr.read() == "replog: stopped\n"
-
-
-def test_it_ends_when_its_reader_is_gone(store):
-    process = _start(store, "orders", "-n", "1")
-    assert process.stdout is not None and process.stderr is not None
-    with process:
-        process.stdout.readline()
-        process.stdout.close()
-        store.write("orders", rows(1), partition=0)
-        assert process.wait(120) == 141
-        assert process.stderr.read() == ""
 
 
 def test_partitions_that_are_added_are_read_from_their_first_row(store, replog, monkeypatch):

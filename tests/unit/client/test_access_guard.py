@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
 
 from spark_replog import Consumer
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.client.consumer_setup import P0, assigned, consumer, rows, values
 
 CALLS = {
@@ -123,27 +121,3 @@ def test_a_wakeup_before_a_poll_ends_that_poll_and_no_other(filled):
     with pytest.raises(ReplogError):
         reader.poll()
     assert len(reader.poll()) == 10
-
-
-def test_a_forked_child_is_refused_and_does_not_take_the_parents_place_in_the_group(filled):
-    reader = consumer(filled, "orders", group="g", enable_auto_commit=False)
-    reader.poll(timeout_ms=5_000)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:  # pragma: no cover
-        try:
-            reader.close()
-            reader.poll()
-            os.write(writing, b"polled")
-        except ReplogError as error:
-            os.write(writing, error.code.name.encode())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as answer:
-        assert answer.read() == b"REPLOG_NOT_FORK_SAFE"
-    (member,) = GroupCoordinator(filled.cluster).group("g").metadata.members
-    assert member.member_id == reader.group_metadata()[0]
-    reader.commit()
-    reader.close()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import spark_replog
 from spark_replog import Consumer
 from spark_replog.client.settings import ConsumerSettings
 from spark_replog.config import ConsumerConfig, keys_of, read_consumer_config, unused_reason
@@ -127,16 +124,3 @@ def test_settings_of_the_coordinator_hold_for_this_consumer_alone(filled):
     assert own._cluster.config.metadata_max_age_ms == 5
     assert other._cluster.config.metadata_max_age_ms == 300_000
     assert other._cluster is Consumer(filled.path)._cluster
-
-
-def test_the_package_shows_its_classes_and_imports_nothing_before_they_are_asked_for():
-    done = subprocess.run(
-        [sys.executable, "-c", "import spark_replog, sys; print(sorted({'pyarrow', 'numpy'} & set(sys.modules)))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == "[]"
-    assert spark_replog.Consumer is Consumer
-    with pytest.raises(AttributeError):
-        _ = spark_replog.nothing

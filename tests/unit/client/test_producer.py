@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -326,40 +323,6 @@ def test_close_and_flush_in_a_callback_do_not_wait_for_themselves(shop):
     handle.result(10)
     assert thread_of(producer)._ended.wait(10)
     assert raised == [0]
-
-
-def test_a_forked_child_is_refused_and_the_parent_goes_on(shop):
-    shop.topic()
-    producer = shop.producer()
-    producer.send("orders", b"parent").result(10)
-    with held_puts(shop):
-        waiting = producer.send("orders", b"waiting")
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:  # pragma: no cover
-            for call in (
-                lambda: producer.send("orders", b"child"),
-                lambda: producer.partitions_for("other"),
-                producer.metrics,
-                producer.flush,
-                waiting.result,
-            ):
-                try:
-                    call()
-                    os.write(writing, b"sent ")
-                except ReplogError as error:
-                    os.write(writing, error.code.name.encode() + b" ")
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert os.read(reading, 200).split() == [b"REPLOG_NOT_FORK_SAFE"] * 5
-        os.close(reading)
-        os.close(writing)
-    assert (waiting.result(10).offset, producer.send("orders", b"again").result(10).offset) == (1, 2)
-
-
-def test_spark_is_not_imported():
-    code = "import sys, spark_replog; spark_replog.Producer; assert 'pyspark' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("acks", ["all", "1", "0"])

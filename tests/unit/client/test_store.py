@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -105,12 +104,6 @@ def test_a_store_that_replaces_a_removed_one_has_none_of_its_topics(tmp_path, ho
         made.admin().create_topic(topic, partitions=1, replicas=1)
         with found.producer() as producer:
             assert producer.send(topic, b"v").result(timeout=60).offset == 0
-
-
-def test_completion_lists_every_public_name_before_its_first_use():
-    code = "import spark_replog; print(*dir(spark_replog))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"Consumer", "Producer", "TopicPartition", "OffsetAndMetadata", "init", "open"} <= set(done.stdout.split())
 
 
 def test_a_scan_is_a_snapshot(filled):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import threading
 
 import pytest
@@ -115,18 +113,6 @@ def test_take_gives_each_call_once_and_no_thread_loses_one():
     taken += calls.take().values()
     assert sum(each.call_count for each in taken) == calls.read()[key].call_count == 8_000
     assert calls.take() == {}
-
-
-def test_a_forked_child_counts_from_zero():
-    calls, key = CallCounter(), CallKey("r", "get", "journal")
-    calls.count("r", "get", "ledgers/L/journal/0", 1)
-    reader, writer = os.pipe()
-    if os.fork() == 0:
-        calls.count("r", "get", "ledgers/L/journal/0", 5)
-        os.write(writer, pickle.dumps(calls.take()))
-        os._exit(0)
-    assert pickle.loads(os.read(reader, 9_999)) == {key: Calls(1, 5, 0)}
-    os.wait()
 
 
 def test_tables_survive_json():

@@ -150,17 +150,6 @@ def test_writers_of_one_process_never_share_a_buffer(store, tmp_path):
         assert (tmp_path / name).read_bytes() == data
 
 
-def test_a_forked_child_writes_into_memory_of_its_own():
-    chunk = direct_write._take_block()
-    chunk[:4] = b"mine"
-    child = os.fork()
-    if child == 0:
-        chunk[:4] = b"your"
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert bytes(chunk[:4]) == b"mine"
-
-
 @pytest.mark.parametrize("extra_bytes", [0, 1, ALIGN_BYTES, BLOCK_SIZE_BYTES - 1])
 def test_an_aligned_copy_is_written_as_it_is_to_each_root(store, tmp_path, extra_bytes, writes):
     data = body(DIRECT_SIZE_BYTES_MIN + extra_bytes)

@@ -91,17 +91,6 @@ def test_what_cannot_be_watched_is_refused(folders, monkeypatch):
         FolderWatch([folders])
 
 
-def test_a_forked_child_takes_no_events_of_its_parent(folders):
-    watch = FolderWatch([folders[:1]])
-    child = os.fork()
-    if not child:
-        watch.close()
-        os._exit(watch.is_usable)
-    assert os.waitpid(child, 0)[1] == 0
-    PosixStore(folders[0]).create("7", b"x")
-    assert watch.is_usable and watch.wait(PATIENCE_MS)
-
-
 def test_it_leaves_no_descriptor(folders):
     before = len(os.listdir("/proc/self/fd"))
     watch = FolderWatch([folders])

@@ -1,18 +1,14 @@
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
-import warnings
 from contextlib import suppress
 
 import pytest
 
 from spark_replog.storage import io_pool as module
-from spark_replog.storage.io_pool import IO_POOL, IoPool
+from spark_replog.storage.io_pool import IoPool
 
 
 def test_results_and_errors_come_back():
@@ -83,19 +79,6 @@ def test_no_reference_to_a_result_is_kept():
     assert Body.ended.wait(60)
 
 
-def test_a_forked_child_has_a_pool_of_its_own():
-    IO_POOL.submit(pow, 2, 2).result(60)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        try:
-            os._exit(0 if IO_POOL.submit(pow, 2, 5).result(60) == 32 else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
 def test_a_call_behind_an_idle_thread_that_is_taken_gets_a_thread_of_its_own():
     for trial in range(20):
         pool = IoPool(lane_threads_max=2)
@@ -155,54 +138,6 @@ def test_of_two_calls_at_once_that_get_no_thread_none_relies_on_the_others(monke
     monkeypatch.undo()
     assert len(failed) == 2
     assert pool.submit(pow, 2, 5).result(60) == 32
-
-
-def test_a_lock_that_was_held_at_the_fork_stops_no_child():
-    with IO_POOL._lanes[""]._lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            os._exit(0 if IO_POOL.submit(pow, 2, 5).result(60) == 32 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-ENDS_WHILE_A_JOB_READS_ARROW = """
-import threading
-import pyarrow as pa
-from spark_replog.storage.io_pool import IO_POOL
-
-sink = pa.BufferOutputStream()
-batch = pa.record_batch([pa.array(range(300_000))], names=["a"])
-with pa.ipc.new_stream(sink, batch.schema) as writer:
-    writer.write_batch(batch)
-body, runs = sink.getvalue(), threading.Event()
-
-def read_on():
-    try:
-        while True:
-            pa.ipc.open_stream(pa.py_buffer(body)).read_all()
-            runs.set()
-            IO_POOL.submit_to("root", int).result()
-    finally:
-        print("ended", flush=True)
-
-waiting = IO_POOL.submit_to("reader", read_on)
-runs.wait()
-"""
-
-
-def test_a_process_that_ends_while_a_job_is_in_arrow_ends_well():
-    """Without a stop at exit about every third such process ends with SIGABRT inside Arrow."""
-    command = [sys.executable, "-c", ENDS_WHILE_A_JOB_READS_ARROW]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=180)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
-
-
-def test_a_process_that_ends_does_not_wait_for_a_hung_call():
-    script = "import time\nfrom spark_replog.storage.io_pool import IO_POOL\nIO_POOL.submit(time.sleep, 3600)\n"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=180)
-    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_lane_that_has_ended_begins_nothing():

@@ -3,15 +3,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
 import threading
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome
@@ -427,40 +424,6 @@ class TestErrors:
         with pytest.raises(ReplogError) as raised:
             store.create("j/0", b"x")
         assert refused(raised) and f"df -h {root}" in str(raised.value)
-
-
-class TestFullDisk:
-    @pytest.fixture
-    def small(self, tmp_path):
-        """A store on a file system of 1 MiB."""
-        folder = tmp_path / "small"
-        folder.mkdir()
-        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False)
-        if mounted.returncode:
-            pytest.skip("mounting a small file system needs root")
-        try:
-            yield PosixStore(str(folder))
-        finally:
-            subprocess.run(["umount", "-l", str(folder)], check=True)
-
-    def test_deletes_and_sweeps_work_on_a_full_disk_and_writes_work_after_them(self, small):
-        small.make_folder("j")
-        (Path(small.url.removeprefix("file://")) / "j" / f"{posix_store.TEMP_PREFIX}left").write_bytes(bytes(300_000))
-        with pytest.raises(ReplogError) as raised:
-            for number in range(100):
-                small.create(f"j/{number}", bytes(100_000))
-        assert refused(raised) and "df -h" in str(raised.value)
-        while True:  # the last block too
-            try:
-                small.create(f"j/{new_id()}", bytes(1))
-            except ReplogError as error:
-                assert error.code is ErrorCode.REPLOG_STORE_REFUSED
-                break
-        assert small.get("j/0", size_bytes=1) == b"\0"
-        small.delete("j/0")
-        assert small.create("j/0", bytes(50_000)) is CREATED
-        assert posix_store.sweep_temp_files(small.url, 0) == 1
-        assert small.create("j/more", bytes(250_000)) is CREATED
 
 
 class TestSymbolicLinks:
