@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
+import io
 import os
 import re
 import signal
@@ -117,11 +119,20 @@ def run(arguments: list[str]) -> int:
         note(f"replog: {error}")
         return EXIT_FAILED
     except BrokenPipeError:
-        # Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     finally:
+        _drop_unwritten()
         log_no_more()
+
+
+def _drop_unwritten() -> None:
+    """Drop what stdout did not take, which was reported: Python would flush it again at exit, and exit with 120."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(io.UnsupportedOperation):  # a stream of a program that calls `run`, without a number
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
