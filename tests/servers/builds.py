@@ -156,29 +156,37 @@ S3RVER = Build(
 )
 
 
-def _debian(name: str, *packages: str) -> Build:
-    """Debian's packages with what they depend on, unpacked and not installed: apt locks nothing, so needs no root."""
-    apt = (
-        "apt-get -qq -y -o Debug::NoLocking=1 -o APT::Sandbox::User= "
-        "-o Dir::State::lists={folder}/lists -o Dir::Cache={folder}/cache"
+def apt_command(packages: tuple[str, ...], sources: str) -> str:
+    """Return shell lines that begin an ``apt-get`` command, which writes below ``{folder}`` only and needs no root.
+
+    Args:
+        packages: with what they depend on. What is installed is not unpacked, for libraries are found where they are.
+        sources: what else is made of one of these, with ``|`` between, is unpacked also if it is installed: a program
+            looks for its parts beside itself.
+    """
+    parts = "dpkg-query -W -f '${{source:Package}} ${{Package}} ${{Status}}\\n'"
+    return (
+        "mkdir -p {folder}/lists/partial {folder}/cache/archives/partial; "
+        "apt='apt-get -qq -y -o Debug::NoLocking=1 -o APT::Sandbox::User="
+        " -o Dir::State::lists={folder}/lists -o Dir::Cache={folder}/cache'; $apt update; "
+        f"parts=$({parts} | awk '$1 ~ /^({sources})$/ && $5 == \"installed\" {{{{ print $2 }}}}'); "
+        f"$apt --reinstall --no-install-recommends --download-only install {' '.join(packages)} $parts"
     )
-    return Build(
-        name,
-        "apt-get",
-        (
-            "sh", "-ec",
-            f"mkdir -p {{folder}}/lists/partial {{folder}}/cache/archives/partial; {apt} update; "
-            f"{apt} --reinstall --no-install-recommends --download-only install {' '.join(packages)}; "
-            "for each in {folder}/cache/archives/*.deb; do dpkg -x $each {folder}; done; "
-            "cd {folder}; rm -rf lists cache usr/share/doc usr/share/javascript usr/share/locale",
-        ),
-    )  # fmt: skip
 
 
-MOUNTS = _debian("debian-nfs-fuse", "nfs-ganesha-vfs", "libnfs-utils", "fuse3")
+def _debian(name: str, sources: str, *packages: str) -> Build:
+    """Debian's packages with what they depend on, unpacked and not installed."""
+    unpack = (
+        "for each in {folder}/cache/archives/*.deb; do dpkg -x $each {folder}; done; "
+        "cd {folder}; rm -rf lists cache usr/share/doc usr/share/javascript usr/share/locale"
+    )
+    return Build(name, "apt-get", ("sh", "-ec", f"{apt_command(packages, sources)}; {unpack}"))
+
+
+MOUNTS = _debian("debian-nfs-fuse", "nfs-ganesha|libnfs|fuse3", "nfs-ganesha-vfs", "libnfs-utils", "fuse3")
 """An NFS server and client in user space, and what mounts a file system of a process."""
-PROMETHEUS = _debian("debian-prometheus", "prometheus")
-CHROMIUM = _debian("debian-chromium", "chromium", "fonts-dejavu-core")
+PROMETHEUS = _debian("debian-prometheus", "prometheus", "prometheus")
+CHROMIUM = _debian("debian-chromium", "chromium", "chromium", "fonts-dejavu-core")
 HADOOP = Build(
     "hadoop-3.4.2",
     "mvn",
@@ -191,5 +199,17 @@ HADOOP = Build(
     ),
 )  # fmt: skip
 
+ALL = {each.name: each for each in globals().copy().values() if isinstance(each, Build)}
+
+
+def main(names: list[str]) -> None:
+    """Make the builds with these names, else all, as far as they can be made here."""
+    for name in names or ALL:
+        try:
+            ALL[name].folder()
+        except NotBuilt as why:
+            print(why, file=sys.stderr)
+
+
 if __name__ == "__main__":
-    {each.name: each for each in (MINIO,)}[sys.argv[1]].folder()
+    main(sys.argv[1:])
