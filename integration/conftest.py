@@ -25,13 +25,6 @@ def pytest_addoption(parser):
     parser.addoption("--kills", type=int, default=20, help="how often the driver is killed in the kill loop")
 
 
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.spark)
-
-
 @pytest.fixture(scope="session")
 def work_folder():
     """A folder for stores and checkpoints, removed at the end."""

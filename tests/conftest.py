@@ -1,4 +1,4 @@
-"""Options and settings that belong to the whole test command."""
+"""Options and settings of all tests but those of real Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from spark_replog.commit import catch_up
 from spark_replog.read import fetcher
@@ -88,13 +87,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         shutil.rmtree(_LEFT_FOLDERS.popleft()[1], ignore_errors=True)
 
 
-WHOLE_SYSTEM = "tests/simulation/test_whole_system.py::"
-BESIDE_SPARK = ("tests/test_tidy.py", "tests/property/", "tests/simulation/")
-"""Need a processor most of the time: they run while the other process waits for Spark."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: (item.nodeid.startswith(BESIDE_SPARK), item.nodeid.startswith(WHOLE_SYSTEM)))
     for item in items if os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1" else ():
         reason = snapshot_stress.SKIPPED.get(getattr(item, "originalname", item.name))
         if reason is not None:
@@ -110,21 +103,3 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--first-seed", type=int, default=0, help="the first of these schedules of the whole system")
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")
-
-
-class _FilesThenSpark(LoadScopeScheduling):
-    """With ``-n 2``: files of ``tests/`` one by one to whichever process is free, then ``integration/`` to one of them.
-
-    Spark's session, environment and wheel are made once there. Beside it the other process runs `BESIDE_SPARK`, and in
-    the end simulates the whole system, schedules test by test: that needs no disk and no clock.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith("integration/"):
-            return "integration"
-        return nodeid if nodeid.startswith(WHOLE_SYSTEM) else nodeid.partition("::")[0]
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _FilesThenSpark:
-    config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
-    return _FilesThenSpark(config, log)

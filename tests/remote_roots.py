@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from moto.server import ThreadedMotoServer
-
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 
@@ -187,6 +185,8 @@ def name_node_running():
 @contextlib.contextmanager
 def s3_running():
     """Yield the proxy before a moto server: moto alone checks, then stores, so the proxy lets one request in."""
+    from moto.server import ThreadedMotoServer  # not in [test]: the double of a NameNode needs none of it
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()

@@ -385,23 +385,59 @@ def test_ci_runs_the_readmes_test_command():
     assert len(commands) == 2
     assert commands[0].endswith("replog demo")
     assert commands[1].endswith("-m pytest")
-    script = (ROOT / ".ci/run").read_text()
-    assert "README.md" in script
-    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+    assert all((ROOT / ".ci" / name).stat().st_mode & 0o111 for name in ("run", "wide"))
 
 
-def test_ci_runs_on_a_copy_and_ends_with_the_commands_exit_code(tmp_path):
+FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+  *builds*) exit 0 ;;
+  *) echo "tests $* with $PYTEST_ADDOPTS in $(ls -A | tr '\\n' ' ')"; echo "== {said} in 2.00s =="; exit {code} ;;
+esac
+"""
+
+
+@pytest.fixture
+def run_ci(tmp_path):
+    """Return a checkout whose commands make programs that only print, and a function that runs its .ci/run."""
     checkout = tmp_path / "checkout"
-    (checkout / ".ci").mkdir(parents=True)
-    (checkout / ".venv").mkdir()
-    shutil.copy(ROOT / ".ci/run", checkout / ".ci/run")
-    command = "python3 -m venv --help > /dev/null && ls -A && exit 3 # -m pytest"
-    (checkout / "README.md").write_text(f"```\npython3 -m venv .venv && replog demo\n{command}\n```\n")
-    done = subprocess.run([checkout / ".ci/run"], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert done.stdout.splitlines() == [f"+ {command}", ".ci", "README.md"]
+    (checkout / ".venv").mkdir(parents=True)
+    shutil.copytree(ROOT / ".ci", checkout / ".ci")
+    for number, (said, code) in enumerate([("1 failed, 5 passed, 2 skipped", 3), ("7 passed, 1 error", 4)]):
+        (checkout / f"python{number}").write_text(FAKE_PYTHON.format(said=said, code=code))
+    make = "python3 -m venv --help > /dev/null && mkdir -p .venv/bin && install python{} .venv/bin/python"
+    (checkout / "README.md").write_text(f"```\n{make.format(0)} && .venv/bin/python -m pytest\n```\n")
+    all_of = f"{make.format(1)} # '.[test-all]'\n| `.venv/bin/python -m pytest --tier outside,spark` | it |\n"
+    (checkout / "CONTRIBUTING.md").write_text(all_of)
+
+    def run(*words):
+        return subprocess.run(
+            ["bash", checkout / ".ci/run", *words], capture_output=True, text=True, check=False, cwd=tmp_path,
+            stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(tmp_path)},
+        )  # fmt: skip
+
+    return checkout, run
+
+
+def test_ci_runs_both_parts_in_fresh_copies_and_ends_with_a_summary(run_ci, tmp_path):
+    done = run_ci[1]("--shuffle", "7")
+    assert done.returncode == 4, done.stderr
+    copied = ".ci .venv CONTRIBUTING.md README.md python0 python1"
+    told = [line for line in done.stdout.splitlines() if line.startswith("tests ")]
+    assert told == [
+        f"tests -m pytest{more} with --durations=30 --durations-min=1 --no-skips --shuffle 7 in {copied} "
+        for more in ("", " --tier outside,spark")
+    ]
+    assert re.fullmatch(
+        r"newcomer: 0 min, exit code 3\nall: 0 min, exit code 4\n12 passed, 2 failed, 2 skipped",
+        "\n".join(done.stdout.splitlines()[-3:]),
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["checkout"]
+
+
+def test_ci_needs_exactly_one_test_command(run_ci):
+    checkout, run = run_ci
     (checkout / "README.md").write_text("nothing\n")
-    assert subprocess.run([checkout / ".ci/run"], capture_output=True, check=False).returncode == 2
+    assert run().returncode == 2
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))], ids=name_of)
