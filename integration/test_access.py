@@ -14,6 +14,7 @@ from spark_driver import JobFailed, SparkDriver
 from tests.servers.server import Minio, VersityGateway
 from tests.servers.stores import Prefixed
 from tests.servers.stores import values as values_of
+from tests.waiting import wait_until
 
 WRITER = {"principal": "User:etl"}
 
@@ -272,9 +273,7 @@ def test_a_query_shows_its_group_if_it_has_the_storage_policy_of_a_consumer(spar
             "start_named", name=name, path=guarded.path, source="orders", sink="payments",
             checkpoint=str(work_folder / name), source_options={**options, "group.id": group}, sink_options=sink,
         )  # fmt: skip
-        deadline = time.monotonic() + 60
-        while not is_done() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(is_done, name, pause_seconds=0.1)
         spark.call("drain_named", name=name)
     assert is_told() and is_shown()
     assert sorted(guarded.numbers("payments")) == expected

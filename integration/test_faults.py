@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from remote import run_in
+
+from tests.waiting import wait_until
 
 
 @pytest.mark.guarantee("G4")
@@ -22,10 +22,11 @@ def test_root_goes_and_comes_back(spark, make_store):
 
     def wait_for(batches):
         start = spark.call("progress_of", name="faulty") or 0
-        deadline = time.monotonic() + 180
-        while (spark.call("progress_of", name="faulty") or 0) < start + batches:
-            assert time.monotonic() < deadline, spark.log_tail()
-            time.sleep(0.1)
+        wait_until(
+            lambda: (spark.call("progress_of", name="faulty") or 0) >= start + batches,
+            spark.log_tail,
+            pause_seconds=0.1,
+        )
 
     wait_for(3)
     root, away = store.path / "broker-1", store.path / "broker-1.away"

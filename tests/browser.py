@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.builds import CHROMIUM
+from tests.waiting import wait_until
 
 TIMEOUT_S = 60.0
 _FONTS = "<fontconfig><dir>{build}/usr/share/fonts</dir><cachedir>{profile}/fonts</cachedir></fontconfig>"
@@ -131,10 +132,7 @@ class Browser:
 
     def until(self, script: str) -> None:
         """Wait until an expression of the page is true."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not self.run(f"Boolean({script})"):
-            assert time.monotonic() < deadline, (script, self.text())
-            time.sleep(0.02)
+        wait_until(lambda: self.run(f"Boolean({script})"), lambda: f"{script} in {self.text()}", pause_seconds=0.02)
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)

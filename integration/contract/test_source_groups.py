@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
+
+from tests.waiting import wait_until
 
 
 def committed(store, group):
@@ -20,13 +20,11 @@ def test_a_query_shows_its_position_as_a_group(spark, store):
     spark.call("stream_start", name="shown", path=path, checkpoint=store.checkpoint("shown"), options=options)
     try:
         spark.call("stream_take", name="shown")
-        pause, seen = threading.Event(), {}
-        for _ in range(40):
-            if any(item["group"] == "billing" for item in store.cli("group", "list")):
-                seen = committed(store, "billing")
-            if seen == {0: (10, 0), 1: (4, 0)}:
-                break
-            pause.wait(0.5)
-        assert seen == {0: (10, 0), 1: (4, 0)}
+
+        def is_shown():
+            has_group = any(item["group"] == "billing" for item in store.cli("group", "list"))
+            return has_group and committed(store, "billing") == {0: (10, 0), 1: (4, 0)}
+
+        wait_until(is_shown, pause_seconds=0.2)
     finally:
         spark.call("stream_stop", name="shown")

@@ -32,6 +32,7 @@ from spark_replog.log.model import (
     ProducerIdentity,
     Truncate,
 )
+from tests.waiting import wait_until
 
 
 def ends(store, topic: str = "orders") -> list[int]:
@@ -338,8 +339,7 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
         )
         waiting.start()
         purgatory = store.purgatory
-        while not purgatory.timer.size:
-            threading.Event().wait(0.005)
+        wait_until(lambda: purgatory.timer.size)
         handle = store.cluster.lookup("orders")
         leader = store.controller.describe_topic("orders").partitions[0].leader
         for broker_id in {leader, 2}:
@@ -366,8 +366,7 @@ def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, m
             target=lambda: answers.append(store.append("orders", {0: 1}, batch=0, objects=objects))
         )
         waiting.start()
-        while not store.purgatory.timer.size:
-            threading.Event().wait(0.005)
+        wait_until(lambda: store.purgatory.timer.size)
         other = Cluster.open(store.cluster.path)
         leave = encode_command(IsrChange(None, third, False, other.clock.now_ms()))
         other.topic_ledger(other.lookup("orders").ledger_id).append(lambda _: leave, timeout_ms=10_000)
@@ -395,19 +394,14 @@ def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, monk
         waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=0, objects=waits)))
         waiting.start()
         purgatory = store.purgatory
-        while not purgatory.timer.size:
-            threading.Event().wait(0.005)
+        wait_until(lambda: purgatory.timer.size)
         assert len(parked) == 1
         store.away(leader)
         other = store.append("orders", {}, batch=0, query="query-2", objects=elects, acks=acks)
         assert codes(other) == [None]
         assert store.controller.describe_topic("orders").partitions[0].leader == second
         rounds = 2 if acks == 1 else 3  # with acks=all the other waited once itself
-        for _ in range(1_000):  # half of the lag time, after which the append would look again by itself
-            if len(parked) == rounds:
-                break
-            threading.Event().wait(0.005)
-        assert len(parked) == rounds
+        wait_until(lambda: len(parked) == rounds, lambda: f"{rounds} rounds, {len(parked)} so far")
         broken.stores[third].data_gate.set()
         waiting.join(30)
         assert codes(answers[0]) == [None]
@@ -431,8 +425,7 @@ def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, fau
         waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=1, objects=objects)))
         waiting.start()
         purgatory = store.purgatory
-        while not purgatory.timer.size:
-            threading.Event().wait(0.005)
+        wait_until(lambda: purgatory.timer.size)
         cut = (
             encode_command(Truncate(stable)),
             encode_command(IsrChange(None, 0, False, store.cluster.clock.now_ms())),

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from spark_replog.maintenance import segment_writer, upkeep
 from spark_replog.maintenance.garbage import GarbageCollector
 from spark_replog.maintenance.scrub import scrub
 from tests.scenarios.committing import SMALL, pass_fault_points_at_journals
+from tests.waiting import wait_until
 
 SENDS = 14
 STEPS = [
@@ -53,12 +53,13 @@ def send(path: str, first: int, count: int) -> None:
 
 def wait_for_room(path: str) -> None:
     """Wait until inline rows are moved, but the newest of a partition."""
-    for _ in range(600):
+
+    def is_moved() -> bool:
         cluster = Cluster.open(path)
         ledger, _ = cluster.topic_state(cluster.lookup("orders"))
-        if all(span.object_count <= 2 for span in ledger.state.inline_spans().values()):
-            return
-        time.sleep(0.05)
+        return all(span.object_count <= 2 for span in ledger.state.inline_spans().values())
+
+    wait_until(is_moved, "few inline rows")
 
 
 def run(path: str, first: int, count: int, step: str = "") -> tuple[int, list[list[int]]]:

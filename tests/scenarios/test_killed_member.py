@@ -17,6 +17,7 @@ from spark_replog.clock import SystemClock
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.log.codec.group_records import GroupPhase
+from tests.waiting import wait_until
 
 SESSION_MS = 6_000
 CONSUMER = f"""
@@ -80,12 +81,8 @@ def test_a_coordinator_that_runs_takes_it_out(killed):
     coordinator = subprocess.Popen(loop, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     groups = GroupCoordinator(killed.cluster)
     try:
-        for _ in range(240):
-            if groups.group("g").phase is GroupPhase.EMPTY:
-                break
-            time.sleep(0.5)
+        wait_until(lambda: groups.group("g").phase is GroupPhase.EMPTY, pause_seconds=0.2)
     finally:
         coordinator.terminate()
         coordinator.wait()
-    assert groups.group("g").phase is GroupPhase.EMPTY
     groups.delete_group("g")

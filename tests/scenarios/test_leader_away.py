@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 pytest.importorskip("pyspark")
 
@@ -35,13 +36,6 @@ def orders(store) -> Iterator[Any]:
     store.create("orders")
     yield store
     forget_process()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.001)
 
 
 def described(store):
@@ -183,7 +177,7 @@ def test_a_plain_producer_goes_on_without_its_leader(orders, acks: int) -> None:
         producer.send("orders", value=b"0").result(timeout=60)
         producer.flush()
         # Neither waits for followers, and acks=0 not even for the leader: what it alone holds may go with it.
-        until(lambda: len(list(orders.path.glob("broker-*/ledgers/*/data/*/*.arrow"))) == 3)
+        wait_until(lambda: len(list(orders.path.glob("broker-*/ledgers/*/data/*/*.arrow"))) == 3)
         orders.away(0)
         assert [producer.send("orders", value=value).result(timeout=60).partition for value in (b"1", b"2")] == [0, 0]
     assert (described(orders).leader, described(orders).isr) == (1, (1, 2))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.ledger.conftest import Store
 from tests.unit.ledger.test_ledger_storm import insist
+from tests.waiting import wait_until
 
 
 def run_child(store, name, acknowledged_path):
@@ -24,8 +25,7 @@ def run_child(store, name, acknowledged_path):
 
 def wait_for_lines(path, count):
     """However busy the machine is, each kill meets processes that have acknowledged something."""
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
-        time.sleep(0.005)
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

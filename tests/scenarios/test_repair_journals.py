@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import pytest
 
@@ -18,6 +17,7 @@ from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import journal_folder, marker_folder, page_folder, snapshot_folder
 from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, lose, read_all, repair
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("short_tail_retry")
 
@@ -157,10 +157,7 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
     )
     claiming.start()
     assert all(each.waiting.wait(60) for each in gated.values())
-    ends_at = time.monotonic() + 60
-    while len(list(folder.iterdir())) == before:
-        assert time.monotonic() < ends_at, "the claim is on the root that goes"
-        time.sleep(0.001)
+    wait_until(lambda: len(list(folder.iterdir())) != before, "the claim is on the root that goes")
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
     fill(store, 3, entries_between)

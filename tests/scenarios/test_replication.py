@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.log.model import Outcome
+from tests.waiting import wait_until
 
 
 def is_applied(response) -> bool:
@@ -175,8 +176,7 @@ def test_a_replica_that_left_gets_no_more_of_the_copies_that_the_append_had_wait
         broken.stores[2].data_gate.set()
         gate.set()
         target = store.manager._services.fetcher._targets[2]
-        while target.active_count or target.waiting:
-            threading.Event().wait(0.005)
+        wait_until(lambda: not (target.active_count or target.waiting))
         assert len(store.held_by("orders", 2)) == 1, "the copy that was under way ends"
 
 
@@ -195,11 +195,13 @@ def test_a_hung_root_stops_nobody(store, faults) -> None:
         assert set(store.isr("orders")) == {0, 1}
         assert set(store.isr("clicks")) == {0, 1}
         broken.stores[2].hung.set()
-        batch, ends_at = 4, time.monotonic() + 60
-        while set(store.isr("orders")) != {0, 1, 2}:  # the calls that hung end first, and copies may take their time
-            assert time.monotonic() < ends_at
-            assert is_applied(store.append("orders", {0: 1}, batch=batch, holders={0, 1}))
-            batch += 1
+        batches = itertools.count(4)
+
+        def is_back() -> bool:  # the calls that hung end first, and copies may take their time
+            assert is_applied(store.append("orders", {0: 1}, batch=next(batches), holders={0, 1}))
+            return set(store.isr("orders")) == {0, 1, 2}
+
+        wait_until(is_back)
 
 
 @pytest.mark.case("server-request-timed-out-kafka-s-rows")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import journal_folder, marker_folder
 from tests.scenarios.committing import ROWS, SMALL, commit
 from tests.scenarios.conftest import FAST, LocalStore
+from tests.waiting import wait_until
 
 COUNT = 60
 
@@ -268,10 +268,7 @@ def test_a_full_disk_stops_snapshots_and_loses_nothing(store, parts) -> None:
     # Commits write in the background, and cut later.
     with nullcontext() if is_cut_alone else pytest.raises(ReplogError):
         ledger.snapshot(timeout_ms=60_000 if is_cut_alone else 500)
-    ends_at = time.monotonic() + 60
-    while not all(each.refused_count for each in full.values()):  # two answers decide: the third root's comes later
-        assert time.monotonic() < ends_at
-        time.sleep(0.001)
+    wait_until(lambda: all(each.refused_count for each in full.values()))  # two answers decide: the third's comes later
     for each in full.values():
         each.parts = ()
     check_all(store, told)

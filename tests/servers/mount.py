@@ -8,14 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from tests.servers.builds import MOUNTS, NotBuilt
+from tests.waiting import wait_until
 
-_START_SECONDS_MAX = 30.0
 _PR_SET_PDEATHSIG = 1
 
 
@@ -33,7 +32,7 @@ def need_mounts() -> None:
     if not os.access("/dev/fuse", os.R_OK | os.W_OK) or os.geteuid() != 0:
         raise NotBuilt("mounts need root and /dev/fuse")
     if find_spec("mfusepy") is None:
-        raise NotBuilt("mounts need the package mfusepy: '.[test]' has it")
+        raise NotBuilt("mounts need the package mfusepy: '.[test-all]' has it")
     library("libfuse3")
 
 
@@ -58,12 +57,16 @@ class Mount:
             self._command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env={**os.environ, "FUSE_LIBRARY_PATH": library("libfuse3")},
         )  # fmt: skip
-        deadline = time.monotonic() + _START_SECONDS_MAX
-        while self.point.stat().st_dev == device:
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.__exit__()
-                raise RuntimeError(f"{self.point} was not mounted")
-            time.sleep(0.02)
+
+        def is_mounted() -> bool:
+            assert self._process is not None and self._process.poll() is None, f"{self.point} was not mounted"
+            return self.point.stat().st_dev != device
+
+        try:
+            wait_until(is_mounted, f"{self.point} is mounted", pause_seconds=0.02)
+        except AssertionError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:

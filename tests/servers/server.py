@@ -8,7 +8,6 @@ import json
 import signal
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -27,8 +26,7 @@ from botocore.credentials import Credentials
 
 from spark_replog.storage.open_store import open_store
 from tests.servers.builds import AZURITE, FAKE_GCS, MINIO, S3RVER, VERSITYGW, Build
-
-_START_SECONDS_MAX = 60.0
+from tests.waiting import wait_until
 
 
 def free_port() -> int:
@@ -116,13 +114,17 @@ class Server(ABC):
                 list(self.command(data)), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**self.environment(), "HOME": str(self.folder)},
             )  # fmt: skip
-        deadline = time.monotonic() + _START_SECONDS_MAX
-        while not self.is_answering():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                text = (self.folder / "server.log").read_text(errors="replace")[-2000:]
-                self.kill()
-                raise RuntimeError(f"{self.name} did not start: {text}")
-            time.sleep(0.05)
+        process = self._process
+
+        def has_started() -> bool:
+            return self.is_answering() or process.poll() is not None
+
+        try:
+            wait_until(has_started, f"{self.name} answers", pause_seconds=0.05)
+            assert process.poll() is None, f"{self.name} has ended"
+        except AssertionError as error:
+            self.kill()
+            raise RuntimeError((self.folder / "server.log").read_text(errors="replace")[-2000:]) from error
 
     def environment(self) -> dict[str, str]:
         """Return the variables of the process."""

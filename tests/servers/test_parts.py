@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 from tests.servers.server import Azurite, Minio, VersityGateway
 from tests.servers.test_lies import LIES
+from tests.waiting import wait_until
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
 BEFORE, AFTER, HANG = HttpFault.BEFORE, HttpFault.AFTER, HttpFault.HANG
@@ -230,8 +230,10 @@ def begin_to_create(real, proxy, url):
     given.update(size_bytes=BODY_BYTES, part_size_bytes=PART_BYTES)
     creator.stdin.write(json.dumps(given))
     creator.stdin.close()
-    while (proxy.is_planned() or unfinished(real, url) not in ([], [3])) and creator.poll() is None:
-        time.sleep(0.01)
+    wait_until(
+        lambda: creator.poll() is not None or (not proxy.is_planned() and unfinished(real, url) in ([], [3])),
+        pause_seconds=0.01,
+    )
     assert creator.poll() is None, creator.stderr.read()
     return creator
 

@@ -6,10 +6,9 @@ import json
 import re
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,10 @@ from spark_replog.admin.admin import BrokerAdmin
 from tests.servers.builds import PROMETHEUS, NotBuilt
 from tests.servers.server import free_port
 from tests.unit.client.consumer_setup import with_a_group
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "conf/replog-alerts.yml"
-SECONDS_MAX = 120.0
 TROUBLE = {
     "ReplogPartitionUnderMinIsr",
     "ReplogPartitionUnderReplicated",
@@ -78,15 +77,12 @@ def prometheus_of(programs, target, folder):
 
 def until(look):
     """Wait until a look finds something, and return it."""
-    deadline, found = time.monotonic() + SECONDS_MAX, None
-    while not found:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-        try:
-            found = look()
-        except OSError:  # it does not listen yet
-            continue
-    return found
+
+    def look_again():
+        with suppress(OSError):  # it does not listen yet
+            return look()
+
+    return wait_until(look_again, pause_seconds=0.1)
 
 
 def test_promtool_accepts_rules_and_metrics(programs, tmp_path):

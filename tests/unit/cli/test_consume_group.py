@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from spark_replog import Consumer, TopicPartition
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from tests.unit.client.consumer_setup import Store, rows
+from tests.waiting import wait_until
 
 PATIENCE_S = 60
 
@@ -21,14 +20,11 @@ def store(tmp_path):
 
 
 def wait_for(groups, wanted):
-    pause = threading.Event()
-    for _ in range(PATIENCE_S * 10):
+    def found():
         state = groups.group("app")
-        found = None if state is None else (state.phase.name, len(state.metadata.members))
-        if found == wanted:
-            return
-        pause.wait(0.1)
-    raise AssertionError(f"{found}, wanted {wanted}")
+        return None if state is None else (state.phase.name, len(state.metadata.members))
+
+    wait_until(lambda: found() == wanted, lambda: f"{wanted}, found {found()}", pause_seconds=0.05)
 
 
 def committed(groups):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -24,6 +23,7 @@ from spark_replog.maintenance.segment_writer import SegmentWriter
 from spark_replog.storage.brokers import Broker, BrokerSet
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -184,14 +184,11 @@ def test_sends_that_wait_for_one_entry_do_not_pass_the_room_together(shops, monk
         return append(*args, **how)
 
     monkeypatch.setattr(Appender, "append", held)
-    deadline = time.monotonic() + 60
     with shop.producer(inline__max__bytes=4096, linger__ms=0) as producer:
         handles = []
         while len(handles) < 100 and not objects_of(shop):
             handles.append(producer.send("orders", b"v" * 3_000, partition=len(handles)))
-            while producer.metrics()["requests-in-flight"] < len(handles):
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
+            wait_until(lambda: producer.metrics()["requests-in-flight"] >= len(handles))
         released.set()
         assert {handle.result(30).offset for handle in handles} == {0}
     inline_count = len(handles) - objects_of(shop)  # the loop may send some more before an object can be seen
@@ -204,10 +201,7 @@ def test_commits_move_rows_when_half_of_the_room_is_gone(shops):
     with shop.producer(inline__max__bytes=4096) as producer:
         for number in range(120):
             producer.send("orders", b"%d " % number + b"v" * 3_000, partition=number % 2).result(30)
-        deadline = time.monotonic() + 60
-        while state_of(shop).inline_room_bytes < INLINE_BYTES_MAX // 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: state_of(shop).inline_room_bytes >= INLINE_BYTES_MAX // 2)
     assert 2 <= objects_of(shop) <= 20
     for partition in (0, 1):
         found = [int(value.split()[0]) for value in shop.values(partition=partition)]

@@ -19,6 +19,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, Re
 from spark_replog.testing.faulty_store import Fault
 from spark_replog.write import transport
 from tests.unit.client.producer_setup import held_puts, metadata_of, sender_of, thread_of
+from tests.waiting import wait_until
 
 SECONDS = 10
 
@@ -87,8 +88,7 @@ def test_a_forced_close_ends_a_flush_in_another_thread(shop):
     with held_puts(shop):
         handle = producer.send("orders", b"v")
         thread, found = in_thread(producer.flush)
-        while not producer._accumulator._flush_count:
-            threading.Event().wait(0.001)
+        wait_until(lambda: producer._accumulator._flush_count)
         producer.close(0)
         thread.join(SECONDS)
     assert found == [None]
@@ -393,10 +393,7 @@ def test_records_without_key_go_less_to_partitions_that_wait(shop):
             producer.send("orders", b"v" * 80, partition=0)
             thread_of(producer).call(lambda: None)
         sticky = producer._topics["orders"].sticky
-        for _ in range(1000):
-            if sticky._table is not None:
-                break
-            threading.Event().wait(0.005)
+        wait_until(lambda: sticky._table is not None)
     (first, both), partitions = sticky._table
     assert partitions == [0, 1]
     assert first < both - first

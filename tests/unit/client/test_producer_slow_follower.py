@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers
+from tests.waiting import wait_until
 
 SLOW = 2
 
@@ -58,10 +58,12 @@ def test_a_slow_follower_gets_each_object_once(slow_shop: Shop, acks: str) -> No
     for number in range(3):
         producer.send(topic, b"%d" % number).result(30)
     SlowBrokers.gate.set()
-    deadline = time.monotonic() + 120
-    while len(slow_shop.values(topic)) < 3 and time.monotonic() < deadline:
+
+    def has_all() -> bool:
         producer.send(topic, b"more").result(30)
-        time.sleep(0.05)
+        return len(slow_shop.values(topic)) >= 3
+
+    wait_until(has_all)
     assert slow_shop.values(topic)[:3] == [b"0", b"1", b"2"]
     producer.close(30)
     assert set(SlowBrokers.creates.values()) == {1}

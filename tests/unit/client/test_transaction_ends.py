@@ -23,6 +23,7 @@ from spark_replog.errors import (
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.client.producer_setup import held_puts, thread_of, transactions_of
 from tests.unit.client.test_transactions import TILL, entries
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.case("producer-send-close-newer-program-majority")
 
@@ -53,8 +54,7 @@ def in_doubt(shop, monkeypatch):
 
 
 def wait_until_closing(producer) -> None:
-    while producer._refusal is None:
-        threading.Event().wait(0.001)
+    wait_until(lambda: producer._refusal is not None)
 
 
 def held_commit(producer, monkeypatch):
@@ -160,8 +160,7 @@ def test_an_end_waits_for_the_sends_of_other_threads(shop, monkeypatch, end):
         sent = pool.submit(producer.send, "orders", b"second")
         assert entered.wait(20)
         ended = pool.submit(getattr(producer, end))
-        while transactions_of(producer).state is transactions.TransactionState.OPEN:
-            threading.Event().wait(0.001)
+        wait_until(lambda: transactions_of(producer).state is not transactions.TransactionState.OPEN)
         assert not ended.done()
         go.set()
         assert ended.exception(20) is None
@@ -242,9 +241,8 @@ def test_an_abort_does_not_wait_for_batches_that_wait_to_be_put_again(shop):
     producer.partitions_for("orders")
     shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/", times=1_000)
     handle = producer.send("orders", b"v")
-    while not shop.brokers.faulty[0].injected or not producer._accumulator.waiting_count:
-        assert not handle.done()
-        threading.Event().wait(0.001)
+    wait_until(lambda: shop.brokers.faulty[0].injected and producer._accumulator.waiting_count)
+    assert not handle.done()
     assert in_time(producer.abort_transaction) is None
     assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED  # and no timeout
 

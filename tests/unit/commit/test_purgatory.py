@@ -12,6 +12,7 @@ import pytest
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory, Timer
 from tests.manual_clock import ManualClock
+from tests.waiting import wait_until
 
 
 class Operation(DelayedOperation):
@@ -315,8 +316,7 @@ def test_who_waits_is_woken_by_the_completion() -> None:
     woken: list[bool] = []
     thread = threading.Thread(target=lambda: woken.append(operation.wait(60_000)), daemon=True)
     thread.start()
-    while operation._finished is None:
-        time.sleep(0.001)
+    wait_until(lambda: operation._finished is not None)
     operation.force_complete()
     thread.join(10)
     assert woken == [True]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from spark_replog import TopicPartition
@@ -11,6 +9,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.progress_publisher import NOTE, ProgressPublisher
+from tests.waiting import wait_until
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -26,19 +25,12 @@ def committed(store, group="g"):
     return {key: (value.offset, value.metadata) for key, value in found.items()}
 
 
-def wait_for(condition):
-    ends_at = time.monotonic() + 60
-    while not (found := condition()) and time.monotonic() < ends_at:
-        time.sleep(0.01)
-    return found
-
-
 def test_a_position_is_shown_as_the_groups_offsets(filled):
     publisher = ProgressPublisher(filled.cluster, "g", interval_ms=1)
     publisher.publish({P0: 5, P1: 7}, {})
-    assert wait_for(lambda: committed(filled) == {P0: (5, NOTE), P1: (7, NOTE)})
+    wait_until(lambda: committed(filled) == {P0: (5, NOTE), P1: (7, NOTE)})
     publisher.publish({P0: 6, P1: 7}, {})
-    assert wait_for(lambda: committed(filled)[P0] == (6, NOTE))
+    wait_until(lambda: committed(filled)[P0] == (6, NOTE))
 
 
 def test_a_position_in_a_deleted_topic_is_not_shown_for_the_topic_made_again(filled, caplog):
@@ -48,10 +40,10 @@ def test_a_position_in_a_deleted_topic_is_not_shown_for_the_topic_made_again(fil
     new = filled.cluster.lookup("orders").topic_id
     publisher = ProgressPublisher(filled.cluster, "g", interval_ms=1)
     publisher.publish({P0: 5}, {"orders": old})
-    assert wait_for(lambda: "UNKNOWN_TOPIC_ID" in caplog.text)
+    wait_until(lambda: "UNKNOWN_TOPIC_ID" in caplog.text)
     assert committed(filled) == {}
     publisher.publish({P0: 1}, {"orders": new})
-    assert wait_for(lambda: committed(filled) == {P0: (1, NOTE)})
+    wait_until(lambda: committed(filled) == {P0: (1, NOTE)})
 
 
 def test_what_did_not_move_is_not_written_again(filled):

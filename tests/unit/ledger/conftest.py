@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.testing.counting_store import CountingStore
 from spark_replog.testing.faulty_store import FaultyStore
+from tests.waiting import wait_until
 
 LEDGER_ID = "0123456789abcdef0123456789abcdef"
 FAST = LedgerSettings(quorum_timeout_ms=20_000, tail_retry_ms=100, root_retry_ms=5, root_retry_max_ms=20)
@@ -70,12 +70,12 @@ class Process:
 
     def creates(self, at_least: int = 0) -> int:
         """Return the creates so far, once there are so many: an append does not wait for its slowest root's."""
-        deadline = time.monotonic() + 60
-        while (found := sum(store.counts["create"] for store in self.counting)) < at_least:
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.001)
-        return found
+
+        def count() -> int:
+            return sum(store.counts["create"] for store in self.counting)
+
+        wait_until(lambda: count() >= at_least, lambda: f"{at_least} creates, {count()} so far")
+        return count()
 
     def journal_gets(self) -> int:
         return sum(1 for store in self.counting for verb, key in store.calls if verb == "get" and "/journal/" in key)

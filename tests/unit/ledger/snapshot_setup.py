@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -154,16 +153,6 @@ def pages(store: Store, root: int = 0) -> set[str]:
 
 def has_marker(store: Store, root: int) -> bool:
     return any(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/markers/*"))
-
-
-def soon(check: Callable[[], bool]) -> bool:
-    """Return whether a check holds within a minute: deletions wait for a majority of the roots only."""
-    deadline = time.monotonic() + 60
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 def store_and_die(process: Process) -> None:

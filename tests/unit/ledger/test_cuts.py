@@ -26,8 +26,8 @@ from tests.unit.ledger.snapshot_setup import (
     paged,
     pages,
     shoot_and_die,
-    soon,
 )
+from tests.waiting import wait_until
 
 AT_ONCE = replace(
     BY_HAND,
@@ -75,19 +75,19 @@ def test_snapshots_go_on_while_journals_are_cut_slowly(make_store, monkeypatch, 
             writer.append(command(next(numbers)))
             return check()
 
-        return soon(is_reached)
+        return wait_until(is_reached)
 
-    assert appends_until(lambda: len(reached) == root_count)
+    appends_until(lambda: len(reached) == root_count)
     decided = stats.decided
-    assert appends_until(lambda: stats.decided > decided + 20)
+    appends_until(lambda: stats.decided > decided + 20)
     assert len(reached) == root_count, "one cut of a root at a time"
     assert max(markers(store)) <= 1
     assert stats.deleted == 0
     old = min(index for root in range(root_count) for index in heads(store, root))
     assert old <= min(reached) < writer.ledger.state.snapshot.index - 15, "the head that the markers name stays"
     released.set()
-    assert soon(lambda: stats.deleted >= 16 * root_count)
-    assert appends_until(lambda: min(markers(store)) > 1), "the next cut follows"
+    wait_until(lambda: stats.deleted >= 16 * root_count)
+    appends_until(lambda: min(markers(store)) > 1)  # the next cut follows
     keeper_of(writer).finish_cuts()
     end = next(numbers)
     assert paged(store).commands() == [command(number) for number in range(end)]
@@ -175,15 +175,15 @@ def test_a_root_that_hangs_for_long_does_not_collect_the_pages_of_every_snapshot
     hanging.create = hang
 
     def appends_until(check: Callable[[], bool]) -> bool:
-        return soon(lambda: bool(writer.append(command(next(numbers)))) and check())
+        return wait_until(lambda: bool(writer.append(command(next(numbers)))) and check())
 
-    assert appends_until(lambda: keeper_of(writer).stats.decided > 60)
+    appends_until(lambda: keeper_of(writer).stats.decided > 60)
     assert len(asked) == LANE_THREADS_MAX
     released.set()
-    assert soon(lambda: len(pages(store, 2)) >= LANE_THREADS_MAX // 2)  # each page by two calls
+    wait_until(lambda: len(pages(store, 2)) >= LANE_THREADS_MAX // 2)  # each page by two calls
     decided = keeper_of(writer).stats.decided
-    assert appends_until(lambda: keeper_of(writer).stats.decided > decided + 3)
-    assert soon(lambda: max(pages(store, 2)) in pages(store, 0)), "it takes part again"
+    appends_until(lambda: keeper_of(writer).stats.decided > decided + 3)
+    wait_until(lambda: max(pages(store, 2)) in pages(store, 0), "it takes part again")
     assert len(asked) < 40
 
 

@@ -15,7 +15,8 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import ledger
 from tests.unit.ledger.conftest import FAST, HASTY, Process
-from tests.unit.ledger.snapshot_setup import BY_HAND, PagedState, command, fill, paged, shoot, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, PagedState, command, fill, paged, shoot
+from tests.waiting import wait_until
 
 ROOM = ledger.__file__.rpartition("ledger.py")[0]
 STEP = 7
@@ -184,4 +185,4 @@ def test_an_interrupted_restore_is_made_again(make_store, monkeypatch):
         late.commands()
     assert late.commands() == wanted
     assert late.ledger.state.snapshot == writer.ledger.state.snapshot
-    assert soon(lambda: late.append(command(99)).result == "applied")
+    wait_until(lambda: late.append(command(99)).result == "applied")

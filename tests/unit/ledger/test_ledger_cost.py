@@ -17,7 +17,8 @@ from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
 from spark_replog.storage import open_store
 from spark_replog.storage.paths import journal_key
 from tests.unit.ledger.conftest import UNHURRIED
-from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, core_of, fill, has_marker, heads, paged, shoot, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, core_of, fill, has_marker, heads, paged, shoot
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("root_count", [1, 2, 3, 5])
@@ -202,7 +203,7 @@ def test_last_records_are_got_before_the_first_read(make_store, index, first):
     io.look_ahead()
     io.begin_last_gets(index)
     wanted = {journal_key(store.ledger_id, each) for each in range(first, 31)}
-    assert wait_for(lambda: {key for verb, key in crowd.store.calls if verb == "get" and "/journal/" in key} == wanted)
+    wait_until(lambda: {key for verb, key in crowd.store.calls if verb == "get" and "/journal/" in key} == wanted)
 
 
 def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
@@ -220,7 +221,7 @@ def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
     io, crowd = far_io(store, reader, check)
     io.look_ahead(4)
     wanted = {("get", journal_key(store.ledger_id, each)) for each in range(4)}
-    assert wait_for(lambda: wanted <= set(crowd.store.calls))
+    wait_until(lambda: wanted <= set(crowd.store.calls))
     assert not seen[0] & wanted
     for operation in (Check(0, False), Read(0, 0, 512, 0, checks_marker=True, finds_gaps=True)):
         io.start([operation])
@@ -293,13 +294,13 @@ def shot_twice(store):
         return is_same and is_marked and shooter.ledger.state.snapshot.index in first
 
     fill(writer := paged(store), 0, 20)
-    assert soon(lambda: has_all(writer, 1))
+    wait_until(lambda: has_all(writer, 1))
     shooter = paged(store, KEPT)
     wanted = fill(shooter, 20, 30)
     for _ in range(2):  # once the second is decided, the head between goes
         shoot(shooter)
         wanted = fill(shooter, len(wanted), len(wanted) + 1)
-    assert soon(lambda: has_all(shooter, 2))
+    wait_until(lambda: has_all(shooter, 2))
     return wanted
 
 
@@ -309,13 +310,6 @@ def far_io(store, reader, check=lambda: None):
     crowd.url = crowd.url.replace("file://", "far://")
     root = JournalRoot(0, crowd, check)
     return shell_io.RootIo(store.ledger_id, [root], LedgerStats(), SYSTEM_CLOCK), crowd
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 60
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    return found
 
 
 @pytest.mark.parametrize("gets", ["first", "last"])
@@ -331,7 +325,7 @@ def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_che
     io.look_ahead(13 if gets == "first" else 0)
     if gets == "last":
         io.begin_last_gets(0)
-    assert wait_for(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io.early.values()))
+    wait_until(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io.early.values()))
     writer.append(b"newer")
     if event == "a later goal":
         io.early.clear()
@@ -373,7 +367,7 @@ def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_on
     last = int(store.journal(2)[-1].name)
     end, newest = (("get", journal_key(store.ledger_id, each)) for each in (last + 1, last))
     late.is_released.set()
-    assert wait_for(lambda: end in reader.counting[2].calls and not late.now)
+    wait_until(lambda: end in reader.counting[2].calls and not late.now)
     reader.reset()
     store.take_away(0)
     assert reader.commands() == wanted

@@ -36,6 +36,7 @@ from spark_replog.testing.faulty_store import Fault
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, HASTY, LEDGER_ID, UNHURRIED, Store
 from tests.unit.ledger.test_record import with_crc
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("root_count", [1, 3, 5])
@@ -799,11 +800,8 @@ def test_a_root_that_went_back_in_time_is_out_for_everybody(make_store, caplog):
     said = json.loads(out.read_bytes())
     assert (said["format"], said["version"], said["ledgerId"], said["brokerId"]) == ("replog-out", 1, LEDGER_ID, 0)
     assert said["missingPosition"] >= 2
-    for _ in range(1_000):  # the thread that wrote it says so after it did
-        if "REPLOG_ROOT_STALE" in caplog.text:
-            break
-        threading.Event().wait(0.005)
-    assert "REPLOG_ROOT_STALE" in caplog.text
+    # The thread that wrote it says so after it did.
+    wait_until(lambda: "REPLOG_ROOT_STALE" in caplog.text, "a warning")
     assert len(store.journal(0)) == 2  # nothing was written behind the gap
     # One that never saw what the root had would count it, were it not told.
     store.take_away(1)

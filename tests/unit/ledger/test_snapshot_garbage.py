@@ -32,9 +32,9 @@ from tests.unit.ledger.snapshot_setup import (
     sealed,
     shoot,
     shoot_and_die,
-    soon,
     store_and_die,
 )
+from tests.waiting import wait_until
 
 
 class MergingState(PagedState):
@@ -68,8 +68,8 @@ def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_sle
     shoot(writer)
     assert writer.ledger.collect(is_dry_run=True) >= len(before)
     writer.ledger.collect()
-    assert soon(lambda: pages(store).isdisjoint(before))
-    assert soon(lambda: pages(store) == set(writer.ledger.state.page_names()))
+    wait_until(lambda: pages(store).isdisjoint(before))
+    wait_until(lambda: pages(store) == set(writer.ledger.state.page_names()))
     assert writer.ledger.collect() == 0
     # The sleeper's state names a page that is gone; its snapshot comes too late, and its page is garbage at once.
     assert sleeper.ledger.ask(lambda state: state.commands[:20]) == wanted[:20]
@@ -77,7 +77,7 @@ def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_sle
     assert sleeper.append(command(60)).result == "applied"
     assert writer.append(command(61)).result == "applied"
     assert writer.ledger.collect() > 0
-    assert soon(lambda: pages(store) == set(writer.ledger.state.page_names()))
+    wait_until(lambda: pages(store) == set(writer.ledger.state.page_names()))
     for process in (writer, sleeper, store.process(BY_HAND, MergingState())):
         process.ledger.refresh()
         assert process.ledger.ask(lambda state: state.commands) == [*wanted, command(60), command(61)]
@@ -122,7 +122,7 @@ def test_heads_between_the_markers_and_the_decided_snapshot_go(make_store, root_
     for first in range(20, 80, 10):
         wanted = fill(shooter, first, first + 10)
         shoot(shooter)
-    assert soon(lambda: is_tidy(store, shooter)), heads(store, 0)
+    wait_until(lambda: is_tidy(store, shooter), lambda: heads(store, 0))
     before = [heads(store, root) for root in range(root_count)]
     keeper_of(late).delete_heads(stopped)  # one that was stopped meanwhile deletes nothing that is needed
     assert [heads(store, root) for root in range(root_count)] == before
@@ -145,7 +145,7 @@ def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeyp
     assert len(cuts) == root_count
     old = cuts[0].marker.base.index
     # The process died once a majority had the head: the last root's is on its way.
-    assert soon(lambda: all(old in heads(store, root) for root in range(root_count)))
+    wait_until(lambda: all(old in heads(store, root) for root in range(root_count)))
     garbage = []
 
     def others_go_on(step: str) -> None:
@@ -155,7 +155,7 @@ def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeyp
             garbage.append(keeper_of(writer).head_garbage(core_of(writer)))  # it knows of no marker
         if step == ("truncate.marker" if is_behind_marker else "truncate.before_marker"):
             keeper_of(writer).delete_heads(garbage.pop())
-            assert soon(lambda: all(old not in heads(store, root) for root in range(root_count)))
+            wait_until(lambda: all(old not in heads(store, root) for root in range(root_count)))
             monkeypatch.undo()
 
     monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", others_go_on)
@@ -173,7 +173,7 @@ def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(ma
     fill(late, 0, 20)
     shoot_and_die(late)
     (cut,) = [each for each in keeper.truncations(core_of(late)) if each.root == 2]
-    assert soon(lambda: bool(heads(store, 2)))
+    wait_until(lambda: bool(heads(store, 2)))
     for path in store.root_path(2).glob(f"ledgers/{LEDGER_ID}/snapshots/*"):
         path.unlink()  # the two others were the majority that took it
 
@@ -197,7 +197,7 @@ def test_no_marker_names_a_head_that_is_gone(make_store):
     for first in (20, 30):
         wanted = fill(writer, first, first + 10)
         shoot(writer)
-    assert soon(lambda: all(cuts[0].marker.base.index not in heads(store, root) for root in range(3)))
+    wait_until(lambda: all(cuts[0].marker.base.index not in heads(store, root) for root in range(3)))
     with pytest.raises(PageMissingError):
         keeper.begin_cuts(cuts)
     assert not has_marker(store, 0)
@@ -210,7 +210,7 @@ def test_a_root_whose_marker_is_not_known_keeps_its_heads_and_no_others(make_sto
     fill(writer, 0, 20)
     shoot(writer)
     named = writer.ledger.state.snapshot.index
-    assert soon(lambda: all(named in heads(store, root) for root in range(3)))
+    wait_until(lambda: all(named in heads(store, root) for root in range(3)))
     for started in (paged(store), paged(store, KEPT)):  # while root 2 is away; the first one moves the other markers
         for what in ("get", "create"):
             started.faulty[2].fail_next(what, Fault.FAIL_BEFORE, times=10_000)
@@ -219,7 +219,7 @@ def test_a_root_whose_marker_is_not_known_keeps_its_heads_and_no_others(make_sto
     for first in range(30, 60, 10):
         wanted = fill(started, first, first + 10)
         shoot(started)
-    assert soon(lambda: all(len(heads(store, root)) == 2 and named not in heads(store, root) for root in (0, 1)))
+    wait_until(lambda: all(len(heads(store, root)) == 2 and named not in heads(store, root) for root in (0, 1)))
     assert named in heads(store, 2)
     assert cannot_list(paged(store, replace(KEPT, read_only=True))).commands() == wanted
 
@@ -236,7 +236,7 @@ def test_a_root_that_lags_gets_the_head_with_its_marker(make_store, monkeypatch)
     assert not heads(store, 2)
     back = paged(store)
     wanted = fill(back, 40, 42)
-    assert soon(lambda: has_marker(store, 2))
+    wait_until(lambda: has_marker(store, 2))
     assert heads(store, 2)
     assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == wanted
 
@@ -249,7 +249,7 @@ def test_who_holds_a_newer_head_that_is_not_decided_deletes_no_page_of_the_decid
     for first in (0, 10):
         fill(writer, first, first + 10)
         shoot(writer)
-    assert soon(lambda: all(len(heads(store, root)) == 1 for root in range(3))), "only the newest"
+    wait_until(lambda: all(len(heads(store, root)) == 1 for root in range(3)), "only the newest")
     sleeper = store.process(KEPT, MergingState())
     sleeper.ledger.refresh()
     for first in (20, 30):
@@ -257,7 +257,7 @@ def test_who_holds_a_newer_head_that_is_not_decided_deletes_no_page_of_the_decid
         shoot(writer)
     writer.ledger.collect()
     needed = set(writer.ledger.state.page_names())
-    assert soon(lambda: all(pages(store, root) == needed for root in range(3)))
+    wait_until(lambda: all(pages(store, root) == needed for root in range(3)))
     wanted = fill(writer, 40, 50)
     store_and_die(writer)
     assert sleeper.commands() == wanted
@@ -284,7 +284,7 @@ def test_a_process_without_the_right_to_delete_says_so_once(make_store, caplog, 
         writer.append(command(next(numbers)))
         return stats.written > 8
 
-    assert soon(is_written)
+    wait_until(is_written)
     said = [each for each in caplog.messages if "REPLOG_STORE_REFUSED" in each]
     assert 0 < len(said) <= 3, caplog.text  # of a journal, of heads, of pages
 

@@ -14,7 +14,8 @@ from spark_replog.log.codec import snapshot as codec
 from spark_replog.log.codec.snapshot import SnapshotPart, seal, write_table
 from spark_replog.log.codec.wire import Writer
 from tests.unit.ledger.conftest import LEDGER_ID, Store
-from tests.unit.ledger.snapshot_setup import BY_HAND, command, fill, keeper_of, paged, shoot, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, command, fill, keeper_of, paged, shoot
+from tests.waiting import wait_until
 
 EAGER = replace(
     BY_HAND,
@@ -64,7 +65,7 @@ def test_commits_go_on_above_the_limit_and_a_new_process_reads_all(make_store, m
         writer.append(wanted[-1])
         return "no snapshot now" in caplog.text and "too large" in caplog.text
 
-    assert soon(is_refused)
+    wait_until(is_refused)
     keeper_of(writer).finish_cuts()
     assert paged(store).commands() == wanted
 

@@ -46,9 +46,9 @@ from tests.unit.ledger.snapshot_setup import (
     sealed,
     shoot,
     shoot_and_die,
-    soon,
 )
 from tests.unit.ledger.test_ledger_faults import Refusing
+from tests.waiting import wait_until
 
 ALWAYS = replace(
     BY_HAND,
@@ -81,7 +81,7 @@ def test_a_cold_process_reads_the_snapshot_and_the_tail(make_store, root_count):
     assert all(len(store.journal(root)) < 40 for root in range(root_count))
     for root in range(root_count):
         heads = store.root_path(root) / f"ledgers/{LEDGER_ID}/snapshots"
-        assert soon(lambda heads=heads: len(list(heads.iterdir())) <= 2)
+        wait_until(lambda heads=heads: len(list(heads.iterdir())) <= 2)
     cold = paged(store)
     assert cold.commands() == wanted
     assert cold.journal_gets() <= 40 * root_count, "from the snapshot before the newest on, at most"
@@ -101,7 +101,7 @@ def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_
         shoot(writer)
     assert all(len(store.journal(root)) > 150 for root in range(root_count))
     folders = [store.root_path(root) / f"ledgers/{LEDGER_ID}/snapshots" for root in range(root_count)]
-    assert soon(lambda: all(len(list(folder.iterdir())) == 1 for folder in folders)), "the one before is deleted"
+    wait_until(lambda: all(len(list(folder.iterdir())) == 1 for folder in folders), "the one before is deleted")
     cold, listed = paged(store, KEPT), []
     for root in cold.counting:
         real = root.store.list_keys

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from contextlib import suppress
 
 import pytest
 
 from spark_replog.storage import io_pool as module
 from spark_replog.storage.io_pool import IoPool
+from tests.waiting import wait_until
 
 
 def test_results_and_errors_come_back():
@@ -43,10 +43,7 @@ def test_threads_are_reused_and_end_when_idle(monkeypatch):
     assert len({pool.submit_to("idle lane", threading.get_ident).result(60) for _ in range(20)}) == 1
     monkeypatch.setattr(module, "THREAD_IDLE_SECONDS_MAX", 0.05)
     pool.submit_to("idle lane", int).result(60)  # after it the thread waits only so long
-    deadline = time.monotonic() + 60
-    while any(t.name.endswith("idle lane") for t in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(t.name.endswith("idle lane") for t in threading.enumerate()))
     assert pool.submit_to("idle lane", pow, 2, 3).result(60) == 8
 
 

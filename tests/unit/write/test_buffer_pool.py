@@ -10,6 +10,7 @@ import pytest
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 10
 
@@ -22,14 +23,6 @@ def start(function: Any) -> threading.Thread:
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread
-
-
-def until(condition: Any) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("it did not come about")
 
 
 def test_simple() -> None:
@@ -55,7 +48,7 @@ def test_delayed_allocation() -> None:
     it = pool(5_120)
     it.allocate(1_024, 10)
     thread = start(lambda: it.allocate(5_120, WAIT_SECONDS * 1000))
-    until(lambda: len(it.waiters) == 1)
+    wait_until(lambda: len(it.waiters) == 1)
     it.deallocate(1_024)
     thread.join(WAIT_SECONDS)
     assert not thread.is_alive()
@@ -83,9 +76,9 @@ def test_first_come_first_served() -> None:
         served.append(name)
 
     first = start(lambda: ask("large", 4))
-    until(lambda: len(it.waiters) == 1)
+    wait_until(lambda: len(it.waiters) == 1)
     second = start(lambda: ask("small", 1))
-    until(lambda: len(it.waiters) == 2)
+    wait_until(lambda: len(it.waiters) == 2)
     for _ in range(3):
         it.deallocate(1)
         assert (len(it.waiters), served) == (2, [])
@@ -106,7 +99,7 @@ def test_next_waiter_is_served_when_the_first_gives_up() -> None:
             it.allocate(2, 100)
 
     first = start(give_up)
-    until(lambda: len(it.waiters) == 1)
+    wait_until(lambda: len(it.waiters) == 1)
     second = start(lambda: it.allocate(1, WAIT_SECONDS * 1000))
     first.join(WAIT_SECONDS)
     second.join(WAIT_SECONDS)
@@ -125,7 +118,7 @@ def test_close_fails_all_waiters_and_new_ones() -> None:
         codes.append(caught.value.code)
 
     threads = [start(ask), start(ask)]
-    until(lambda: len(it.waiters) == 2)
+    wait_until(lambda: len(it.waiters) == 2)
     it.close()
     for thread in threads:
         thread.join(WAIT_SECONDS)
@@ -140,7 +133,7 @@ def test_a_wait_may_be_as_long_as_a_setting_allows() -> None:
     it = pool(2)
     it.allocate(2, 0)
     waiting = start(lambda: it.allocate(1, 2**63 - 1))
-    until(lambda: len(it.waiters) == 1 or not waiting.is_alive())
+    wait_until(lambda: len(it.waiters) == 1 or not waiting.is_alive())
     it.deallocate(2)
     waiting.join(WAIT_SECONDS)
     assert (len(it.waiters), it.available_bytes) == (0, 1)
@@ -222,7 +215,7 @@ class TestBuffers:
         buffer = it.allocate_buffer(1_024, 10)
         got: list[bytearray] = []
         thread = start(lambda: got.append(it.allocate_buffer(1_024, WAIT_SECONDS * 1000)))
-        until(lambda: len(it.waiters) == 1)
+        wait_until(lambda: len(it.waiters) == 1)
         it.deallocate(1_024, buffer)
         thread.join(WAIT_SECONDS)
         assert got[0] is buffer
@@ -272,7 +265,7 @@ class TestBuffers:
 
             def _new_buffer(self, size_bytes: int) -> bytearray:
                 if self.is_poor:
-                    until(lambda: len(self.waiters) == 1)
+                    wait_until(lambda: len(self.waiters) == 1)
                     raise MemoryError
                 return super()._new_buffer(size_bytes)
 
@@ -288,7 +281,7 @@ class TestBuffers:
         thread.join(WAIT_SECONDS)
         it.deallocate(1_000)
         asking = start(ask)
-        until(lambda: it.available_bytes == 0)
+        wait_until(lambda: it.available_bytes == 0)
         waiting = start(lambda: it.allocate(1_000, WAIT_SECONDS * 1000))
         asking.join(WAIT_SECONDS)
         waiting.join(WAIT_SECONDS)
@@ -326,9 +319,9 @@ def test_second_waiter_is_served_when_the_first_is_interrupted() -> None:
             it.allocate(2, WAIT_SECONDS * 1000, interrupt)
 
     first = start(give_up)
-    until(lambda: len(it.waiters) == 1)
+    wait_until(lambda: len(it.waiters) == 1)
     second = start(lambda: it.allocate(2, WAIT_SECONDS * 1000))
-    until(lambda: len(it.waiters) == 2)
+    wait_until(lambda: len(it.waiters) == 2)
     go.set()
     first.join(WAIT_SECONDS)
     assert len(it.waiters) == 1
