@@ -33,6 +33,8 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FOLDER_BITS, _FILE_BITS = 0o3777, 0o644
 """Mode bits that a new folder or file takes from the folder above. Files are never written again: read bits only."""
 _WRITEV_PIECES_MAX = 1024
+_SETTLED_KEYS_MAX = 4096
+"""So many names with a second link are remembered as durable: after that, each costs one more flush."""
 _READ_SIZE_BYTES_MAX = 1 << 30
 _REFUSED_ERRNOS = frozenset(
     {
@@ -54,6 +56,9 @@ _REFUSED_ERRNOS = frozenset(
     }
 )
 """Definite if raised before the link: nothing is visible, and the same call would fail again."""
+_CANNOT_FLUSH_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+"""The mount is read-only, or this user may not write: then nothing more can be done for a name than to wait for its
+writer, whose file system keeps it within seconds."""
 _SYMLINK_TEXT = (
     "a symbolic link is below the root. Links are not followed, because they can lead out of it. Replace it by the "
     "folder or file itself; to use another disk, mount it there."
@@ -64,6 +69,10 @@ _NO_LINKS_ERRNOS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 
 class PosixStore:
     """An ObjectStore over a directory. Safe across threads, forks and processes; keeps no handle open.
+
+    A name is visible from the link on, before its folder is flushed, and a power failure could take it back. Its
+    writer removes the temp file after the flush. So a file with one link is durable, and whoever finds a second link
+    flushes the folder before it returns the file, from `get` and `list_keys` alike.
 
     The root may be a symbolic link; below it none is followed. New folders and files take group and mode from the
     folder above, whatever the umask, so that all writers of a root can work in each other's folders.
@@ -81,12 +90,16 @@ class PosixStore:
         self._reached_folders: dict[str, tuple[int, int]] = {}
         self._durable_folders: dict[str, tuple[int, int]] = {}
         """Device and inode of folders: those reached without a link, and those durable in their parents."""
+        self._settled_keys: dict[str, tuple[int, int]] = {}
+        """Inode and change time of files with a second link whose names this process has made durable."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (self.url, self._fsync)
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """Return the range: on a local disk a memoryview over a map from 64 KiB on, else bytes; None if absent.
+
+        With fsync, the file survives power loss once this returns.
 
         Raises:
             RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_STORE_REFUSED: no permission, or a symbolic
@@ -104,6 +117,8 @@ class PosixStore:
                 found = os.fstat(fd)
                 if stat.S_ISDIR(found.st_mode):  # a large one would be mapped, which fails like a disk
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
+                if found.st_nlink > 1 and self._fsync:
+                    self._settle(key, fd, (found.st_ino, found.st_ctime_ns))
                 rest_bytes = max(0, found.st_size - start)
                 size_bytes = rest_bytes if size_bytes is None else min(size_bytes, rest_bytes)
                 if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
@@ -129,19 +144,24 @@ class PosixStore:
             raise refused_key(key, self.url)
         folder, _, name = key.rpartition("/")
         temp_name = f"{TEMP_PREFIX}{_temp_token}-{next(_temp_numbers)}"
-        folder_fd = -1
+        folder_fd, is_in_doubt = -1, False
         try:
             folder_fd, above = self._open_folder(folder, make_last=make_parent, is_to_flush=self._fsync)
             self._write_temp(folder_fd, above, temp_name, data)
-            return self._publish(folder_fd, temp_name, name)
+            is_in_doubt = True
+            outcome = self._publish(folder_fd, temp_name, name)
+            is_in_doubt = False
+            return outcome
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS:
+                is_in_doubt = False
                 raise self._refused(error, key) from error
             raise self._unknown(error, key) from error
         finally:
             if folder_fd >= 0:
                 try:
-                    os.unlink(temp_name, dir_fd=folder_fd)
+                    if not is_in_doubt:  # else the second link shows readers that the name may not be durable
+                        os.unlink(temp_name, dir_fd=folder_fd)
                 except OSError:
                     pass  # never made, or swept
                 finally:
@@ -169,7 +189,10 @@ class PosixStore:
             raise self._read_failed(error, key_prefix) from error
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
-        """Yield files whose key starts with the prefix and is above `after`, in key order, without temp files."""
+        """Yield files whose key starts with the prefix and is above `after`, in key order, without temp files.
+
+        With fsync, the names survive power loss.
+        """
         folder, _, start_of_name = prefix.rpartition("/")
         if folder and KEY.fullmatch(folder) is None:
             raise refused_key(folder, self.url)
@@ -339,6 +362,35 @@ class PosixStore:
                 raise _UnconfirmedError(error) from error
         return outcome
 
+    def _settle(self, key: str, fd: int, file: tuple[int, int]) -> None:
+        """Make a name durable that has been read: its writer may not have flushed the folder yet, or has died."""
+        if self._settled_keys.get(key) == file:
+            return
+        try:
+            folder_fd = self._open_to_list(key.rpartition("/")[0])
+        except PermissionError:  # this user may not list the folder; ext4, xfs and btrfs flush names with their file
+            os.fsync(fd)
+        else:
+            try:
+                self._flush_names(folder_fd)
+            finally:
+                os.close(folder_fd)
+        if len(self._settled_keys) >= _SETTLED_KEYS_MAX:
+            self._settled_keys.clear()
+        self._settled_keys[key] = file
+
+    def _flush_names(self, folder_fd: int) -> None:
+        """Make all names in a folder durable that other processes have linked."""
+        try:
+            os.fsync(folder_fd)
+            if not self._is_local_disk():
+                # An NFS client does not send the fsync of a folder. Before the server answers this, it commits the
+                # folder, and with it all earlier changes.
+                os.utime(folder_fd)
+        except OSError as error:
+            if error.errno not in _CANNOT_FLUSH_ERRNOS:
+                raise
+
     def _make_level(self, parent_fd: int, name: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent_fd)
@@ -383,12 +435,9 @@ class PosixStore:
 
         A folder sorts by its name with the slash, since 'a.b' is before 'a/x'.
         """
-        path_fd, _ = self._open_folder(folder)
-        try:
-            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
-        finally:
-            os.close(path_fd)
+        fd = self._open_to_list(folder)
         found: list[tuple[str, int | None]] = []
+        links_count = 1
         try:
             with os.scandir(fd) as entries:
                 for entry in entries:
@@ -402,10 +451,21 @@ class PosixStore:
                         found.append((key, None))
                     elif key > after:
                         with suppress(FileNotFoundError):  # deleted since the scan
-                            found.append((key, entry.stat(follow_symlinks=False).st_size))
+                            status = entry.stat(follow_symlinks=False)
+                            found.append((key, status.st_size))
+                            links_count = max(links_count, status.st_nlink)
+            if links_count > 1 and self._fsync:
+                self._flush_names(fd)
         finally:
             os.close(fd)
         return sorted(found)
+
+    def _open_to_list(self, folder: str) -> int:
+        path_fd, _ = self._open_folder(folder)
+        try:
+            return os.open(".", _FLUSH_FLAGS, dir_fd=path_fd)
+        finally:
+            os.close(path_fd)
 
     def _is_local_disk(self) -> bool:
         if self._is_local is None:
@@ -495,9 +555,11 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
             for name in names:
                 if name.startswith(TEMP_PREFIX):
                     with suppress(FileNotFoundError):
-                        made = os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mtime
-                        if (now - made) * 1000 >= min_age_ms:
+                        status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+                        if (now - status.st_mtime) * 1000 >= min_age_ms:
                             if not is_dry_run:
+                                if status.st_nlink > 1:  # its writer died before it had flushed the other name
+                                    _fsync_folder(folder_fd)
                                 os.unlink(name, dir_fd=folder_fd)
                             swept_count += 1
     except OSError as error:

@@ -13,6 +13,7 @@ from spark_replog.storage import posix_store
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.posix_store import PosixStore
+from spark_replog.storage.retrying_store import RetryingStore
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
 
@@ -226,6 +227,124 @@ class TestVisibility:
         with pytest.raises(ReplogError):
             store.create("j/1", b"x")
         assert os.listdir(root / "j") == ["0"]
+
+
+class TestNamesThatAreNotDurableYet:
+    """Between a writer's link and its flush of the folder, others see a name that a power failure takes back."""
+
+    @pytest.fixture
+    def left(self, root, calls):
+        """Return a function that leaves a file as a writer that was killed after its link."""
+
+        def leave(name):
+            (root / "j" / f".tmp-{name}").write_bytes(b"x")
+            os.link(root / "j" / f".tmp-{name}", root / "j" / name)
+            calls.log.clear()
+
+        return leave
+
+    @pytest.mark.guarantee("G2")
+    @pytest.mark.parametrize("read", ["get", "list"])
+    def test_who_finds_one_flushes_its_folder_first(self, store, root, calls, read):
+        other = PosixStore(str(root))
+
+        def look():
+            del calls.before["fsync folder j"]
+            if read == "get":
+                assert other.get("j/0") == b"x"
+            else:
+                assert [each.key for each in other.list_keys("j/")] == ["j/0"]
+            assert calls.log[-2:] == ["link", "fsync folder j"]
+
+        calls.before["fsync folder j"] = look
+        assert store.create("j/0", b"x") is CREATED
+        assert calls.log == ["writev", "fsync file", "link", "fsync folder j", "fsync folder j", "unlink"]
+
+    def test_a_name_whose_writer_is_done_costs_no_flush(self, store, root, calls):
+        store.create("j/0", b"x")
+        calls.log.clear()
+        other = PosixStore(str(root))
+        assert other.get("j/0") == b"x"
+        assert len(list(other.list_keys("j/"))) == 1
+        assert calls.log == []
+
+    def test_a_name_whose_writer_died_is_flushed_once_in_each_process(self, store, root, calls, left, monkeypatch):
+        left("0")
+        left("1")
+        for reader in (store, PosixStore(str(root))):
+            calls.log.clear()
+            for key in ("j/0", "j/1", "j/0", "j/1"):
+                assert reader.get(key, size_bytes=1) == b"x"
+            assert calls.log == ["fsync folder j"] * 2
+        (root / "j" / ".tmp-0").unlink()
+        (root / "j" / "0").unlink()
+        left("0")  # another file under this name
+        calls.log.clear()
+        assert store.get("j/0") == b"x"
+        assert calls.log == ["fsync folder j"]
+        monkeypatch.setattr(posix_store, "_SETTLED_KEYS_MAX", 1)
+        left("2")
+        for key in ("j/2", "j/1", "j/1"):
+            assert store.get(key) == b"x"
+        assert len(store._settled_keys) == 1
+
+    @pytest.mark.parametrize("read", ["get", "list"])
+    def test_what_cannot_be_flushed_is_not_returned(self, store, calls, left, read):
+        left("0")
+        calls.fail("fsync folder j", errno.EIO)
+        for _ in range(2):
+            with pytest.raises(RetriableError) as raised:
+                store.get("j/0") if read == "get" else list(store.list_keys("j/"))
+            assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        calls.failures.clear()
+        assert store.get("j/0") == b"x"
+
+    def test_a_writer_that_could_not_flush_leaves_the_second_link_for_readers(self, store, root, calls):
+        calls.fail("fsync folder j", errno.EIO)
+        with pytest.raises(OutcomeUnknownError):
+            RetryingStore(store, deadline_ms=0).create("j/0", b"x")
+        assert (root / "j" / "0").stat().st_nlink == 2
+        calls.failures.clear()
+        calls.log.clear()
+        assert RetryingStore(store, deadline_ms=0).create("j/0", b"x") is CREATED
+        assert "fsync folder j" in calls.log
+
+    def test_an_interrupted_writer_leaves_the_second_link_too(self, store, root, calls):
+        calls.failures["fsync folder j"] = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            store.create("j/0", b"x")
+        assert (root / "j" / "0").stat().st_nlink == 2
+
+    def test_a_sweep_flushes_the_name_before_it_takes_the_second_link(self, store, calls, left):
+        left("0")
+        assert posix_store.sweep_temp_files(store.url, -1_000_000) == 1
+        assert calls.log == ["fsync folder j", "unlink"]
+
+    def test_without_fsync_nothing_is_flushed(self, root, calls, left):
+        left("0")
+        store = PosixStore(str(root), fsync=False)
+        assert store.get("j/0") == b"x"
+        assert len(list(store.list_keys("j/"))) == 1
+        assert calls.log == []
+
+    def test_where_the_folder_may_not_be_listed_the_file_is_flushed(self, store, calls, left, monkeypatch):
+        left("0")
+        refuse = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        monkeypatch.setattr(PosixStore, "_open_to_list", lambda *_: (_ for _ in ()).throw(refuse))
+        assert store.get("j/0") == b"x"
+        assert calls.log == ["fsync file"]
+
+    @pytest.mark.parametrize("number", [0, errno.EROFS, errno.EACCES])
+    def test_on_a_network_the_server_is_made_to_commit_the_folder(self, store, root, calls, left, monkeypatch, number):
+        left("0")
+        os.utime(root / "j", (1, 1))
+        nfs = MountedFileSystem("nfs4", frozenset())
+        monkeypatch.setattr(posix_store, "file_system_of", lambda path: nfs)
+        if number:
+            refuse = OSError(number, os.strerror(number))
+            monkeypatch.setattr(os, "utime", lambda *_: (_ for _ in ()).throw(refuse))
+        assert store.get("j/0") == b"x", "a reader that may not write reads all the same"
+        assert ((root / "j").stat().st_mtime > 1) is (number == 0)
 
 
 class TestSweep:
