@@ -101,5 +101,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=10_000,
         help="schedules of the ledger simulation, about 2 ms each; of the whole system twice as many, 30 ms each",
     )
+    parser.addoption("--power-cuts", type=int, default=30, help="simulated power cuts of local folders, 60 ms each")
     parser.addoption("--first-seed", type=int, default=0, help="the first of these schedules of the whole system")
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")

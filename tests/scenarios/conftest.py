@@ -29,6 +29,7 @@ from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy, Section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
+from tests.power_cuts import PowerCuts
 
 ROW_SIZE_BYTES = 10
 
@@ -58,6 +59,14 @@ def short_quorum_wait(monkeypatch):
     """
     short = partial(cluster.LedgerSettings, quorum_timeout_ms=500)
     return lambda: monkeypatch.setattr(cluster, "LedgerSettings", short)
+
+
+@pytest.fixture
+def power_cuts(monkeypatch: pytest.MonkeyPatch) -> Iterator[PowerCuts]:
+    """The disk of this process's stores; in the end stopped writers go on."""
+    cuts = PowerCuts(monkeypatch)
+    yield cuts
+    cuts.go_on()
 
 
 class LocalStore:

@@ -353,8 +353,12 @@ class Simulation:
             return Completion(operation, Status.EXISTS)
         root.records[operation.position] = operation.data
         self.report.trace.append((self._now_ms, "lands", operation.root, operation.position, operation.data))
-        self._truth.landed(operation.root, operation.position, operation.data)
+        self._landed(operation.root, operation.position, operation.data)
         return Completion(operation, Status.DONE)
+
+    def _landed(self, number: int, position: int, data: bytes) -> None:
+        """Take a record that is durable in a root's journal."""
+        self._truth.landed(number, position, data)
 
     def _read(self, root: Root, operation: Read) -> Completion:
         records = {} if root.is_empty else root.records
