@@ -23,6 +23,8 @@ MAP_SIZE_BYTES_MIN = 65536
 TEMP_PREFIX = ".tmp-"
 TEMP_FILE_AGE_MS = 86_400_000
 """A temp file of this age was left by an interrupted writer."""
+SETTLED_KEYS_MAX = 4096
+"""How many names with a second link a process remembers as durable. With more, some are flushed again."""
 _HIDDEN_PREFIXES = (TEMP_PREFIX, ".nfs")
 _FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _FLUSH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -33,8 +35,6 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FOLDER_BITS, _FILE_BITS = 0o3777, 0o644
 """Mode bits that a new folder or file takes from the folder above. Files are never written again: read bits only."""
 _WRITEV_PIECES_MAX = 1024
-_SETTLED_KEYS_MAX = 4096
-"""So many names with a second link are remembered as durable: after that, each costs one more flush."""
 _READ_SIZE_BYTES_MAX = 1 << 30
 _REFUSED_ERRNOS = frozenset(
     {
@@ -375,7 +375,7 @@ class PosixStore:
                 self._flush_names(folder_fd)
             finally:
                 os.close(folder_fd)
-        if len(self._settled_keys) >= _SETTLED_KEYS_MAX:
+        if len(self._settled_keys) >= SETTLED_KEYS_MAX:
             self._settled_keys.clear()
         self._settled_keys[key] = file
 
