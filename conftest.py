@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from xdist.scheduler import LoadScopeScheduling
 from tests import tiers
 
 ROOT = Path(__file__).parent
+UNIT = ROOT / "tests" / "unit"
+IN_MEMORY = {tiers.NEWCOMER, tiers.FAST, tiers.PLAIN}
+MEMORY = Path("/dev/shm")
+MEMORY_NEEDED_BYTES = 4 << 30
 FILES_IN_ONE_PROCESS_MAX = 3
 ONE_BY_ONE = "tests/simulation/test_whole_system.py::"
 """Its tests share nothing and need a processor all the time: they are shared out singly, last, so that none is idle."""
@@ -44,7 +49,14 @@ def selection_of(config: pytest.Config) -> tuple[str, ...]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    selection_of(config)
+    """Let the tests of plain Python keep their files in memory: on a disk, much of their time goes to the disk.
+
+    The other tiers are on the disk. ``PYTEST_DEBUG_TEMPROOT`` and ``--basetemp`` still count.
+    """
+    is_plain = bool(selection_of(config)) and IN_MEMORY.issuperset(selection_of(config))
+    is_fast_set = all((config.invocation_params.dir / each).is_relative_to(UNIT) for each in config.args)
+    if (is_plain or is_fast_set) and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
 

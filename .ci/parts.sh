@@ -35,7 +35,7 @@ the_line() {
 part() {
   began=$(date +%s)
   echo "+ $3"
-  { (cd "$work/$2" && sh -c "$3") && echo 0 >"$work/logs/$1.code" || echo $? >"$work/logs/$1.code"; } 2>&1 |
+  { (cd "$work/$2" && timeout -k 60 3600 sh -c "$3") && echo 0 >"$work/logs/$1.code" || echo $? >"$work/logs/$1.code"; } 2>&1 |
     tee "$work/logs/$1.log"
   echo "$1: $((($(date +%s) - began + 30) / 60)) min, exit code $(cat "$work/logs/$1.code")" >>"$work/summary"
 }
@@ -67,4 +67,6 @@ case "${1-}" in
   --shuffle) order="--shuffle $2" ;;
   ?*) echo "usage: $0 [--shuffle SEED]" >&2 && exit 2 ;;
 esac
-export PYTEST_ADDOPTS="--durations=30 --durations-min=1 --no-skips $order"
+# A test that hangs for 15 minutes ends its process, which counts as a failure; a part that does not end, ends after an hour.
+hangs="-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true"
+export PYTEST_ADDOPTS="--durations=30 --durations-min=1 --no-skips $hangs${order:+ $order}"

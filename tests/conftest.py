@@ -41,21 +41,6 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
-UNIT = Path(__file__).with_name("unit")
-MEMORY = Path("/dev/shm")
-MEMORY_NEEDED_BYTES = 4 << 30
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the fast set keep its 70,000 files in memory: on a disk, half of its time goes to making and deleting them.
-
-    The whole test command runs the same tests on the disk. ``PYTEST_DEBUG_TEMPROOT`` and ``--basetemp`` still count.
-    """
-    is_fast_set = all((config.invocation_params.dir / each).is_relative_to(UNIT) for each in config.args)
-    if is_fast_set and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
-
-
 _FOLDER_NUMBERS = itertools.count()
 _LEFT_FOLDERS: deque[tuple[float, Path]] = deque()
 _LEFT_SECONDS_MIN = 60.0

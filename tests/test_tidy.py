@@ -33,6 +33,8 @@ FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 800
 PRIVATE_USES_IN_TESTS_MAX = 232
 """This number may only fall. Where no interface gives the same, one helper of a test setup holds the private name."""
+SLEEPS_IN_TESTS_MAX = 36
+"""This number may only fall too."""
 # The house's plan: which room may import which, imports inside functions included. A file that needs an edge that is
 # not here stands in the wrong room. Rooms are folders; a folder with rooms of its own lists them by path.
 EDGES: dict[str, set[str]] = {
@@ -277,6 +279,25 @@ def test_tests_use_no_more_private_names_than_before():
     assert len(found) <= PRIVATE_USES_IN_TESTS_MAX, found
 
 
+def test_the_fast_tests_start_no_process():
+    starters = {"subprocess", "multiprocessing", "fork", "posix_spawn", "system", "ProcessPoolExecutor"}
+    for path in ROOT.glob("tests/unit/**/*.py"):
+        names = {module.split(".")[0] for module in imports(path)}
+        names |= {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
+        assert not names & starters, f"{name_of(path)} belongs to tests/scenarios"
+
+
+def test_tests_sleep_no_more_often_than_before():
+    """They wait for what happens, by ``tests/waiting.py``."""
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("integration/**/*.py")]
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node) == "time.sleep"
+    ]
+    assert len(found) <= SLEEPS_IN_TESTS_MAX, found
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_messages_name_no_file_that_the_wheel_lacks(path):
     """A page of docs/ may stand in a docstring of the library, not in what a command or an error prints."""
@@ -424,7 +445,8 @@ def test_ci_runs_both_parts_in_fresh_copies_and_ends_with_a_summary(run_ci, tmp_
     copied = ".ci .venv CONTRIBUTING.md README.md python0 python1"
     told = [line for line in done.stdout.splitlines() if line.startswith("tests ")]
     assert told == [
-        f"tests -m pytest{more} with --durations=30 --durations-min=1 --no-skips --shuffle 7 in {copied} "
+        f"tests -m pytest{more} with --durations=30 --durations-min=1 --no-skips -o faulthandler_timeout=900 "
+        f"-o faulthandler_exit_on_timeout=true --shuffle 7 in {copied} "
         for more in ("", " --tier outside,spark")
     ]
     assert re.fullmatch(
