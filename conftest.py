@@ -121,7 +121,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 def fail_unless_allowed(report: pytest.TestReport | pytest.CollectReport) -> None:
     """Make a failure of a skip whose reason is not listed."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    if not reason.removeprefix("Skipped: ").startswith(tiers.SKIPS_ALLOWED):
+    if not any(each in reason for each in tiers.SKIPS_ALLOWED):
         report.outcome, report.longrepr = "failed", f"skipped, which --no-skips does not allow here: {reason}"
 
 

@@ -172,3 +172,10 @@ def test_a_path_that_is_no_text_is_refused_before_anything_is_made():
     with pytest.raises(InvalidConfigError, match=r"b'/a/\\xff'") as raised:
         normalise_url("/a/\udcff")
     assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
+
+
+def test_each_root_gets_its_own_options():
+    options = {"s3.key": "k", "s3.endpoint_url": "http://one", "s3://two.endpoint_url": "http://two"}
+    one, two = (open_store(url, options).file_system() for url in ("s3://one/log", "s3://two/log"))
+    assert (one.endpoint_url, two.endpoint_url) == ("http://one", "http://two")
+    assert (one.key, two.key) == ("k", "k")

@@ -44,10 +44,3 @@ def test_a_scope_that_can_never_match_is_refused_at_any_root(name, root):
     with pytest.raises(InvalidConfigError) as raised:
         open_store(root, {name: "x"})
     assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
-
-
-def test_each_root_gets_its_own():
-    options = {"s3.key": "k", "s3.endpoint_url": "http://one", "s3://two.endpoint_url": "http://two"}
-    one, two = (open_store(url, options).file_system() for url in ("s3://one/log", "s3://two/log"))
-    assert (one.endpoint_url, two.endpoint_url) == ("http://one", "http://two")
-    assert (one.key, two.key) == ("k", "k")
