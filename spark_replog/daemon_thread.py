@@ -4,11 +4,14 @@ A daemon thread that is in Arrow's C++ code when the interpreter ends crashes th
 (``terminate called without an active exception``, exit code 134), although the program's work is done. A thread
 that is not a daemon would keep the process alive for ever if a mount hangs. So threads are daemons, and at exit all
 are asked to stop and joined, for ``EXIT_WAIT_SECONDS`` in all: a thread that hangs in a system call does no harm.
+
+Work that still needs threads, such as a producer's last sends, runs before that: ``run_before_exit``.
 """
 
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  registers its own end first, so that pools serve `run_before_exit`
 import threading
 import weakref
 from collections.abc import Callable
@@ -48,3 +51,12 @@ def _stop_all() -> None:
 
 
 atexit.register(_stop_all)
+
+
+def run_before_exit(call: Callable[[], object]) -> None:
+    """Run a call in the main thread when the program ends, while threads can still be started.
+
+    Python 3.12 refuses new threads in ``atexit``. This hook, which ``concurrent.futures`` uses too, runs before that,
+    and in the children of ``multiprocessing`` as well.
+    """
+    threading._register_atexit(call)  # type: ignore[attr-defined]

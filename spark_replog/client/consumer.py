@@ -262,7 +262,8 @@ class Consumer:
 
         Raises:
             InvalidConfigError: INVALID_REQUEST: the timeout or the number is negative.
-            ReplogError: REPLOG_NO_OFFSET_FOR_PARTITION, OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
+            ReplogError: INVALID_REQUEST: nothing is subscribed or assigned; REPLOG_NO_OFFSET_FOR_PARTITION,
+                OFFSET_OUT_OF_RANGE: with ``auto.offset.reset`` none;
                 REPLOG_DESERIALIZATION; UNKNOWN_TOPIC_OR_PARTITION; FENCED_INSTANCE_ID; REPLOG_WAKEUP; and the
                 errors of reading.
         """
@@ -570,6 +571,7 @@ class Consumer:
 
     def _ready(self, deadline_ms: int) -> None:
         """Take part in the group, commit if due, and look up unknown positions."""
+        self._subscription.check_reads()
         self._membership.poll(deadline_ms)
         self._forget(self._membership.take_revoked())
         self._committer.maybe_auto_commit()

@@ -124,6 +124,11 @@ class ProducerMetrics:
             if is_exhausted:
                 self._pool_exhausted.record(1, 1, now_ms, 1)
 
+    def total(self, name: str) -> int:
+        """Return one of the totals."""
+        with self._lock:
+            return self._totals[name]
+
     def read(self) -> dict[str, float]:
         """Return all numbers by name. Totals count from the producer's start."""
         now_ms = self._clock.monotonic_ms()

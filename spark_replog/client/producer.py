@@ -9,6 +9,7 @@ import itertools
 import logging
 import os
 import random
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.producer import INLINE_BYTES_REMOTE
+from spark_replog.daemon_thread import run_before_exit
 from spark_replog.errors import (
     ErrorCode,
     FencedError,
@@ -61,6 +63,8 @@ _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 UPKEEP_WAIT_MS = 1_000
 """How long close() waits for background upkeep, such as retention; a later process continues it."""
+EXIT_SECONDS = 30.0
+"""How long a program that ends waits for the records of the producers that it did not close."""
 
 
 class Producer:
@@ -474,6 +478,19 @@ class Producer:
             self._upkeep.wait(min(UPKEEP_WAIT_MS, UPKEEP_WAIT_MS if timeout is None else int(timeout * 1000)))
         self._interceptors.close()
 
+    def _close_at_exit(self, timeout: float) -> None:
+        """Close a producer that the program forgot, and report the records that could not be sent."""
+        if self._refusal is not None:
+            return
+        before_count = self._metrics.total("record-error")
+        self.close(timeout)
+        unsent_count = self._metrics.total("record-error") - before_count
+        outcome = f"{unsent_count:,} records were not sent" if unsent_count else "its waiting records were sent"
+        message = f"The producer {self.client_id!r} was not closed: {outcome}. Call close(), or use a with block."
+        warnings.warn(message, ResourceWarning, source=self, stacklevel=2)
+        if unsent_count:
+            _log.error("%s", message)
+
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled. Raises REPLOG_NOT_FORK_SAFE."""
         raise stays_in_process("producer")
@@ -632,6 +649,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _close_all_at_exit() -> None:
+    deadline_ms = SYSTEM_CLOCK.monotonic_ms() + EXIT_SECONDS * 1000
+    for producer in list(_producers):
+        producer._close_at_exit(max(0.0, deadline_ms - SYSTEM_CLOCK.monotonic_ms()) / 1000)
+
+
+run_before_exit(_close_all_at_exit)
 
 
 def _make_accumulator(

@@ -45,6 +45,18 @@ class SubscriptionState:
         """Return whether partitions come from a subscription."""
         return bool(self.topics) or self.pattern is not None
 
+    def check_reads(self) -> None:
+        """Refuse to read nothing. Source: ``KafkaConsumer.poll``.
+
+        Raises:
+            ReplogError: INVALID_REQUEST: neither ``subscribe`` nor ``assign`` was called.
+        """
+        if not self.is_subscribed and not self.is_assigned_by_hand:
+            raise ReplogError(
+                ErrorCode.INVALID_REQUEST,
+                "this consumer has no topics: name them in Consumer(store, topic), or call subscribe or assign first.",
+            )
+
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those already read keep their positions.
 

@@ -128,7 +128,7 @@ class Cluster:
 
     @classmethod
     def shared(cls, path: StorePath, storage_options: Mapping[str, str] | None = None) -> Cluster:
-        """Return this process's cluster for the path and options, opened on first use.
+        """Return this process's cluster for the path and options, opened on first use and when it was made again.
 
         Of a path with other options again and again, as with tokens that change, those used last are kept.
         """
@@ -137,8 +137,12 @@ class Cluster:
         with _SHARED_LOCK:
             cluster = _SHARED.get(key)
         opened = cls.open(path, options) if cluster is None else cluster
+        if opened.brokers.is_made_again():
+            opened = cls.open(path, options)
+            opened.brokers.is_made_again()  # remembers what the new root file looks like
         with _SHARED_LOCK:
-            cluster = _SHARED[key] = _SHARED.pop(key, opened)
+            found = _SHARED.pop(key, opened)
+            cluster = _SHARED[key] = opened if found.brokers.cluster_id != opened.brokers.cluster_id else found
             for oldest in [each for each in _SHARED if each[0] == key[0]][:-SHARED_SETS_MAX]:
                 del _SHARED[oldest]
         return cluster

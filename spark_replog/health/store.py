@@ -167,6 +167,7 @@ class Fault(Enum):
     ROOT_STALE = "root-stale"
     COPY_MISSING = "copy-missing"
     ROOT_FULL = "root-full"
+    ROOT_LOW = "root-low"
     NO_MAJORITY = "no-majority"
 
 
@@ -239,7 +240,8 @@ def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[
     where, out = f"{topic}-{found.partition}", found.out_of_sync
     serving = [each for each in found.in_sync if each not in away]
     resting = " ".join(str(each) for each in out if each in found.fenced)
-    remedy = "bring the roots back; replica.rejoin.wait.ms (30 s) after they left: replog coordinator run --once"
+    rejoin = "replog coordinator run --once, replica.rejoin.wait.ms (30 s) or more after they left"
+    remedy = f"bring the roots back, then: {rejoin}" if away & {*found.replicas} else rejoin
     if resting:
         remedy = f"replog broker unfence {resting}"
     level, fault = Level.CRITICAL, Fault.NO_LEADER
@@ -247,11 +249,11 @@ def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[
         detail = f"has no leader: no in-sync replica of {sorted(found.isr)} is in service, so writes are refused"
         remedy += f"; or accept the loss of rows: replog topic elect {topic} --unclean"
     elif not serving:
-        remedy = "bring the roots back"
+        remedy = "bring the roots back"  # fenced ones have no leader, see above
         detail = f"cannot be written: the root of no in-sync replica of {found.in_sync} serves"
     elif len(serving) < found.min_insync:
         fault = Fault.UNDER_MIN_ISR
-        remedy = remedy if found.is_under_min_isr else "bring the roots back"
+        remedy = remedy if found.is_under_min_isr else "bring the roots back"  # those in the ISR do not serve
         detail = (
             f"has {len(serving)} in-sync replicas {serving}{'' if away.isdisjoint(found.isr) else ' that answer'} and "
             f"min.insync.replicas is {found.min_insync}, so writes with acks=all are refused"
@@ -328,10 +330,10 @@ def _root_findings(found: BrokerHealth) -> list[Finding]:
         remedy += ", or: replog store repair"
         findings.append(Finding(Level.WARN, fault, str(error.args[0]), remedy, broker_id=broker_id, code=error.code))
     if free is not None and free < FREE_BYTES_WARN:
-        level = Level.CRITICAL if free < FREE_BYTES_CRITICAL else Level.WARN
+        level, fault = (Level.CRITICAL, Fault.ROOT_FULL) if free < FREE_BYTES_CRITICAL else (Level.WARN, Fault.ROOT_LOW)
         detail = f"the root of broker {broker_id} has {free >> 20} MiB free"
         remedy = "replog store gc, or free space on that file system"
-        findings.append(Finding(level, Fault.ROOT_FULL, detail, remedy, broker_id=broker_id))
+        findings.append(Finding(level, fault, detail, remedy, broker_id=broker_id))
     return findings
 
 

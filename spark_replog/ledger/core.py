@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from enum import Enum
 
-from spark_replog.errors import CorruptDataError, ReplogError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
@@ -430,6 +430,8 @@ class LedgerCore:
         self._operation_ms += (now_ms - state.busy_since_ms - self._operation_ms) / 8
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
+            if isinstance(completion.error, ReplogError) and completion.error.code is ErrorCode.REPLOG_CLUSTER_MISMATCH:
+                self.fatal = completion.error  # the whole store was made again
             return
         if (isinstance(operation, Create) and completion.status is Status.DONE) or (
             isinstance(operation, Read) and (operation.checks_marker or completion.records)

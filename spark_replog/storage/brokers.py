@@ -8,6 +8,7 @@ import os
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
@@ -23,10 +24,11 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BrokerId, new_id
 from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls, summed
+from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import client_name, is_far, normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
-from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, sweep_temp_files
+from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, root_file_identity, sweep_temp_files
 from spark_replog.storage.probe import PROBE_PREFIX
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.root_file import (
@@ -58,6 +60,8 @@ OWN_PUT_WAIT_SECONDS = 60.0
 SHARED_SETS_MAX = 8
 """Per store: with tokens that change, each query that begins again has other storage options."""
 _SCAN_BROKERS_MAX = 16
+FIRST_LOOK_SECONDS = 0.1
+"""How long an opened store's users wait to learn whether it was made again."""
 NO_BROKER = "none"
 """Stands for the id of a broker where there is none."""
 
@@ -145,6 +149,8 @@ class BrokerSet:
         self._opened: dict[BrokerId, RootFile] = {}
         """Root files that ``open`` read, until the root is checked again."""
         self._opened_ms = 0
+        self._made_again: InvalidConfigError | None = None
+        self._first_root_file: tuple[int, int] | None = None
         self._clock: Clock = SYSTEM_CLOCK
         self.own_puts = OwnPuts()
         """Objects that this process has put or is putting, so that catching up does not write them again."""
@@ -250,6 +256,7 @@ class BrokerSet:
         Raises:
             RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another root's;
                 REPLOG_STORE_UNAVAILABLE or KAFKA_STORAGE_ERROR: the root does not answer.
+            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: the whole store was removed and made again at the same place.
         """
         url, root = self.url(broker_id), None
         if is_first and self._clock.monotonic_ms() - self._opened_ms < OPENED_AGE_MS:
@@ -261,8 +268,42 @@ class BrokerSet:
         except (CorruptDataError, UnsupportedFormatError) as error:
             raise _stale(f"cannot be read: {error.args[0]}", broker_id, url) from error
         why = "is missing" if root is None else self.mismatch(broker_id, root)
+        if root is not None and root.cluster_id != self.cluster_id:
+            self._check_not_made_again(root)
         if why is not None:
             raise _stale(why, broker_id, url)
+
+    def _check_not_made_again(self, found: RootFile) -> None:
+        """Refuse a store whose place another one has taken, with all its roots: it does not come back.
+
+        Args:
+            found: a root file of another cluster.
+        """
+        if self._made_again is None:
+            urls = [broker.url for broker in self.brokers]
+            read = read_roots(urls, self.storage_options, lane=f"{urls[0]}#made-again", calls=self.calls)
+            others = [each.cluster_id for each in read.values() if isinstance(each, RootFile)]
+            if set(others) != {found.cluster_id} or len(others) < min(len(urls), len(found.brokers)):
+                return
+            self._made_again = InvalidConfigError(
+                ErrorCode.REPLOG_CLUSTER_MISMATCH,
+                f"the store was removed and made again: its cluster id is {found.cluster_id}, and was "
+                f"{self.cluster_id} when this process opened it. Open it again: make a new Producer, Consumer or "
+                "Store; start a streaming query with a new checkpoint.",
+                url=urls[0],
+            )
+        raise self._made_again
+
+    def is_made_again(self) -> bool:
+        """Return whether another store has taken this one's place; no call while a local root file is the same."""
+        first = self.brokers[0]
+        if self._made_again is None and first.broker_id in self.local_ids:
+            look = IO_POOL.submit_to(first.url, root_file_identity, first.url)
+            with suppress(TimeoutError, ReplogError):
+                known, self._first_root_file = self._first_root_file, look.result(FIRST_LOOK_SECONDS)
+                if known not in (None, self._first_root_file):
+                    self.check_root(first.broker_id)
+        return self._made_again is not None
 
     def sweep_temp_files(self, broker_id: BrokerId, *, is_dry_run: bool = False) -> int:
         """Remove, or only count, a root's temp files that are a day old; 0 where a create makes none.

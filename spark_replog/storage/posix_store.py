@@ -17,6 +17,7 @@ from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
+from spark_replog.storage.paths import ROOT_FILE_KEY
 
 MAP_SIZE_BYTES_MIN = 65536
 """Ranges from this size on are mapped; for smaller ones, page faults cost more than the copy."""
@@ -87,6 +88,8 @@ class PosixStore:
         self._root = os.path.abspath(url.removeprefix("file://"))
         self._fsync = fsync
         self._is_local: bool | None = None
+        self._root_file: tuple[int, int] | None = None
+        """Identity of the root file when this store was first used; None: not used yet."""
         self._reached_folders: dict[str, tuple[int, int]] = {}
         self._durable_folders: dict[str, tuple[int, int]] = {}
         """Device and inode of folders: those reached without a link, and those durable in their parents."""
@@ -103,12 +106,14 @@ class PosixStore:
 
         Raises:
             RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_STORE_REFUSED: no permission, or a symbolic
-                link below the root; REPLOG_ROOT_STALE if the root directory itself is missing (so a vanished root
-                never looks like an empty one).
+                link below the root; REPLOG_ROOT_STALE if a folder is missing and with it the root directory, or
+                the root file has changed (so a root that vanished or was made again never looks like an empty one).
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
         if KEY.fullmatch(key) is None:
             raise refused_key(key, self.url)
+        if self._root_file is None:
+            self._root_file = root_file_identity(self.url)
         try:
             fd = self._open_file(key)
             if fd is None:
@@ -481,6 +486,11 @@ class PosixStore:
                 "the root directory is missing. Bring it back (mount the disk, undo the rename).",
                 url=self.url,
             )
+        known, self._root_file = self._root_file, root_file_identity(self.url)
+        if known not in (None, NO_ROOT_FILE, self._root_file):
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE, f"{ROOT_FILE_KEY} has changed since this process read it.", url=self.url
+            )
 
     def _read_failed(self, error: OSError, key: str) -> RetriableError:
         code = ErrorCode.REPLOG_STORE_REFUSED
@@ -589,6 +599,18 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
     except OSError as error:  # the temp file was swept, or the folder is out of reach
         raise _UnconfirmedError(error) from error
     return (ours.st_ino, ours.st_dev) == (found.st_ino, found.st_dev)
+
+
+NO_ROOT_FILE = (0, 0)
+
+
+def root_file_identity(url: str) -> tuple[int, int]:
+    """Return inode and time of change (ns) of a local root's file, written once; `NO_ROOT_FILE` without one."""
+    try:
+        found = os.stat(f"{url.removeprefix('file://')}/{ROOT_FILE_KEY}")
+    except OSError:
+        return NO_ROOT_FILE
+    return found.st_ino, found.st_mtime_ns
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -458,6 +458,9 @@ class Sender:
         self._report(request.error)
 
     def _fail(self, request: DataRequest, error: ReplogError) -> None:
+        for put in request.puts.values():
+            if put.error is not None and put.error.code is ErrorCode.REPLOG_CLUSTER_MISMATCH:
+                error = put.error  # the store was made again: no retry helps
         request.error = error
         if self._delivery is None:
             self._completion.drop(request, error)

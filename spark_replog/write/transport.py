@@ -134,11 +134,13 @@ class PutTransport:
         return error is None
 
     def _staleness(self, broker_id: BrokerId) -> ReplogError | None:
-        """Return REPLOG_ROOT_STALE if the root is away or replaced: such a root gets no retry."""
+        """Return REPLOG_ROOT_STALE if the root is away or replaced, REPLOG_CLUSTER_MISMATCH if the whole store was
+        made again: such a root gets no retry.
+        """
         try:
             self._brokers.check_root(broker_id)
         except ReplogError as error:
-            if error.code is ErrorCode.REPLOG_ROOT_STALE:
+            if error.code in (ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_CLUSTER_MISMATCH):
                 return error
         return None
 

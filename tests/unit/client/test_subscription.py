@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog import OffsetAndMetadata, TopicPartition
+from spark_replog import Consumer, OffsetAndMetadata, TopicPartition
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
@@ -142,7 +142,10 @@ def test_to_subscribe_to_nothing_is_to_unsubscribe(filled):
     reader = consumer(filled, "orders")
     assert len(reader.poll(max_records=100)) == 20
     reader.subscribe()
-    assert (reader.subscription(), reader.assignment(), len(reader.poll(100))) == (set(), set(), 0)
+    assert (reader.subscription(), reader.assignment()) == (set(), set())
+    with pytest.raises(ReplogError) as refused:
+        reader.poll(100)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
     reader.assign([P0])
 
 
@@ -328,3 +331,11 @@ def test_topics_and_their_partitions_can_be_listed(filled):
     assert reader.partitions_for("clicks") == [TopicPartition("clicks", number) for number in range(3)]
     with pytest.raises(NotFoundError):
         reader.partitions_for("nothing")
+
+
+@pytest.mark.parametrize("read", [lambda consumer: consumer.poll(), lambda consumer: consumer.to_arrow(), next])
+def test_a_consumer_without_topics_is_refused_as_in_kafka(store, read):
+    with Consumer(store.cluster) as consumer, pytest.raises(ReplogError) as caught:
+        read(iter(consumer) if read is next else consumer)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert "subscribe" in str(caught.value)
