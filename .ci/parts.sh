@@ -1,14 +1,10 @@
 # What .ci/run and .ci/wide share: fresh copies of the checkout, parts that all run, and one summary at the end.
 cd "$(dirname "$0")/.."
-checkout=$PWD
 work=$(mktemp -d "${TMPDIR:-/tmp}/replog-ci.XXXXXX")
 mkdir "$work/logs"
 beside=
 tidy() {
-  if [ -n "$beside" ]; then
-    kill "$beside" 2>/dev/null || true
-    wait "$beside" 2>/dev/null || true
-  fi
+  [ -z "$beside" ] || kill "$beside" 2>/dev/null || true
   rm -rf "$work"
 }
 trap tidy EXIT
@@ -31,11 +27,15 @@ the_line() {
   printf '%s\n' "$found"
 }
 
+# After an hour all that a part started ends; at a terminal it ends by Ctrl-C, which only its own group gets.
+who=
+[ ! -t 1 ] || who=--foreground
+
 # part NAME COPY COMMAND: run a command in a copy; its output is shown and kept, its end goes into the summary.
 part() {
   began=$(date +%s)
   echo "+ $3"
-  { (cd "$work/$2" && timeout -k 60 3600 sh -c "$3") && echo 0 >"$work/logs/$1.code" || echo $? >"$work/logs/$1.code"; } 2>&1 |
+  { (cd "$work/$2" && timeout $who -k 60 3600 sh -c "$3") && echo 0 >"$work/logs/$1.code" || echo $? >"$work/logs/$1.code"; } 2>&1 |
     tee "$work/logs/$1.log"
   echo "$1: $((($(date +%s) - began + 30) / 60)) min, exit code $(cat "$work/logs/$1.code")" >>"$work/summary"
 }
