@@ -1,0 +1,397 @@
+"""Whole stores on simulated disks: the product's own processes, roots that come and go, power cuts, in one thread.
+
+Only threads, time and the kernel's flushes are replaced. The storage calls of a process run one after the other, in
+virtual time. A process may be killed at any link: before it, between it and the flush of its folder, or while its calls
+to the other roots are at different steps. A power cut takes what was not flushed (``tests.power_cuts``). A schedule
+is a list of steps, each with a seed of its own: what fails is replayed, and shrunk by leaving steps out.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from spark_replog.admin.controller import Controller
+from spark_replog.admin.coordinator_loop import CoordinatorLoop, topic_ledgers
+from spark_replog.client.store import Store
+from spark_replog.clock import SystemClock
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.append_request import AppendRequest
+from spark_replog.commit.replica_manager import ReplicaManager
+from spark_replog.commit.write_plan import make_write_plan
+from spark_replog.config import ProducerConfig
+from spark_replog.errors import ReplogError
+from spark_replog.ledger.root import Completion
+from spark_replog.ledger.shell_io import RootIo
+from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
+from spark_replog.maintenance.repair import StoreRepair
+from spark_replog.storage.io_pool import IO_POOL, IoPool
+from spark_replog.write.task_writer import TaskWriter
+from tests.power_cuts import PowerCuts, draw
+
+BROKERS = (0, 1, 2)
+TOPICS = ("first", "second", "third")
+END = 9
+"""The process that looks in the end."""
+LINKS = (0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 7, 9)
+"""At which link a process dies; 0: at none. A write's entry is its 4th, or its 7th after a claim."""
+TIMEOUT_MS = 5_000
+START_MS = 1_800_000_000_000
+
+
+class Violation(Exception):
+    """Something that the store promises does not hold."""
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class Step(NamedTuple):
+    """One thing that happens, to a process or to the roots."""
+
+    process: int
+    job: str
+    draw: int
+
+
+class _Calls(IoPool):
+    """Runs each call where it is submitted."""
+
+    def submit_to(self, lane: str, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:  # as a lane's thread: the caller gets it
+            future.set_exception(error)
+        return future
+
+    def post_to(self, lane: str, function: Any, /, *args: Any, **kwargs: Any) -> None:
+        with suppress(Killed):  # this thread of the process; its others are killed at a step of their own
+            function(*args, **kwargs)
+
+
+class World:
+    """One store, its processes, and what readers and writers know of its rows."""
+
+    def __init__(self, template: Path, folder: Path, cuts: PowerCuts) -> None:
+        self.rng = Random()
+        self.now_ms = float(START_MS)
+        self.counts: Counter[str] = Counter()
+        self._folder, self._cuts = folder, cuts
+        self._cut_count = 0
+        self.path = folder / "0"
+        shutil.copytree(template, self.path)
+        self._processes: dict[int, Cluster] = {}
+        self._away: int | None = None
+        self._is_lost = False
+        self._rows: dict[str, dict[int, bytes]] = {}
+        self._told: dict[str, set[bytes]] = {}
+        self._batches: dict[str, tuple[int, tuple[bytes, ...]]] = {}
+        self._links_left = 0
+        self.wait_ms = 0.0
+        self._is_dying = self._stops_next = False
+        cuts.links, cuts.stops, cuts.stop = self._link, lambda *_: self._stops_next, self._die
+
+    def count(self, what: str) -> None:
+        """Count what happened: schedules in which nothing does prove nothing."""
+        self.counts[what] += 1
+
+    # -- a process and its death ------------------------------------------------------------------
+
+    def _link(self, folder: str, name: str) -> None:
+        self._stops_next = False
+        self._links_left -= 1
+        if not self._is_dying and self._links_left != 0:
+            return
+        fate = self.rng.random()
+        if fate < 0.15:
+            self._die()
+        self._stops_next = fate < 0.85
+
+    def _die(self) -> None:
+        self._is_dying = True
+        raise Killed
+
+    def wait(self, timeout_ms: float) -> None:
+        """Stand for ``RootIo.wait``: a killed process learns nothing more."""
+        if self._is_dying:
+            raise Killed
+        self.wait_ms = timeout_ms
+
+    def sleep(self, duration_ms: float) -> None:
+        """Let time pass."""
+        self.now_ms += duration_ms
+
+    def _cluster(self, number: int) -> Cluster:
+        found = self._processes.get(number)
+        if found is None:
+            found = self._processes[number] = Cluster.open(str(self.path))
+        return found
+
+    def run(self, step: Step) -> None:
+        """Let one step happen."""
+        self.rng.seed(step.draw)
+        self.now_ms += self.rng.choice((100, 1_000, 40_000))
+        self._is_dying = self._stops_next = False
+        self._links_left = self.rng.choice(LINKS)
+        if self.rng.random() < 0.3:
+            self._processes.pop(step.process, None)  # it ended; the next one has nothing cached
+        try:
+            getattr(self, step.job)(step.process)
+        except (Killed, Exception) as error:
+            if isinstance(error, Violation) or not (self._is_dying or isinstance(error, ReplogError)):
+                raise
+            if not self._is_dying and isinstance(error, ReplogError):
+                self.count(f"{step.job}: {error.code.name}")
+                if step.job == "read":
+                    raise Violation(f"{self._without()} nothing can be read: {error}") from error
+        self._links_left = 0
+        if self._is_dying:
+            self.count("killed")
+            self._processes.pop(step.process, None)
+
+    def _without(self) -> str:
+        return "with all roots" if self._away is None else f"without root {self._away}"
+
+    def end(self) -> None:
+        """Bring all roots back, repair what was lost, read and write."""
+        self._links_left, self._is_dying, self._stops_next = 0, False, False
+        try:
+            self.come_back(0)
+            self.repair(END)
+            self.coordinate(END)
+            self.read(END)
+            self.now_ms += 60_000
+            self.coordinate(END)
+            self.write(END)
+            self.read(END)
+        except ReplogError as error:
+            raise Violation(f"in the end, {self._without()}: {error}") from error
+
+    # -- what processes do --------------------------------------------------------------------------
+
+    def topic(self, number: int) -> None:
+        """Make a topic."""
+        name = self.rng.choice(TOPICS)
+        Controller(self._cluster(number)).create_topic(name, 1, 3, start_index=0, if_not_exists=True)
+        self._rows.setdefault(name, {})
+        self.count("topics")
+
+    def write(self, number: int) -> None:
+        """Write the next micro-batch of a query, or the last one again until its writer is told."""
+        if not self._rows:
+            self.topic(number)
+        name = self.rng.choice(sorted(self._rows))
+        query = f"{name}-{number}"
+        batch, values = self._batches.get(query, (0, ()))
+        if not values:
+            values = tuple(b"%s %d/%d" % (query.encode(), batch, at) for at in range(self.rng.randint(1, 3)))
+            self._batches[query] = batch, values
+        cluster = self._cluster(number)
+        plan = make_write_plan(cluster, [name])
+        writer = TaskWriter(plan, ProducerConfig(), cluster.brokers, query_id=query, batch_id=batch, task_id=0,
+                            default_topic=name)  # fmt: skip
+        writer.append(pa.record_batch({"value": pa.array(values, pa.binary())}))
+        objects = writer.close().objects
+        identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
+        append = Append(identity, "User:s", "", int(self.now_ms), tuple(item for _, item in objects))
+        (answer,) = ReplicaManager(cluster).append_records({objects[0][0]: AppendRequest(append, TIMEOUT_MS)}).values()
+        if self._is_dying:
+            raise Killed  # before it could tell anyone
+        if answer.error is not None:
+            raise answer.error
+        assert answer.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE), answer
+        self.count(f"batches {answer.result.outcome.name}")
+        self._told.setdefault(name, set()).update(values)
+        self._batches[query] = batch + 1, ()
+
+    def read(self, number: int) -> None:
+        """Read all rows of all topics."""
+        store = Store(self._cluster(number))
+        for name, known in self._rows.items():
+            table = store.topic(name).scan().to_arrow()
+            offsets, values = table["offset"].to_pylist(), table["value"].to_pylist()
+            if offsets != list(range(len(offsets))) or len(set(values)) != len(values):
+                raise Violation(f"{name} has offsets {offsets} and rows {values}")
+            found = dict(zip(offsets, values, strict=True))
+            for offset, value in known.items():
+                if found.get(offset) != value:
+                    raise Violation(f"offset {offset} of {name} was {value!r}, and is {found.get(offset)!r}")
+            if not self._told.get(name, set()) <= set(values):
+                raise Violation(f"{name} lacks rows {self._told[name] - set(values)} that a writer was told of")
+            known.update(found)
+            self.count("reads")
+
+    def snapshot(self, number: int) -> None:
+        """Write snapshots of all ledgers, which cut their journals."""
+        cluster = self._cluster(number)
+        cluster.refresh()
+        for ledger in [cluster.cluster_ledger, *topic_ledgers(cluster)]:
+            ledger.snapshot(timeout_ms=TIMEOUT_MS)
+            ledger.collect()
+        self.count("snapshots")
+
+    def coordinate(self, number: int) -> None:
+        """Run one round of a coordinator."""
+        CoordinatorLoop(self._cluster(number)).run_once()
+
+    def repair(self, number: int) -> None:
+        """Repair the store, as `replog store repair` does; what was lost is whole again if it says so."""
+        if self._away is not None:
+            return  # it would be rebuilt, and is to come back
+        report = StoreRepair(self._cluster(number)).run()
+        self.count("repairs")
+        if self._is_lost and all(each.is_repaired for each in report.roots.values()):
+            self._is_lost = False
+            self.count("rebuilt roots")
+
+    # -- what happens to roots ------------------------------------------------------------------------
+
+    def leave(self, _: int) -> None:
+        """Let one root not answer, if all others are there and none has lost anything."""
+        if self._away is None and not self._is_lost:
+            self._away = self.rng.choice(BROKERS)
+            (self.path / f"broker-{self._away}").rename(self.path / f"broker-{self._away}.away")
+            self.count("outages")
+
+    def come_back(self, _: int) -> None:
+        """Let the root answer again that did not."""
+        if self._away is not None:
+            (self.path / f"broker-{self._away}.away").rename(self.path / f"broker-{self._away}")
+            self._away = None
+
+    def empty(self, _: int) -> None:
+        """Replace the disk of a root by an empty one."""
+        if self._away is None and not self._is_lost:
+            root = self.path / f"broker-{self.rng.choice(BROKERS)}"
+            root.rename(self._folder / "gone")
+            shutil.rmtree(self._folder / "gone")
+            root.mkdir()
+            self._is_lost = True
+            self.count("lost roots")
+
+    def power_cut(self, _: int) -> None:
+        """Cut the power of all roots, and with them of all processes, or of one root."""
+        hit = BROKERS if self.rng.random() < 0.6 else (self.rng.choice(BROKERS),)
+        keeps = draw(
+            self.rng, [f"broker-{each}{end}" for each in hit for end in ("", ".away")], self.rng.choice((0.0, 0.5))
+        )
+        self._cut_count += 1
+        before, self.path = self.path, self._folder / str(self._cut_count)
+        self._cuts.cut(before, self.path, keeps)
+        if len(hit) == 1:  # the processes live, and their root has lost names
+            name = f"broker-{hit[0]}" + (".away" if hit[0] == self._away else "")
+            shutil.rmtree(before / name)
+            (self.path / name).rename(before / name)
+            shutil.rmtree(self.path)
+            self.path = before
+        else:
+            shutil.rmtree(before)
+            self._processes.clear()
+        self.count("power cuts")
+
+
+@contextmanager
+def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[None]:
+    """Let a world's processes run in this thread, in its time, with the seed's random numbers."""
+    rng, real_take = Random(seed), RootIo.take
+
+    def take(io: RootIo, timeout_ms: float = 0) -> list[Completion]:
+        waited_ms = world.wait_ms
+        found = real_take(io, 0)
+        if not found:
+            world.now_ms += max(1.0, waited_ms)
+        return found
+
+    patch.setattr(RootIo, "wait", lambda _, timeout_ms: world.wait(timeout_ms))
+    patch.setattr(RootIo, "take", take)
+    patch.setattr(IO_POOL, "__class__", _Calls)
+    for name in ("now_ms", "monotonic_ms"):
+        patch.setattr(SystemClock, name, lambda _: int(world.now_ms))
+    patch.setattr(SystemClock, "sleep_ms", lambda _, duration_ms: world.sleep(duration_ms))
+    for place in ("os.urandom", "random._urandom"):
+        patch.setattr(place, rng.randbytes)
+    yield
+
+
+POWER = {"write": 20, "read": 10, "topic": 5, "snapshot": 8, "coordinate": 4, "power_cut": 20}
+"""Jobs and their weights: power cuts and kills."""
+ROOTS = {
+    "write": 20, "read": 20, "topic": 8, "snapshot": 14, "coordinate": 4, "power_cut": 3,
+    "leave": 14, "come_back": 14, "empty": 3, "repair": 8,
+}  # fmt: skip
+"""The same, and roots that go, come back and are lost, one at a time."""
+
+
+def schedule_of(seed: int, weights: Mapping[str, int] = POWER, count: int = 24) -> list[Step]:
+    """Return the steps of a seed."""
+    rng = Random(seed)
+    jobs = ["topic"]
+    while len(jobs) < count:
+        (job,) = rng.choices(list(weights), list(weights.values()))
+        # What is read between a write and a power cut must be there after it, where another process writes.
+        jobs += ["write", "read", "power_cut", "write", "read"] if job == "power_cut" else [job]
+    return [Step(rng.randrange(2), job, rng.getrandbits(48)) for job in jobs]
+
+
+def run(steps: Sequence[Step], template: Path, folder: Path) -> World:
+    """Run a schedule in an empty folder.
+
+    Args:
+        template: the folder of a new store, which is copied.
+
+    Raises:
+        Violation: something that the store promises does not hold.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(template, folder, PowerCuts(patch))
+        with one_thread(patch, world, steps[0].draw):
+            for step in steps:
+                world.run(step)
+            world.end()
+        return world
+
+
+def violation_of(
+    steps: Sequence[Step], template: Path, folder: Path, counts: Counter[str] | None = None
+) -> Violation | None:
+    """Return what a schedule ends in, None where all holds. Makes the folder, and removes it.
+
+    Args:
+        counts: what happened is added to it.
+    """
+    folder.mkdir()
+    try:
+        world = run(steps, template, folder)
+        if counts is not None:
+            counts.update(world.counts)
+    except Violation as violation:
+        return violation
+    finally:
+        shutil.rmtree(folder)
+    return None
+
+
+def shrunk(steps: Sequence[Step], template: Path, folder: Path) -> list[Step]:
+    """Return a short schedule that still fails."""
+    kept, size = list(steps), max(1, len(steps) // 2)
+    while size:
+        at = 0
+        while at < len(kept):
+            shorter = kept[:at] + kept[at + size :]
+            if shorter and violation_of(shorter, template, folder) is not None:
+                kept = shorter
+            else:
+                at += size
+        size //= 2
+    return kept
