@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import fcntl
 import os
@@ -10,8 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,26 +58,12 @@ class Build:
                 self._make_once(ready)
         return ready
 
-    def begin(self) -> subprocess.Popen[bytes] | None:
-        """Start to build in a process, so that tests run meanwhile; `folder` waits for it. None: there is no need.
-
-        The caller gives the process to `end`.
-        """
-        if (CACHE / self.name).is_dir() or shutil.which(self.tool) is None:
-            return None
-        command = [sys.executable, "-m", "tests.servers.builds", self.name]
-        variables = {**os.environ, "PYTEST_XDIST_TESTRUNUID": _run_id()}
-        return subprocess.Popen(
-            command, cwd=Path(__file__).parents[2], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env=variables, start_new_session=True,
-        )  # fmt: skip
-
     def environment(self) -> dict[str, str]:
         """Return this process's environment, with the libraries that were unpacked with the program."""
         folders = sorted({str(path.parent) for path in self.folder().glob("**/*.so*")})
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(folders)}
 
-    @contextmanager
+    @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         deadline = time.monotonic() + _LOCK_SECONDS_MAX
         with open(CACHE / f"{self.name}.lock", "w") as lock:
@@ -127,8 +113,26 @@ def _run_id() -> str:
     return os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"process {os.getpid()}"
 
 
+def begin(builds: Collection[Build]) -> list[subprocess.Popen[bytes]]:
+    """Start to make what is not there yet, so that tests run meanwhile; `Build.folder` waits for it.
+
+    A process for what is compiled, one for what is only fetched. The caller gives each to `end`.
+    """
+    missing = [each for each in builds if not (CACHE / each.name).is_dir() and shutil.which(each.tool) is not None]
+    groups = [[each.name for each in missing if (each.tool == "go") is is_go] for is_go in (True, False)]
+    variables = {**os.environ, "PYTEST_XDIST_TESTRUNUID": _run_id()}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.servers.builds", *names], cwd=Path(__file__).parents[2],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables,
+            start_new_session=True,
+        )
+        for names in groups if names
+    ]  # fmt: skip
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a build that `Build.begin` started, if it still runs, with its compilers."""
+    """End a process of `begin`, if it still runs, with its compilers."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
     process.wait()
@@ -147,7 +151,7 @@ def _go(name: str, module: str, version: str) -> Build:
 VERSITYGW = _go("versitygw", "github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 FAKE_GCS = _go("fake-gcs-server", "github.com/fsouza/fake-gcs-server", "v1.56.1")
 MINIO = _go("minio", "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
-"""Takes minutes to build: tests/servers/conftest.py begins with it before the first test."""
+"""Takes minutes to build: tests/servers/conftest.py begins before the first test."""
 AZURITE = Build(
     "azurite-3.35.0", "npm", ("npm", "install", "--no-audit", "--no-fund", "--prefix", "{folder}", "azurite@3.35.0")
 )

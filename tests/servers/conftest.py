@@ -9,17 +9,26 @@ import subprocess
 import pytest
 
 from tests.servers import server
-from tests.servers.builds import MINIO, NotBuilt, end
+from tests.servers.builds import Build, NotBuilt, begin, end
 from tests.servers.hdfs import Hdfs
 
 _BEGUN: list[subprocess.Popen[bytes]] = []
 
 
+def builds_of(item: pytest.Item) -> dict[str, Build]:
+    """Return by name what a test runs: its parameters and the names of its file, where these are servers or builds."""
+    named = list(vars(item.module).values()) if isinstance(item, pytest.Function) else []
+    for given in item.callspec.params.values() if hasattr(item, "callspec") else ():
+        named += given if isinstance(given, tuple) else (given,)
+    found = [getattr(each, "build", None) if isinstance(each, type) else each for each in named]
+    return {each.name: each for each in found if isinstance(each, Build)}
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build MinIO beside the tests before its own; with ``-n 2`` by one of the processes."""
-    is_wanted = any("minio" in item.nodeid or hasattr(getattr(item, "module", None), "Minio") for item in session.items)
-    if is_wanted and not session.config.option.collectonly and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
-        _BEGUN.extend(filter(None, [MINIO.begin()]))
+    """Begin with the programs of all servers beside the tests before theirs; with ``-n 2`` by one of the processes."""
+    if not session.config.option.collectonly and os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+        wanted = {name: build for item in session.items for name, build in builds_of(item).items()}
+        _BEGUN.extend(begin(wanted.values()))
 
 
 def pytest_sessionfinish() -> None:

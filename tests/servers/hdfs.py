@@ -70,8 +70,11 @@ class Hdfs(Server):
             "dfs.datanode.address": "127.0.0.1:0",
             "dfs.datanode.ipc.address": "127.0.0.1:0",
             "dfs.datanode.http.address": f"127.0.0.1:{self.data_port}",
-            "dfs.datanode.synconclose": "true",
             "dfs.heartbeat.interval": 1,
+            # How long a closed file's client, the DataNode, waits before it asks again whether all blocks are reported:
+            # 400 ms unless told otherwise, with nearly every create.
+            "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 2,
+            "dfs.client.block.write.locateFollowingBlock.retries": 14,
             "dfs.ls.limit": 3,
             "dfs.replication": 1,
         }
@@ -94,9 +97,9 @@ class Hdfs(Server):
             (self.folder / "webapps" / folder).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j.properties").write_text(_LOG)
         (self.folder / "core-site.xml").write_text("<configuration/>")  # the shell wants to have one
-        if not data.exists():
+        self.start_data_node()  # it waits for the NameNode
+        if not (data / "names").exists():
             self._run([*self.command(data), "-format", "-nonInteractive"]).wait()
-        self.start_data_node()
         super().start()
         # The first write loads classes for seconds: no test with a short timeout is to wait for them.
         open_store(f"webhdfs://127.0.0.1:{self.port}/", self.options()).create(f"warm-{uuid.uuid4().hex}", b"x")

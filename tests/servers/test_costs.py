@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections import Counter
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFaultProxy
+from tests.at_rest import wait_at_rest
 from tests.servers.stores import RealRoots
 from tests.unit.spark.test_sink import Writes
 
@@ -24,7 +24,6 @@ ROOTS = COPIES = 3
 TASKS = 2
 ATTEMPTS = 60
 """More than two seconds of them: for that time a writer that has seen another's entry reads before it appends."""
-QUIET_SECONDS = 0.05
 FIRST_RECORDS = 12
 """A cold open gets so many records of the cluster's ledger from each root, before it knows how many there are."""
 LOOK_MS_MAX, SHORT_LOOKS = 100, 10
@@ -49,6 +48,7 @@ class Counted:
         self.roots = RealRoots.of(real, ROOTS, ports=[proxy.port for proxy in self._proxies])
         self.options = {f"storage.{name}": value for name, value in self.roots.options.items()}
         cluster = self.roots.make("orders").cluster
+        self._brokers = cluster.brokers
         self._names = {cluster.cluster_ledger.ledger_id: "cluster", cluster.lookup("orders").ledger_id: "topic"}
         topics = 1
         while len(set(self.record_counts("cluster"))) > 1:
@@ -92,11 +92,8 @@ class Counted:
         return [request for proxy in self._proxies for request in list(proxy.requests)]
 
     def _settle(self):
-        """Wait until the slowest root has got all its requests too."""
-        seen, quiet = -1, threading.Event()
-        while seen != len(self._requests()):
-            seen = len(self._requests())
-            quiet.wait(QUIET_SECONDS)
+        """Wait until the slowest root has answered all requests too: the next call finds all roots equal."""
+        wait_at_rest(self._brokers)
 
     def _step_of(self, request):
         """Return the verb and what for; None for a further request of a step.
