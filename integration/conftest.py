@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import itertools
 import json
 import os
@@ -11,18 +12,21 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from spark_replog.cli.main import run
+
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from environments import Environment, build_wheel, make_environment, unpacked_spark
+from environments import PRINCIPAL, Environment, build_wheel, make_environment, unpacked_spark
 from spark_driver import SparkDriver
 
 
 def pytest_addoption(parser):
-    parser.addoption("--kills", type=int, default=20, help="how often the driver is killed in the kill loop")
+    parser.addoption("--kills", type=int, default=20, help="how often drivers are killed in the long kill loop")
 
 
 @pytest.fixture(scope="session")
@@ -78,17 +82,8 @@ def prepared(request, environment, cache_folder):
             version = next((mark.args[0] for mark in item.iter_markers("older_spark")), None)
             if version is not None and version not in made:
                 made[version] = thread.submit(unpacked_spark, version, cache_folder)
-            if "often_started_environment" in item.fixturenames and "often" not in made:
-                environment.quick_to_start()  # here: other tests make it too, where it is not there yet
-                made["often"] = thread.submit(environment.quick_to_start_often)
         yield made
         thread.shutdown(cancel_futures=True)
-
-
-@pytest.fixture(scope="session")
-def often_started_environment(prepared) -> Environment:
-    """`environment` for a test that starts a dozen drivers."""
-    return prepared["often"].result()
 
 
 @pytest.fixture(scope="session")
@@ -106,22 +101,33 @@ def older_environment(work_folder, wheel, java_home, prepared):
 @pytest.fixture(scope="session")
 def spark(environment, work_folder):
     """A driver with a session, shared by all tests that do not harm it."""
-    driver = SparkDriver(environment, work_folder / "driver.log", "serve")
-    yield driver
-    driver.close()
+    with SparkDriver(environment.quick_to_start(), work_folder / "driver.log", "serve") as driver:
+        yield driver
+
+
+@pytest.fixture(scope="session")
+def other_spark(environment, work_folder):
+    """Another driver, for tests of two at once."""
+    with SparkDriver(environment.quick_to_start(), work_folder / "driver-other.log", "serve") as driver:
+        yield driver
 
 
 class Store:
-    """A store made by the command line, as a user makes it."""
+    """A store of this checkout's command line, in this process: a program takes a second to start.
 
-    def __init__(self, environment: Environment, path: Path) -> None:
-        self.environment = environment
+    ``test_the_wheel_is_what_runs`` and ``test_readme.py`` run the wheel's program.
+    """
+
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.folder = path.parent
 
     def cli(self, *arguments: str) -> list[dict]:
-        answer = self.environment.run(str(self.environment.replog), "-f", "json", "-s", str(self.path), *arguments)
-        return json.loads(answer.stdout)["items"]
+        with redirect_stdout(io.StringIO()) as out, pytest.MonkeyPatch.context() as patched:
+            patched.setenv("REPLOG_PRINCIPAL", PRINCIPAL)
+            code = run(["-f", "json", "-s", str(self.path), *arguments])
+        assert code == 0, (arguments, out.getvalue())
+        return json.loads(out.getvalue())["items"]
 
     def topic(self, name: str, partitions: int = 2, replicas: int = 3, *more: str) -> str:
         self.cli("topic", "create", name, "-p", str(partitions), "--replicas", str(replicas), *more)
@@ -132,14 +138,14 @@ class Store:
 
 
 @pytest.fixture(scope="session")
-def make_store(environment, work_folder):
+def make_store(work_folder):
     """Return a function that makes a store with some brokers."""
     numbers = itertools.count()
 
     def make(brokers: int = 3, name: str = "log") -> Store:
         folder = work_folder / f"store-{next(numbers)}"
         folder.mkdir()
-        store = Store(environment, folder / name)
+        store = Store(folder / name)
         store.cli("init", "--brokers", str(brokers))
         return store
 
@@ -150,3 +156,12 @@ def make_store(environment, work_folder):
 def store(make_store):
     """A store of three brokers, shared by the tests of a module: each uses topics of its own."""
     return make_store()
+
+
+@pytest.fixture
+def topics(make_store):
+    """A store with the topics of `deployment_job.py`."""
+    store = make_store()
+    store.topic("in", 2)
+    store.topic("out", 2)
+    return store

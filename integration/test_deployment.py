@@ -3,50 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
 from pathlib import Path
 
-import pytest
+from deployments import SMALL, run_job
 from doc_blocks import read_page
 
 ROOT = Path(__file__).resolve().parents[1]
-JOB = Path(__file__).parent / "support" / "deployment_job.py"
-QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-SMALL = (
-    f"spark.driver.extraJavaOptions={QUICK}",
-    f"spark.executor.extraJavaOptions={QUICK}",
-    "spark.executor.memory=512m",
-    "spark.driver.bindAddress=127.0.0.1",
-    "spark.driver.host=127.0.0.1",
-    "spark.scheduler.minRegisteredResourcesRatio=1.0",
-)
-
-
-@pytest.fixture
-def topics(make_store):
-    store = make_store()
-    store.topic("in", 2)
-    store.topic("out", 2)
-    return store
-
-
-def run_job(environment, store, master, *settings):
-    answer = environment.run(str(environment.python), str(JOB), master, str(store.path), store.checkpoint(), *settings)
-    (line,) = [line for line in answer.stdout.splitlines() if line.startswith("@@replog ")]
-    facts = json.loads(line.removeprefix("@@replog "))
-    assert facts["error"] is None
-    assert (facts["rows"], facts["distinct"]) == (100, 100)
-    return facts
-
-
-def test_local_cluster(environment, topics):
-    """Executors in processes of their own."""
-    facts = run_job(environment.quick_to_start(), topics, "local-cluster[2,1,512]", *SMALL)
-    assert facts["executors"] == 2
 
 
 def test_standalone_master_with_two_workers(environment, topics, work_folder):

@@ -51,6 +51,7 @@ def test_blocks_run(page, spark, make_store):
         check(spark, store)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "page", [pytest.param(page, id=name_of(page), marks=pytest.mark.older_spark(page.spark)) for page in JAR_PAGES]
 )

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from spark_driver import JobFailed, SparkDriver
 
+from tests.waiting import wait_until
+
 pytestmark = pytest.mark.case("connector-repeated-batch-written-once-kafka")
 
-ROWS = 40_000
-"""Per query; more than it copies while it is killed."""
+ROWS_PER_KILL = 4_000
+"""Of a query; more than it copies until the next one."""
 ROWS_PER_BATCH = 300
+FEW_KILLS = 4
 
 
 def numbers(folder: Path) -> set[int]:
@@ -47,48 +50,46 @@ def kill_loop(environment, log, arguments, kills, moments):
             # Spark refuses a checkpoint folder that a query left before its first batch had offsets
             # (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY) and tells its user to delete it. No batch was written.
             shutil.rmtree(checkpoint, ignore_errors=True)
-    driver = SparkDriver(environment, log, "copy", json.dumps({**arguments, "until_idle": True, "source_options": {}}))
-    try:
-        message = driver.next_message(300)
-        while "done" not in message:
-            message = driver.next_message(300)
-        assert message["error"] is None, message
-    finally:
-        driver.close()
     return in_flight
 
 
 @pytest.mark.guarantee("G3")
-def test_driver_killed_again_and_again(
-    spark, often_started_environment, make_store, request, record_property, work_folder
-):
+@pytest.mark.parametrize(
+    "is_long", [pytest.param(False, id="few"), pytest.param(True, id="many", marks=pytest.mark.wide)]
+)
+def test_driver_killed_again_and_again(spark, environment, make_store, request, record_property, work_folder, is_long):
     """SIGKILL at random moments of running queries; every row is in the topic once, offsets dense.
 
-    Two queries, each with a driver that is killed and started again, write to one topic at the same time.
+    Two queries, each with a driver that is killed and started again, write to one topic at the same time. In the end
+    the driver of the other tests takes over both.
     """
-    kills = request.config.getoption("--kills")
+    kills = request.config.getoption("--kills") if is_long else FEW_KILLS
+    environment = environment.quick_to_start_often() if is_long else environment.quick_to_start()
+    rows = ROWS_PER_KILL * max(1, kills // 2)
     seed = random.SystemRandom().randrange(2**32)
     record_property("seed", seed)
     store = make_store()
     path, sink = str(store.path), store.topic("sink", 2)
-    loops = []
+    queries = []
     for number in range(2):
         source = store.topic(f"source-{number}", 1)
-        spark.call("write", path=path, topic=source, start=number * ROWS, end=(number + 1) * ROWS, tasks=1)
-        arguments = {
-            "path": path, "source": source, "sink": sink, "checkpoint": store.checkpoint(f"checkpoint-{number}"),
-            "source_options": {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)},
-        }  # fmt: skip
-        share = kills // 2 + (number < kills % 2)
-        log = work_folder / f"killed-{number}.log"
-        loops.append((often_started_environment, log, arguments, share, random.Random(seed + number)))
-    with ThreadPoolExecutor(len(loops)) as threads:
-        futures = [threads.submit(kill_loop, *loop) for loop in loops]
-        in_flight = sum(future.result() for future in futures)
+        spark.call("write", path=path, topic=source, start=number * rows, end=(number + 1) * rows, tasks=1)
+        checkpoint = store.checkpoint(f"checkpoint-{number}")
+        queries.append({"path": path, "source": source, "sink": sink, "checkpoint": checkpoint})
+
+    def loop(number):
+        limit = {"source_options": {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}}
+        share, log = kills // 2 + (number < kills % 2), work_folder / f"killed-{number}.log"
+        return kill_loop(environment, log, queries[number] | limit, share, random.Random(seed + number))
+
+    with ThreadPoolExecutor(2) as threads:
+        in_flight = sum(threads.map(loop, range(2)))
     assert in_flight > 0 or kills < 5, f"no kill met a batch under way (seed {seed})"
+    for query in queries:
+        spark.call("copy_stream", **query)
     batches = [max(numbers(Path(store.checkpoint(f"checkpoint-{number}"), "commits"))) + 1 for number in range(2)]
     print(f"kills {kills}, met a batch under way {in_flight}, micro-batches {batches}, seed {seed}")
-    total = 2 * ROWS
+    total = 2 * rows
     assert spark.call("count_by_value", path=path, topic=sink) == {
         "rows": total, "distinct": total, "sum": total * (total - 1) // 2, "dense": True, "partitions": 2,
     }, seed  # fmt: skip
@@ -128,7 +129,7 @@ def test_two_queries_write_one_topic(spark, store):
 
 
 @pytest.mark.guarantee("G3")
-def test_the_same_query_twice(spark, environment, store, work_folder):
+def test_the_same_query_twice(spark, other_spark, store):
     """Two drivers on one checkpoint: one of them fails, no row is written twice."""
     path = str(store.path)
     source, sink, checkpoint = store.topic("twin", 1), store.topic("twin-out", 2), store.checkpoint("twin")
@@ -137,28 +138,24 @@ def test_the_same_query_twice(spark, environment, store, work_folder):
         "path": path, "source": source, "sink": sink, "checkpoint": checkpoint,
         "source_options": {"maxOffsetsPerTrigger": "100"},
     }  # fmt: skip
-    other = SparkDriver(
-        environment.quick_to_start(), work_folder / "twin.log", "copy", json.dumps({**arguments, "until_idle": False})
-    )
-    outcomes = []
-    try:
-        assert other.next_message(300) == {"started": True}
-        other.next_message(300)  # it is under way: now the second one
-        spark.call("start_named", name="twin", **arguments)
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline and not outcomes:
-            message = other.poll_message(0.05)
-            if message is not None and "done" in message:
-                outcomes.append(message["error"])
+
+    def one_fails():
+        for driver in (other_spark, spark):
             try:
-                spark.call("progress_of", name="twin")
+                driver.call("progress_of", name="twin")
             except JobFailed as error:
-                outcomes.append(str(error))
+                return str(error)
+        return None
+
+    other_spark.call("start_named", name="twin", **arguments)
+    try:
+        wait_until(lambda: other_spark.call("progress_of", name="twin") is not None, "a micro-batch of the first")
+        spark.call("start_named", name="twin", **arguments)
+        wait_until(one_fails, "an error of one of the two", pause_seconds=0.05)
     finally:
-        other.kill()
-        with contextlib.suppress(JobFailed):
-            spark.call("stop_named", name="twin")
-    assert outcomes, "neither of the two noticed the other"
+        for driver in (other_spark, spark):
+            with contextlib.suppress(JobFailed):
+                driver.call("stop_named", name="twin")
     spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
     found = spark.call("count_by_value", path=path, topic=sink)
     assert found == {"rows": 6000, "distinct": 6000, "sum": 6000 * 5999 // 2, "dense": True, "partitions": 2}

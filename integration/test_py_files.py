@@ -9,13 +9,11 @@ from environments import make_environment
 
 def test_wheel_by_py_files(store, wheel, work_folder, java_home):
     store.topic("carried", 1)
-    bare = make_environment(work_folder / "env-bare", None, spark=None, java_home=java_home)
+    bare = make_environment(work_folder / "env-bare", None, spark=None, java_home=java_home).quick_to_start()
     job = Path(__file__).parent / "support" / "py_files_job.py"
     submit = bare.run(
-        str(bare.python), "-c",
-        "import pyspark, sys, os; home = pyspark.__path__[0]; os.environ['SPARK_HOME'] = home;"
-        "os.execv(home + '/bin/spark-submit', ['spark-submit', *sys.argv[1:]])",
-        "--master", "local[1]", "--conf", "spark.ui.enabled=false", "--py-files", str(wheel), str(job), str(store.path),
+        str(bare.spark_home / "bin/spark-submit"), "--master", "local[1]", "--conf", "spark.ui.enabled=false",
+        "--py-files", str(wheel), str(job), str(store.path),
     )  # fmt: skip
     (line,) = [line for line in submit.stdout.splitlines() if line.startswith("@@replog ")]
     facts = dict(item.split("=", 1) for item in line.removeprefix("@@replog ").split())

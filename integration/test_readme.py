@@ -132,6 +132,7 @@ def copy_checkout(target: Path) -> None:
     shutil.copytree(ROOT, target, ignore=ignored, dirs_exist_ok=True)
 
 
+@pytest.mark.wide
 def test_main_command_for_a_stranger_without_java(stranger):
     link_programs(stranger)
     give_python(stranger)

@@ -65,7 +65,11 @@ SERVERS = {
 }
 
 
-@pytest.fixture(params=SERVERS)
+REPEATED = ("nfs, versitygw, azurite", "hdfs, minio, fake-gcs")
+"""As the others, on more servers: what is their own is in tests/servers."""
+
+
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.wide if name in REPEATED else ()) for name in SERVERS])
 def roots(request, work_folder, environment):
     """On doubles and with each client on real servers: Spark forks its workers, and none may use another's client."""
     kinds, client = SERVERS[request.param]

@@ -25,6 +25,8 @@ def test_the_wheel_is_what_runs(spark, environment):
     assert about["file"].startswith(str(environment.folder))
     assert about["spark"].startswith("4.3.")
     assert about["version"] != "0+unknown"
+    program = environment.run(str(environment.replog), "--version").stdout
+    assert about["version"] in program
 
 
 def test_batch_in_and_out(spark, store):

@@ -27,6 +27,8 @@ SPARK_LAYOUT = {
 }
 """Folders of a source release and where its installation puts them in the package."""
 
+PRINCIPAL = "User:integration"
+
 WARM_UP = """
 import tempfile
 from pyspark.sql import SparkSession
@@ -72,7 +74,7 @@ class Environment:
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": str(self.python),
             "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "REPLOG_PRINCIPAL": "User:integration",
+            "REPLOG_PRINCIPAL": PRINCIPAL,
         }
 
     def quick_to_start(self) -> Environment:

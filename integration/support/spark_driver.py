@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from environments import Environment
 
@@ -46,6 +46,12 @@ class SparkDriver:
             start_new_session=True,
         )
         threading.Thread(target=self._pump, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def call(self, job: str, *, timeout_s: float = 300, **arguments: Any) -> Any:
         """Run a job and return its result.

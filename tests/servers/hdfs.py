@@ -97,9 +97,9 @@ class Hdfs(Server):
             (self.folder / "webapps" / folder).mkdir(parents=True, exist_ok=True)
         (self.folder / "log4j.properties").write_text(_LOG)
         (self.folder / "core-site.xml").write_text("<configuration/>")  # the shell wants to have one
-        self.start_data_node()  # it waits for the NameNode
-        if not (data / "names").exists():
+        if not data.exists():
             self._run([*self.command(data), "-format", "-nonInteractive"]).wait()
+        self.start_data_node()
         super().start()
         # The first write loads classes for seconds: no test with a short timeout is to wait for them.
         open_store(f"webhdfs://127.0.0.1:{self.port}/", self.options()).create(f"warm-{uuid.uuid4().hex}", b"x")
