@@ -123,13 +123,16 @@ def look(store: Path) -> None:
         cluster.topic_state(cluster.lookup(topic))
 
 
+@pytest.mark.parametrize("share", [20, pytest.param(4, marks=pytest.mark.wide)])
 @pytest.mark.parametrize("roots", [(0,), (1,), (2,), (0, 1, 2)])
-def test_altered_journal_files_stop_nobody_while_a_majority_is_whole(store: Path, roots: tuple[int, ...]) -> None:
+def test_altered_journal_files_stop_nobody_while_a_majority_is_whole(
+    store: Path, roots: tuple[int, ...], share: int
+) -> None:
     rng = random.Random(len(roots) * 10 + roots[0])
     journals = sorted(each.relative_to(store / "broker-0") for each in (store / "broker-0").rglob("journal/*"))
     look(store)
     tracemalloc.start()
-    for _ in range(MUTATIONS // 20 if len(roots) > 1 else MUTATIONS // 4):
+    for _ in range(MUTATIONS // share):
         name = rng.choice(journals)
         files = [store / f"broker-{root}" / name for root in roots]
         originals = [file.read_bytes() if file.exists() else None for file in files]

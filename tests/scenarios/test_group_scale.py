@@ -26,6 +26,7 @@ ENTRIES_TO_STABLE_MAX = 200
 """Here a group that does not become stable is given up: it writes heartbeats for ever, so it comes to this."""
 SILENT_SECONDS_MAX = 120
 """Without an entry for so long something hangs: an idle group's heartbeats come every 15 s."""
+SHORT_SESSION_MS = 12_000
 
 
 class Swarm:
@@ -48,11 +49,11 @@ class Swarm:
         self._stopped: list[threading.Event] = []
         self._threads: list[threading.Thread] = []
 
-    def start(self, count: int) -> None:
+    def start(self, count: int, **settings: object) -> None:
         for _ in range(count):
             cluster = repeated(lambda: Cluster.open(self.path))
             self.stores += _count_calls(cluster)
-            member = Consumer(cluster, "orders", group="g", auto_offset_reset="earliest")
+            member = Consumer(cluster, "orders", group="g", auto_offset_reset="earliest", **settings)
             self.members.append(member)
             self._stopped.append(threading.Event())
             thread = threading.Thread(target=self._run, args=(member, self._stopped[-1]), daemon=True)
@@ -165,12 +166,12 @@ def test_a_hundred_members_on_three_roots_become_stable_with_few_entries(swarm):
 
 
 def test_idle_members_write_one_entry_in_a_third_of_the_session_all_together(swarm):
-    swarm.start(20)
+    swarm.start(20, session_timeout_ms=SHORT_SESSION_MS)
     swarm.wait_stable()
     while swarm.joins() or len(swarm.group().offsets) < 100:  # each member's first commit
         time.sleep(0.1)
     entries, began = swarm.entries(), time.monotonic()
-    time.sleep(16)
-    assert swarm.entries() - entries <= 1 + (time.monotonic() - began) // 15
+    time.sleep(SHORT_SESSION_MS / 3000 + 0.5)
+    assert swarm.entries() - entries <= 1 + (time.monotonic() - began) // (SHORT_SESSION_MS / 3000)
     assert swarm.group().phase is GroupPhase.STABLE
     assert swarm.errors == []

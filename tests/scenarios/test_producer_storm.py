@@ -50,7 +50,7 @@ def send_all(producer, completed):
 @pytest.mark.parametrize("inline_bytes", [0, 4096])
 @pytest.mark.parametrize(
     ("settings", "rates", "seed"),
-    [(GENTLE, SOME, 0), (ONE_BY_ONE, SOME, 1), (ROUGH, MANY, 0), (ROUGH, MANY, 1)],
+    [(GENTLE, SOME, 0), (ONE_BY_ONE, SOME, 1), (ROUGH, MANY, 0), pytest.param(ROUGH, MANY, 1, marks=pytest.mark.wide)],
     ids=["gentle", "one by one in little memory", "rough", "rough again"],
 )
 def test_each_future_completes_once_and_what_was_acknowledged_is_what_is_read(

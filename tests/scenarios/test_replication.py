@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.commit import catch_up
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.log.model import Outcome
@@ -181,7 +182,8 @@ def test_a_replica_that_left_gets_no_more_of_the_copies_that_the_append_had_wait
 
 
 @pytest.mark.guarantee("G4")
-def test_a_hung_root_stops_nobody(store, faults) -> None:
+def test_a_hung_root_stops_nobody(store, faults, monkeypatch) -> None:
+    monkeypatch.setattr(catch_up, "PLANNER_ROOT_TIMEOUT_MS", 500)  # it does hang
     store.create("orders")
     config = CoordinatorConfig(replica_lag_time_max_ms=300, replica_rejoin_wait_ms=0)
     with faults(store, config) as broken:

@@ -147,6 +147,14 @@ def check_all(store, told, batch_count=12) -> None:
         store.back(broker_id)
 
 
+def of_roots(steps):
+    """Return parameters: each step with three roots or, every third one, with one root; the other half is wide."""
+    for number, step in enumerate(steps):
+        for root_count in (1, 3):
+            is_plain = (root_count == 1) == (number % 3 == 2)
+            yield pytest.param(root_count, step, marks=[] if is_plain else pytest.mark.wide)
+
+
 STEPS = [
     "snapshot.page:2",
     "snapshot.pages:3",
@@ -160,7 +168,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("store", "step"), of_roots(STEPS), indirect=["store"])
 def test_a_writer_that_is_killed_at_a_step_loses_nothing(store, step) -> None:
     told = Told()
     died = start(store, "dies", step)
@@ -190,7 +198,7 @@ STOPS = ["journal.create:13", "journal.create:14", "journal.create:15", "snapsho
 STOPS += ["snapshot.head:3", "truncate.before_marker:2", "truncate.delete:3"]
 
 
-@pytest.mark.parametrize("step", STOPS)
+@pytest.mark.parametrize(("store", "step"), of_roots(STOPS), indirect=["store"])
 def test_a_writer_that_sleeps_over_truncations_writes_once_or_is_refused(store, step) -> None:
     told = Told()
     sleeper = start(store, "sleeps", f"{step}:stop", 60)
@@ -207,7 +215,7 @@ def test_a_writer_that_sleeps_over_truncations_writes_once_or_is_refused(store, 
     check_all(store, told)
 
 
-@pytest.mark.parametrize("step", ["", "truncate.marker:2", "snapshot.head:2"])
+@pytest.mark.parametrize(("store", "step"), of_roots(["", "truncate.marker:2", "snapshot.head:2"]), indirect=["store"])
 def test_writers_that_snapshot_and_truncate_at_once_lose_nothing(store, step) -> None:
     told = Told()
     writers = [start(store, "first", step), start(store, "second", "", 30), start(store, "third", "", 30)]

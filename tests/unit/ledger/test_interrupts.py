@@ -19,7 +19,7 @@ from tests.unit.ledger.snapshot_setup import BY_HAND, PagedState, command, fill,
 from tests.waiting import wait_until
 
 ROOM = ledger.__file__.rpartition("ledger.py")[0]
-STEP = 7
+STEPS = [23, pytest.param(7, marks=pytest.mark.wide)]
 """Each place would take minutes: this is how far apart they are."""
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a generator's close
 
@@ -51,9 +51,10 @@ def interrupted(call: Callable[[], object], place: int) -> bool:
     return left[0] <= 0
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("root_count", [1, 3])
 @pytest.mark.parametrize("case", ["append", "append after another process", "refresh"])
-def test_after_an_interrupt_anywhere_the_next_calls_succeed(make_store, root_count, case):
+def test_after_an_interrupt_anywhere_the_next_calls_succeed(make_store, root_count, case, step):
     store = make_store(root_count)
     other, reader = store.process(HASTY), store.process(HASTY)
     place, is_reached, appended = 1, True, 0
@@ -71,12 +72,13 @@ def test_after_an_interrupt_anywhere_the_next_calls_succeed(make_store, root_cou
         is_reached = interrupted(call, place)
         assert process.append(b"next %d" % place).result == "applied", place
         assert process.commands() == reader.commands(), place
-        place += STEP if root_count == 1 or case != "append after another process" else 9 * STEP
+        place += step if root_count == 1 or case != "append after another process" else 9 * step
     assert place > 50
 
 
+@pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("root_count", [1, 3])
-def test_an_interrupt_of_a_process_whose_entries_were_cut_leaves_its_state_whole(make_store, root_count):
+def test_an_interrupt_of_a_process_whose_entries_were_cut_leaves_its_state_whole(make_store, root_count, step):
     place, is_reached = 1, True
     while is_reached:
         store = make_store(root_count, f"at-{place}")
@@ -95,7 +97,7 @@ def test_an_interrupt_of_a_process_whose_entries_were_cut_leaves_its_state_whole
             assert late.ledger.state.snapshot == writer.ledger.state.snapshot, place
             late.append(b"last")
             assert writer.commands() == [*wanted, b"last"], place
-        place += 5 * STEP
+        place += 5 * step
     assert place > 50
 
 
