@@ -12,6 +12,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +22,7 @@ _ROW = re.compile(r"\| *([a-z][\w-]*) *\|(.*)\|[^|]*\|")
 _BLOCK = re.compile(r"<!-- tests of (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
+@cache
 def marked_tests() -> dict[str, list[str]]:
     """Return marker ids -> tests as ``file::Class::name``, in the order of files and lines."""
     found: dict[str, list[str]] = {}

@@ -42,7 +42,7 @@ def test_an_assertion_has_no_effect() -> None:
 def test_ledger_commit_and_write_task_work_without_assertions() -> None:
     ignored = ["-W", "ignore:assertions not in test modules"]
     done = subprocess.run(
-        [sys.executable, "-O", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *ignored, *UNDER_O],
+        [sys.executable, "-O", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *ignored, *UNDER_O],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -15,7 +15,7 @@ SHARE = ["test_exactly_once", "test_cut_rows", "test_fence_on_create"]
 @pytest.mark.skipif(os.environ.get("REPLOG_TEST_SNAPSHOTS") == "1", reason="the whole command runs in that form")
 def test_ledgers_that_live_on_pages_and_truncated_journals_pass_the_same_tests() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     command += [f"tests/scenarios/{name}.py" for name in SHARE]
     done = subprocess.run(
         command,

@@ -156,11 +156,15 @@ VARIANTS = {
 }
 
 
+CAUGHT_BY = {"no rebase": 50, "records below the snapshot count": 198}
+"""The first schedule that caught a rare one: tried first, as those before it take long. All others follow."""
+
+
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_broken_truncation_is_caught(name: str) -> None:
     scenario, rules = VARIANTS[name]
-    for seed in range(SEEDS_MAX):
+    for seed in (CAUGHT_BY.get(name, 0), *range(SEEDS_MAX)):
         try:
             truncate(seed, scenario, rules)
         except (Violation, AssertionError, KeyError):  # the core asserts some of it itself
