@@ -401,12 +401,21 @@ VARIANTS: dict[str, tuple[Rules, Patch]] = {
 
 
 CAUGHT_BY = {
-    "a reader does not plan again": 208,
+    "a process whose snapshot lost adopts it": 363,
+    "a reader does not plan again": 576,
     "a repeated append is acknowledged as early as the first": 1401,
     "a replacement of other sections is taken": 890,
-    "an unclean leader keeps rows that it lacks": 187,
+    "a snapshot loses a producer": 47,
+    "a snapshot loses inline rows": 154,
+    "a snapshot of an older one than the decided one counts": 164,
     "an object is garbage when a part of it is": 2831,
+    "an unclean leader keeps rows that it lacks": 187,
+    "garbage is listed before the floor is decided": 232,
     "objects of what was cut off are garbage": 443,
+    "pages of the newest number are collected": 144,
+    "replacements below the floor are taken": 57,
+    "sequences of what was cut off stay": 46,
+    "what was cut off is acknowledged": 46,
 }
 """The first schedule that caught a rare one: tried first, as those before it take long. All others follow."""
 
