@@ -11,7 +11,6 @@ import pytest
 
 from spark_replog.cli.main import run
 from spark_replog.cluster import cluster
-from spark_replog.ledger.types import LedgerSettings
 from spark_replog.storage import brokers
 
 
@@ -44,8 +43,12 @@ def replog(capsys, monkeypatch):
 
 @pytest.fixture
 def short_retries(monkeypatch):
-    """Roots that fail are asked again for a tenth of a second instead of two: what follows is the same."""
+    """Roots that fail are asked again for a tenth of a second instead of two: what follows is the same.
+
+    So is a tail that they leave open: for a tenth of a second instead of one.
+    """
     monkeypatch.setattr(brokers, "STORE_DEADLINE_MS", 100)
+    monkeypatch.setattr(cluster, "LedgerSettings", partial(cluster.LedgerSettings, tail_retry_ms=100))
 
 
 @pytest.fixture
@@ -54,5 +57,5 @@ def short_waits(monkeypatch, short_retries):
 
     To be called once no majority is there: a busy machine may stand still for longer than half a second.
     """
-    short = partial(LedgerSettings, quorum_timeout_ms=500)
+    short = partial(cluster.LedgerSettings, quorum_timeout_ms=500)
     return lambda: monkeypatch.setattr(cluster, "LedgerSettings", short)
