@@ -149,10 +149,12 @@ def check_all(store, told, batch_count=12) -> None:
 
 def of_roots(steps):
     """Return parameters: each step with three roots or, every third one, with one root; the other half is wide."""
+    found = []
     for number, step in enumerate(steps):
         for root_count in (1, 3):
             is_plain = (root_count == 1) == (number % 3 == 2)
-            yield pytest.param(root_count, step, marks=[] if is_plain else pytest.mark.wide)
+            found.append(pytest.param(root_count, step, marks=[] if is_plain else pytest.mark.wide))
+    return found
 
 
 STEPS = [
