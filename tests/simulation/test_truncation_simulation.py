@@ -174,9 +174,16 @@ VARIANTS = {
 }
 
 
+CAUGHT_BY = {
+    "an append is confirmed by a root that was given up": 48,
+    "an append of the old leader is taken after the cut": 421,
+}
+"""The first schedule that caught a rare one: tried first, as those before it take long. All others follow."""
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_broken_variant_is_caught(name: str) -> None:
-    for seed in range(SEEDS_MAX):
+    for seed in (CAUGHT_BY.get(name, 0), *range(SEEDS_MAX)):
         try:
             live(seed, VARIANTS[name], FIGHT if "old leader" in name else SCENARIO)
         except (Violation, AssertionError):  # the fold asserts some of the invariants itself
