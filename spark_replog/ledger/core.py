@@ -115,7 +115,7 @@ class LedgerCore:
         phase: changed by `_enter` and `finish` only.
         is_tail_unclear: the last read goal ended with a tail that may or may not be decided.
         fatal: an error that ends this ledger in this process.
-        snapshot: the last decided snapshot whose head is on a majority: its base and its name; None for none.
+        snapshot: the last decided snapshot that this process knows: its base and its name; None for none.
         base_name: name of the snapshot that the prefix began with, "" for entry 0.
         owners: incarnation of the last other claimant before an own claim (zeros for none), and this process's.
         settled: (index of the last own value, whether it was decided there); the caller reads it and sets None.
@@ -150,6 +150,7 @@ class LedgerCore:
         self._glanced: int | None = None
         self._learned_before = 0
         self._is_marker_turn = True
+        self._has_rewound = False
         self._may_claim = not settings.read_only
         self._user: Proposal | None = None
         self._is_user_sent = False
@@ -221,6 +222,7 @@ class LedgerCore:
         self._goal += 1
         self._is_write = is_write
         self._glanced = None
+        self._has_rewound = False
         self._goal_start_ms = now_ms
         self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
         self._yields = 0
@@ -378,7 +380,9 @@ class LedgerCore:
         else:
             record = self.proposer.entry_record(root, nonce)
         if record is None:
-            return None if self.snapshot is None else self._put_marker(root, state, *self.snapshot)
+            is_asked = self.proposer.proposal is not None and self._lacks_entries(root)
+            marker = self._marker_for(root) if is_asked else None
+            return None if marker is None else PutMarker(root, state.floor.marker_no, marker)
         return self._create(root, state, position, record)
 
     def _read(self, root: int, state: RootState, now_ms: float) -> Read:
@@ -392,18 +396,56 @@ class LedgerCore:
             return Read(root, position, 0, state.floor.marker_no, checks_marker=True)
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
 
-    def _put_marker(self, root: int, state: RootState, base: Base, name: str) -> PutMarker | None:
-        """Return the marker that gives a root the snapshot in place of entries whose values are not kept here."""
-        proposal, view = self.proposer.proposal, self.prefix.views[root]
-        missing = view.matched + 1
-        if proposal is None or missing >= proposal.index or missing in self.prefix.payloads:
+    def _lacks_entries(self, root: int) -> bool:
+        """Return whether a root that was read lacks decided entries whose values are not kept here."""
+        proposal, missing = self.proposer.proposal, self.prefix.views[root].matched + 1
+        end = self.prefix.length if proposal is None else proposal.index
+        return missing < end and missing not in self.prefix.payloads
+
+    def _marker_for(self, root: int) -> Marker | None:
+        """Return the marker that gives a root the decided snapshot in place of the entries that it lacks.
+
+        None if this process knows no snapshot that replaces them, or lacks entries that follow the snapshot.
+        """
+        if self.snapshot is None:
             return None
-        if base.index < max(missing, state.floor.base_index):
+        (base, name), view, floor = self.snapshot, self.prefix.views[root], self.roots[root].floor
+        if base.index < max(view.matched + 1, floor.base_index, self.prefix.base.index):
             return None
         # The root's last record stays, and no record below it may belong to an entry above the snapshot.
         is_below = view.top_index() <= base.index
-        position = max(0, view.next_position - 1) if is_below else state.floor.position
-        return PutMarker(root, state.floor.marker_no, Marker(position, base, name, state.floor.renewal))
+        position = max(0, view.next_position - 1) if is_below else floor.position
+        return Marker(position, base, name, floor.renewal)
+
+    def _has_too_few_values(self, now_ms: float) -> bool:
+        """Return whether no majority can take the next entry, because roots lack entries before it.
+
+        This process began with a snapshot, knows of no root that the snapshot is decided, and so may not put a marker
+        in place of the entries, nor does it have their values. The journals still have them (``_rewind``).
+        """
+        if self._has_rewound or self.proposer.is_single:
+            return False
+        lacking = {
+            root
+            for root, state in enumerate(self.roots)
+            if state.standing in _READ and self._lacks_entries(root) and self._marker_for(root) is None
+        }
+        return bool(lacking) and len(self.roots) - len(lacking.union(self.missing_roots(now_ms))) < self.prefix.majority
+
+    def _rewind(self, now_ms: float) -> None:
+        """Read the journals again, each from its newest marker on, and drop the epoch.
+
+        A majority's journals, each with the snapshot that its marker names, hold all that is decided: so after this
+        every root can get what it lacks. What the caller has folded remains; entries up to there are only read again.
+        The prefix is shorter until then.
+        """
+        self._has_rewound, self.base_name = True, ""
+        self.prefix = self.proposer.prefix = self.prefix.begun_again()
+        self.proposer.depose()
+        self._streak = 0
+        for state in self.roots:
+            state.rewind()
+        self._yield(now_ms)
 
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):
@@ -439,6 +481,9 @@ class LedgerCore:
             state.marker_at_ms = state.busy_since_ms  # not now: the answer may have waited for hours for a call
         if completion.marker is not None and self._moved(operation.root, *completion.marker, now_ms):
             return
+        view = self.prefix.views[operation.root]
+        if isinstance(operation, Create | Read) and operation.position != view.next_position:
+            return  # it began before `_rewind`
         if isinstance(operation, Check):
             state.enter(_AFTER_CHECK.get(state.standing, state.standing))
         elif isinstance(operation, PutOut):
@@ -467,6 +512,8 @@ class LedgerCore:
             False if what was read of the journal still counts.
         """
         state, point = self.roots[root], marker.point(marker_no)
+        if marker.name and (self.snapshot is None or self.snapshot[0].index < marker.base.index):
+            self.snapshot = marker.base, marker.name  # only a decided one gets into a marker
         is_renewed, state.floor, state.misses = point.floor.renewal != state.floor.renewal, point.floor, 0
         if not is_renewed and self.prefix.views[root].begin_at(point):
             return False
@@ -616,7 +663,7 @@ class LedgerCore:
             elif before is Phase.CLAIM:
                 self._advance_claim(now_ms)
             elif before is Phase.LEAD:
-                self._advance_lead()
+                self._advance_lead(now_ms)
             elif before is Phase.GRACE:
                 self._advance_grace(now_ms)
 
@@ -761,6 +808,9 @@ class LedgerCore:
         unclaimed = ((1 << len(self.roots)) - 1) & ~proposer.claimed
         if unclaimed and not proposer.is_tail_shown() and self._is_waiting(unclaimed, now_ms):
             return
+        if self._has_too_few_values(now_ms):
+            self._rewind(now_ms)
+            return
         proposer.finish_claim()
         self._settle()
         if proposer.proposal is not None:
@@ -773,7 +823,7 @@ class LedgerCore:
         self._user = None
         self._enter(Phase.READY if self._is_write else Phase.DONE)
 
-    def _advance_lead(self) -> None:
+    def _advance_lead(self, now_ms: float) -> None:
         proposer = self.proposer
         proposal = proposer.proposal
         assert proposal is not None
@@ -790,6 +840,8 @@ class LedgerCore:
         elif is_decided:
             self._streak += 1
             self._enter(Phase.GRACE)
+        elif self._has_too_few_values(now_ms):
+            self._rewind(now_ms)
 
     def _advance_grace(self, now_ms: float) -> None:
         rest = ((1 << len(self.roots)) - 1) & ~self.proposer.proposal_roots()

@@ -611,7 +611,7 @@ class Ledger(Generic[S]):
             self._is_folding = first < prefix.length
             for index in range(first, prefix.length):
                 results[index] = self.state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
-            if results and self._snapshots is not None:
+            if self._snapshots is not None:
                 self._snapshots.folded(self._core)
             self._is_folding = False
             if len(prefix.payloads) > 1:  # the last one always stays

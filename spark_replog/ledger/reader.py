@@ -230,7 +230,7 @@ class DecidedPrefix:
 
     Attributes:
         base: where it begins; everything up to its index is decided, and those values are not kept here.
-        length: number of decided entries known; it never shrinks (the floor of this process).
+        length: number of decided entries known; it never shrinks.
         hashes: entry hash per decided index, from the base's on.
         epochs: per decided index, from the base's on, an epoch from which on no ENTRY for it has another value.
         votes: per index from the last decided one on, the proposed values by epoch.
@@ -261,6 +261,12 @@ class DecidedPrefix:
         self._named_by = [[NO_INDEX] * root_count for _ in range(root_count)]
         self._genesis = genesis
         self._root_name = root_name
+
+    def begun_again(self) -> DecidedPrefix:
+        """Return a prefix that begins with entry 0, to read all journals again; what records have named stays."""
+        made = DecidedPrefix(len(self.views), self._genesis, self._root_name)
+        made.named, made._named_by, made.learned_count = self.named, self._named_by, self.learned_count + 1
+        return made
 
     @property
     def last_epoch(self) -> Epoch:

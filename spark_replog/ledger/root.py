@@ -146,6 +146,7 @@ TRANSITIONS: dict[Standing, set[Standing]] = {
     Standing.RETIRED: set(),
 }
 READ_BY_THIS_GOAL = frozenset({Standing.FRESH, Standing.DOUBTED, Standing.PROVEN})
+_SEEN = frozenset({Standing.KNOWN, Standing.FRESH, Standing.PROVEN})
 WENT_BACK = frozenset({Standing.FORGOT, Standing.OUT, Standing.RETIRED})
 
 
@@ -227,6 +228,16 @@ class RootState:
         """Change the standing along the table."""
         assert standing is self.standing or standing in TRANSITIONS[self.standing], (self.standing, standing)
         self.standing = standing
+
+    def rewind(self) -> None:
+        """Let the journal be read again from its newest marker on; an operation in flight goes on."""
+        if self.standing in WENT_BACK:
+            return
+        self.floor, self.marker_at_ms, self.misses = Floor(), None, 0
+        if self.standing is Standing.DOUBTED:
+            self.enter(Standing.KNOWN)
+        if self.standing in _SEEN:
+            self.enter(Standing.OUTDATED)
 
     def is_idle(self) -> bool:
         """Return whether it was read to its end and nothing is in flight there."""

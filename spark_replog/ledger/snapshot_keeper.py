@@ -24,7 +24,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, Retria
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
-from spark_replog.ledger.snapshot_files import Base, Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
+from spark_replog.ledger.snapshot_files import Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import REST_MS, SnapshotIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
 from spark_replog.logs import warn_of_upkeep
@@ -331,6 +331,7 @@ class SnapshotKeeper:
         """Note which snapshot counts now; call it under the lock, after entries were folded."""
         snapshot = self._state.snapshot
         if snapshot is self.seen or snapshot == self.seen:
+            self._note_base(core, snapshot)
             return
         self.seen = snapshot
         stored, self._stored = self._stored, None
@@ -341,12 +342,17 @@ class SnapshotKeeper:
             self.stats.decided += 1
         elif self._derived[1] == snapshot.name:
             self._derived = (snapshot.no, snapshot.name)
-        known = self._heads.get(snapshot.name)
-        base = known.base if known is not None else self._base_of(core, snapshot)
-        core.snapshot = None if base is None else (base, snapshot.name)
+        self._note_base(core, snapshot)
 
-    def _base_of(self, core: LedgerCore, snapshot: DecidedSnapshot) -> Base | None:
-        return core.prefix.base_at(snapshot.index) if snapshot.index in core.prefix.hashes else None
+    def _note_base(self, core: LedgerCore, snapshot: DecidedSnapshot) -> None:
+        """Let the core give this decided snapshot to roots that lack entries, if it knows no newer one."""
+        if snapshot.no == 0 or (core.snapshot is not None and core.snapshot[0].index >= snapshot.index):
+            return
+        known = self._heads.get(snapshot.name)
+        if known is not None:
+            core.snapshot = known.base, snapshot.name
+        elif snapshot.index in core.prefix.hashes:
+            core.snapshot = core.prefix.base_at(snapshot.index), snapshot.name
 
     # -- writing ----------------------------------------------------------------------------------
 
