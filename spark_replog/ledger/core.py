@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from enum import Enum
 
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
+from spark_replog.ledger.phase import TRANSITIONS, Phase
 from spark_replog.ledger.proposer import Proposal, Proposer
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
     NO_INDEX,
     NONCE_SIZE_BYTES,
     ZERO_EPOCH,
+    Epoch,
     JournalRecord,
     RecordKind,
     damaged_record,
@@ -25,6 +26,7 @@ from spark_replog.ledger.record import (
     encode_record,
     record_crc,
 )
+from spark_replog.ledger.rivals import Rivals
 from spark_replog.ledger.root import (
     READ_BY_THIS_GOAL,
     REFUSALS_MIN,
@@ -40,6 +42,7 @@ from spark_replog.ledger.root import (
     RootState,
     Standing,
     Status,
+    journal_cut_short,
     journal_hole,
     stale_journal,
 )
@@ -50,10 +53,6 @@ READ_LIMIT = 512
 NO_ROOT = -1
 REREAD_MS = 5.0
 """The first pause before a tail that may be decided is read again; shorter if operations are faster."""
-RIVAL_MS = 2000.0
-"""How long after its last claim another process counts as a rival."""
-PATIENT_TURNS = 5
-"""After a process has yielded this many turns, it waits less with each further one."""
 STREAK_MIN = 2
 """After this many own entries in a row, without rivals, an owner appends without reading the journals first."""
 DAMAGE = (CorruptDataError, UnsupportedFormatError)
@@ -67,39 +66,6 @@ _TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
 _READ = frozenset({*READ_BY_THIS_GOAL, Standing.KNOWN})
 _TO_READ = frozenset({Standing.UNREAD, Standing.OUTDATED})
 _AFTER_CHECK = {Standing.UNVERIFIED: Standing.UNREAD, Standing.DOUBTED: Standing.PROVEN, Standing.FORGOT: Standing.OUT}
-
-
-class Phase(Enum):
-    """The step that a goal has reached; `TRANSITIONS` lists the steps that may follow."""
-
-    IDLE = "idle"
-    SYNC = "sync"
-    """Reading until a majority's journals are known to their ends."""
-    YIELD = "yield"
-    """Another process claimed and has not appended yet: it gets time to finish, then SYNC."""
-    CLAIM = "claim"
-    READY = "ready"
-    """The fold is up to date: the caller calls `propose` or `finish`."""
-    LEAD = "lead"
-    """A value is in flight."""
-    GRACE = "grace"
-    """The value is decided; the remaining roots get `grace_ms`."""
-    DONE = "done"
-
-    __hash__ = object.__hash__  # Enum's own is a Python function
-
-
-TRANSITIONS: dict[Phase, set[Phase]] = {
-    Phase.IDLE: {Phase.SYNC, Phase.READY, Phase.LEAD},
-    Phase.SYNC: {Phase.SYNC, Phase.CLAIM, Phase.READY, Phase.DONE},
-    Phase.YIELD: {Phase.SYNC},
-    Phase.CLAIM: {Phase.YIELD, Phase.LEAD, Phase.READY, Phase.DONE},
-    Phase.READY: {Phase.CLAIM, Phase.LEAD},
-    Phase.LEAD: {Phase.YIELD, Phase.READY, Phase.GRACE, Phase.DONE},
-    Phase.GRACE: {Phase.DONE},
-    Phase.DONE: {Phase.SYNC, Phase.READY, Phase.LEAD},
-}
-"""`finish` leads to IDLE from everywhere."""
 
 
 class LedgerCore:
@@ -155,14 +121,9 @@ class LedgerCore:
         self._user: Proposal | None = None
         self._is_user_sent = False
         self._streak = 0
-        self._claim_at_ms = 0.0
-        self._rival = ZERO_EPOCH
-        self._rival_until_ms = 0.0
-        self._rivals: dict[bytes, float] = {}
+        self._rivals = Rivals(settings)
         self._to_verify: set[int] = set()
         self._was_synced = False
-        self._yields = 0
-        self._operation_ms = 0.0
         self._goal_start_ms = 0.0
         self._sync_start_ms = 0.0
         self._majority_at_ms: float | None = None
@@ -177,6 +138,12 @@ class LedgerCore:
         for root, point in enumerate(points):
             self.prefix.set_view(root, point)
             self.roots[root].floor = point.floor
+        self.expect(points)
+
+    def expect(self, points: Sequence[JournalPoint]) -> None:
+        """Take a journal that ends before its point in a snapshot's head for damaged; call it before the first goal."""
+        for state, point in zip(self.roots, points, strict=True):
+            state.proven = point
 
     def points_at(self, index: int) -> list[JournalPoint]:
         """Return per root where to read on for a snapshot of the state after this entry.
@@ -218,14 +185,14 @@ class LedgerCore:
                 glance shows it. A single metadata root is asked for its marker after a glance at its tail that found
                 nothing, so an entry that comes then also shows one glance later.
         """
-        is_recent = now_ms - self._goal_start_ms < 4 * self._operation_ms  # the journals were read moments ago
+        is_recent = now_ms - self._goal_start_ms < 4 * self._rivals.operation_ms  # the journals were read moments ago
         self._goal += 1
         self._is_write = is_write
         self._glanced = None
         self._has_rewound = False
         self._goal_start_ms = now_ms
-        self._reread_ms = min(REREAD_MS, max(1.0, self._operation_ms))
-        self._yields = 0
+        self._reread_ms = min(REREAD_MS, max(1.0, self._rivals.operation_ms))
+        self._rivals.yields = 0
         self.is_tail_unclear = False
         for state in self.roots:
             state.refusal = None
@@ -238,7 +205,7 @@ class LedgerCore:
             self._enter(Phase.LEAD)
             return
         # If another process claimed lately, the next entry may well be its own: read first.
-        is_alone = is_recent or all(now_ms - at_ms >= RIVAL_MS for at_ms in self._rivals.values())
+        is_alone = is_recent or self._rivals.are_quiet(now_ms)
         if is_write and self._streak >= STREAK_MIN and is_alone:
             self._enter(Phase.READY)
             return
@@ -380,8 +347,7 @@ class LedgerCore:
         else:
             record = self.proposer.entry_record(root, nonce)
         if record is None:
-            is_asked = self.proposer.proposal is not None and self._lacks_entries(root)
-            marker = self._marker_for(root) if is_asked else None
+            marker = None if self.proposer.proposal is None else self._marker_for(root)
             return None if marker is None else PutMarker(root, state.floor.marker_no, marker)
         return self._create(root, state, position, record)
 
@@ -396,26 +362,8 @@ class LedgerCore:
             return Read(root, position, 0, state.floor.marker_no, checks_marker=True)
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
 
-    def _lacks_entries(self, root: int) -> bool:
-        """Return whether a root that was read lacks decided entries whose values are not kept here."""
-        proposal, missing = self.proposer.proposal, self.prefix.views[root].matched + 1
-        end = self.prefix.length if proposal is None else proposal.index
-        return missing < end and missing not in self.prefix.payloads
-
     def _marker_for(self, root: int) -> Marker | None:
-        """Return the marker that gives a root the decided snapshot in place of the entries that it lacks.
-
-        None if this process knows no snapshot that replaces them, or lacks entries that follow the snapshot.
-        """
-        if self.snapshot is None:
-            return None
-        (base, name), view, floor = self.snapshot, self.prefix.views[root], self.roots[root].floor
-        if base.index < max(view.matched + 1, floor.base_index, self.prefix.base.index):
-            return None
-        # The root's last record stays, and no record below it may belong to an entry above the snapshot.
-        is_below = view.top_index() <= base.index
-        position = max(0, view.next_position - 1) if is_below else floor.position
-        return Marker(position, base, name, floor.renewal)
+        return None if self.snapshot is None else self.proposer.marker_for(root, self.roots[root].floor, *self.snapshot)
 
     def _has_too_few_values(self, now_ms: float) -> bool:
         """Return whether no majority can take the next entry, because roots lack entries before it.
@@ -428,7 +376,7 @@ class LedgerCore:
         lacking = {
             root
             for root, state in enumerate(self.roots)
-            if state.standing in _READ and self._lacks_entries(root) and self._marker_for(root) is None
+            if state.standing in _READ and self.proposer.lacks_entries(root) and self._marker_for(root) is None
         }
         return bool(lacking) and len(self.roots) - len(lacking.union(self.missing_roots(now_ms))) < self.prefix.majority
 
@@ -469,7 +417,8 @@ class LedgerCore:
         state.busy = None
         if state.refusal is not None or completion.error is not None:
             state.note_refusal(operation, completion.error, now_ms)
-        self._operation_ms += (now_ms - state.busy_since_ms - self._operation_ms) / 8
+        rivals = self._rivals
+        rivals.operation_ms += (now_ms - state.busy_since_ms - rivals.operation_ms) / 8
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
             if isinstance(completion.error, ReplogError) and completion.error.code is ErrorCode.REPLOG_CLUSTER_MISMATCH:
@@ -559,6 +508,12 @@ class LedgerCore:
         self._forget_claim(root)
         self._fail(self.roots[root], stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
 
+    def _are_others_whole(self, root: int) -> bool:
+        """Return whether a majority is left without a root that lost records, so that an `out` there stops nobody."""
+        lost = {n for n, each in enumerate(self.roots) if each.misses or each.standing in WENT_BACK}
+        lost.update(self.damaged_roots(1))
+        return len(self.roots) - len(lost | {root}) >= self.prefix.majority
+
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
         root = operation.root
         if not operation.limit:
@@ -574,10 +529,15 @@ class LedgerCore:
         if completion.ended and position <= state.busy_named:
             # The second miss counts, after replog.json was read again: an emptied root is another root, not this one.
             state.misses += 1
-            if state.misses > 1:
+            if state.misses == 1:
+                self._fail(state, stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
+            elif self._are_others_whole(root):
                 self._went_back(root, now_ms)
             else:
-                self._fail(state, stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
+                self._fail(state, journal_cut_short(self._root_names[root], position), now_ms)
+            return
+        if state.is_cut_short(completion, position, self.prefix.views[root].last.crc):
+            self._fail(state, journal_cut_short(self._root_names[root], position), now_ms)
             return
         order = self.prefix.views[root].order
         if completion.ended and order.fault is not None:
@@ -622,7 +582,7 @@ class LedgerCore:
         elif proposer.is_single:
             self._streak = 0
         if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
-            self._rivals[record.epoch.incarnation] = now_ms
+            self._rivals.note_claim(record.epoch.incarnation, now_ms)
             # A process that claims without a journal we know found its root away, or is rebuilding it. Our creates at
             # the old journal's positions would succeed in the new one and depose the rebuilder again and again.
             views = self.prefix.views
@@ -745,44 +705,22 @@ class LedgerCore:
             self._wake(self._reread_at_ms)
         self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
 
-    def _is_rival_at_work(self, now_ms: float) -> bool:
-        """Return whether the newest claim is another process's, has led to no entry yet, and has not timed out.
-
-        Two processes that claim in turn would both pay for it and neither append. Liveness only: the
-        claim of a dead process delays the others by a few operations.
-        """
-        rival = self.prefix.promised()
-        if rival == ZERO_EPOCH or rival <= self.prefix.last_epoch or rival.incarnation == self.proposer.incarnation:
-            return False
-        if rival != self._rival:
-            self._rival = rival
-            self._rival_until_ms = now_ms + 4 * self._turn_ms(now_ms)
-        return now_ms < self._rival_until_ms
-
-    def _turn_ms(self, now_ms: float) -> float:
-        """Return how long to leave a ledger to the rivals, by their number and by how long an operation takes here.
-
-        It grows with each turn that this goal has yielded, up to one unit per rival. After `PATIENT_TURNS` it shrinks,
-        so the process that has waited longest usually goes first.
-        """
-        self._rivals = {each: at_ms for each, at_ms in self._rivals.items() if now_ms - at_ms < RIVAL_MS}
-        settings = self._settings
-        unit_ms = max(settings.claim_backoff_ms, 2 * self._operation_ms)
-        count, over = len(self._rivals), self._yields - PATIENT_TURNS
-        turns = min(1 << self._yields, count) if over < 0 else count / (over + 2)
-        return min(settings.claim_backoff_max_ms, unit_ms * max(1.0, turns))
+    def _open_claim(self) -> Epoch:
+        """Return the newest claim if it is another process's and has led to no entry yet, else ZERO_EPOCH."""
+        newest = self.prefix.promised()
+        is_open = newest > self.prefix.last_epoch and newest.incarnation != self.proposer.incarnation
+        return newest if is_open else ZERO_EPOCH
 
     def _yield(self, now_ms: float) -> None:
-        self._claim_at_ms = now_ms + self._turn_ms(now_ms) * (0.5 + self._rng.random())
-        self._yields += 1
+        self._rivals.begin_turn(now_ms, self._rng.random())
         self._enter(Phase.YIELD)
 
     def _advance_yield(self, now_ms: float) -> None:
-        # With one rival, its entry ends the wait. With several, all would claim at that moment.
-        if now_ms < self._claim_at_ms and (len(self._rivals) > 1 or self._is_rival_at_work(now_ms)):
-            self._wake(self._claim_at_ms)
-        else:
+        until_ms = self._rivals.turn_end_ms(self._open_claim(), now_ms)
+        if until_ms is None:
             self._enter_sync(now_ms)
+        else:
+            self._wake(until_ms)
 
     def _advance_claim(self, now_ms: float) -> None:
         proposer = self.proposer
@@ -793,7 +731,7 @@ class LedgerCore:
                 return
             proposer.depose()
         if proposer.epoch is None:
-            if self._is_rival_at_work(now_ms):
+            if self._rivals.is_at_work(self._open_claim(), now_ms):
                 self._yield(now_ms)
                 return
             before = self.prefix.promised().incarnation

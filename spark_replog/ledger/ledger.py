@@ -21,9 +21,10 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.journal_rebuild import OwnedLog
 from spark_replog.ledger.ledger_errors import LedgerErrors
+from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo

@@ -19,6 +19,7 @@ from spark_replog.ledger.record import (
     RecordKind,
     entry_hash,
 )
+from spark_replog.ledger.snapshot_files import Base, Floor, Marker
 
 
 @dataclass(slots=True)
@@ -160,6 +161,27 @@ class Proposer:
             digest, payload = proposal.entry_hash, proposal.payload
         known = self._known()
         return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, index, commit_index, digest, known, payload)
+
+    def lacks_entries(self, root: int) -> bool:
+        """Return whether a root that was read lacks decided entries whose values are not kept here."""
+        missing, prefix = self.prefix.views[root].matched + 1, self.prefix
+        return missing not in prefix.payloads and missing < (
+            prefix.length if self.proposal is None else self.proposal.index
+        )
+
+    def marker_for(self, root: int, floor: Floor, base: Base, name: str) -> Marker | None:
+        """Return the marker that gives a root a decided snapshot in place of entries whose values are not kept here.
+
+        None if the root lacks none of them, the snapshot does not replace them, or entries that follow it are not kept.
+        """
+        view = self.prefix.views[root]
+        missing = view.matched + 1
+        if not self.lacks_entries(root) or base.index < max(missing, floor.base_index, self.prefix.base.index):
+            return None
+        # The root's last record stays, and no record below it may belong to an entry above the snapshot.
+        is_below = view.top_index() <= base.index
+        position = max(0, view.next_position - 1) if is_below else floor.position
+        return Marker(position, base, name, floor.renewal)
 
     def _known(self) -> tuple[LastKnown, ...]:
         if self.is_single:

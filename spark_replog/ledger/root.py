@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, is_refusal
-from spark_replog.ledger.record import NO_INDEX, JournalRecord
-from spark_replog.ledger.snapshot_files import Floor, Marker
+from spark_replog.ledger.record import NO_INDEX, JournalRecord, record_crc
+from spark_replog.ledger.snapshot_files import Floor, JournalPoint, Marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Read:
     """Get the records at position, position + 1, ... until one is missing, at most `limit`.
 
     Then look for the marker, if a record was found or with `checks_marker`; with limit 0 do only this.
-    `finds_gaps`: also look for records after the first empty position.
+    `finds_gaps`: also look for records after the first empty position, and if there was none, for the one before it.
     """
 
     root: int
@@ -92,6 +92,7 @@ class Completion:
         marker: the root's newest marker from the operation's `marker_no` on, and the number after it; None for none.
             Whatever was read or created must be read again from there.
         after_gap: of a Read that ended: the first position after the empty one that has a record, None for none.
+        before: of a Read that finds gaps and found no record: the record before `position`, None for none.
         error: why it failed.
     """
 
@@ -101,6 +102,7 @@ class Completion:
     ended: bool = False
     marker: tuple[Marker, int] | None = None
     after_gap: int | None = None
+    before: bytes | None = None
     error: Exception | None = None
 
 
@@ -200,13 +202,14 @@ class RootState:
         misses: reads in a row that ended before a named position. After the second one the root went back.
         pending: the create that may have been written.
         floor: the root's newest marker, as far as this process knows.
+        proven: a point of the journal, as a snapshot has it: there were records up to it.
         marker_at_ms: when the next marker was last looked for; None: look for it now.
         retry_at_ms: no operation before this time.
     """
 
     __slots__ = (
         "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "floor",
-        "marker_at_ms", "misses", "pending", "refusal", "retry_at_ms", "standing",
+        "marker_at_ms", "misses", "pending", "proven", "refusal", "retry_at_ms", "standing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -221,6 +224,7 @@ class RootState:
         self.misses = 0
         self.pending: PendingCreate | None = None
         self.floor = Floor()
+        self.proven = JournalPoint()
         self.marker_at_ms: float | None = None
         self.retry_at_ms = 0.0
 
@@ -242,6 +246,27 @@ class RootState:
     def is_idle(self) -> bool:
         """Return whether it was read to its end and nothing is in flight there."""
         return self.standing is Standing.KNOWN and self.busy is None and self.error is None
+
+    def is_cut_short(self, completion: Completion, end: int, last_crc: int) -> bool:
+        """Return whether a journal that was read to its end lacks records that it had: an alarm, as all looks at ends.
+
+        A journal's last record is never deleted. So there is one at the marker's position, and one before the point
+        from which a snapshot lets a process read on: a cut after that has put a newer marker. If there was one, this
+        read shows nothing: what it missed may have come and gone.
+
+        Args:
+            end: the empty position.
+            last_crc: of the record before it, 0 if it is not known.
+        """
+        if not completion.ended or completion.marker is not None:
+            return False
+        end_min = self.proven.position if self.proven.floor.renewal == self.floor.renewal else 0
+        if end < max(end_min, self.floor.position + 1 if self.floor.position else 0):
+            return True
+        read, before = completion.operation, completion.before
+        if not isinstance(read, Read) or not read.finds_gaps or completion.records or not end:
+            return False
+        return before is None or (last_crc != 0 and record_crc(before) != last_crc)
 
     def fail(self, error: Exception | None) -> None:
         """Note an error: the root must be verified again."""
@@ -281,6 +306,24 @@ def stale_journal(root_name: str, position: int) -> RetriableError:
         f"The journal on {root_name} misses position {position}, which records on other roots name: it went back in "
         "time. Run 'replog store repair' to give it a new journal.",
         root=root_name,
+    )
+
+
+def journal_cut_short(root_name: str, position: int) -> CorruptDataError:
+    """Return the error of a journal that a snapshot or a marker names, and that lost its end.
+
+    Args:
+        root_name: of the root.
+        position: where the journal ends.
+    """
+    return CorruptDataError(
+        ErrorCode.REPLOG_JOURNAL_HOLE,
+        f"The journal on {root_name} ends at position {position}, before records that a snapshot or marker names. "
+        "If a repair of this root is at work, let it end: it writes them. Else put these files back (a lifecycle rule "
+        "or a cleaner of old files may have deleted them). Where other metadata roots have their files, move this "
+        "journal's folder away and run `replog store repair --rebuild BROKER`.",
+        root=root_name,
+        position=position,
     )
 
 

@@ -396,16 +396,20 @@ class RootIo:
         listing: Future[Listed | None] | None,
     ) -> Completion:
         """Answer a read that found an empty position: the journal was truncated there, or ends there."""
-        marker = after_gap = None
+        marker = after_gap = before = None
         if records:
             self._show(root, operation.position, records)
+        elif operation.finds_gaps and operation.position:  # before the look at the marker, which a cut puts first
+            key = journal_key(self._ledger_id, operation.position - 1)
+            found = root.store.get(key, size_bytes=RECORD_GET_BYTES)
+            before = None if found is None else bytes(found)
         if records or operation.checks_marker:
             marker = self._newest_marker(root, operation.marker_no)
         if marker is None and listing is not None:
             after_gap = self._record_after_gap(root, operation.position + len(records), listing.result())
             if after_gap is not None:  # truncated between the two looks
                 marker = self._newest_marker(root, operation.marker_no)
-        return Completion(operation, Status.DONE, records, ended=True, marker=marker, after_gap=after_gap)
+        return Completion(operation, Status.DONE, records, True, marker, after_gap, before)
 
     def _show(self, root: JournalRoot, position: int, records: Sequence[bytes]) -> None:
         with suppress(IndexError, ReplogError):  # another root was first; who learns the records reports damage

@@ -213,9 +213,12 @@ class SnapshotKeeper:
             if likely:
                 on_heads(int(likely[0][:20]) + 1)
             newest = self._io.newest_head(names)
-            if newest is None or newest[1].decided.no == 0:
+            if newest is None:
                 return
             name, head = newest
+            core.expect(head.points)
+            if head.decided.no == 0:
+                return
             if (decided := head.decided.name) in names:  # if not, it was deleted, so a newer one is decided
                 with suppress(PageMissingError):
                     found = ahead.get(decided)
@@ -228,6 +231,7 @@ class SnapshotKeeper:
             _LOG.debug("ledger %s starts without its newest snapshot: %s", self._ledger_id, error)
             return
         core.start_at(head.base, head.points)
+        core.expect(newest[1].points)
         core.base_name = name
         if name == newest[1].decided.name:
             core.snapshot = head.base, name

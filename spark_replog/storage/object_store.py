@@ -99,3 +99,13 @@ def refused_key(key: str, url: str) -> CorruptDataError:
         "`replog store verify`.",
         url=url,
     )
+
+
+def folder_at_key(key: str, url: str) -> CorruptDataError:
+    """Return CORRUPT_MESSAGE for a folder that has the name of an object: an absent one would end a journal early."""
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{key} must be a file and is a folder. Move the folder away and put the file back; if other roots are whole, "
+        "`replog store repair --rebuild BROKER` also helps.",
+        url=url,
+    )

@@ -16,7 +16,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, folder_at_key, refused_key
 from spark_replog.storage.paths import ROOT_FILE_KEY
 
 MAP_SIZE_BYTES_MIN = 65536
@@ -108,7 +108,7 @@ class PosixStore:
             RetriableError: KAFKA_STORAGE_ERROR on a failing disk; REPLOG_STORE_REFUSED: no permission, or a symbolic
                 link below the root; REPLOG_ROOT_STALE if a folder is missing and with it the root directory, or
                 the root file has changed (so a root that vanished or was made again never looks like an empty one).
-            CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
+            CorruptDataError: CORRUPT_MESSAGE: the key could leave the root, or a folder has its name: it is not absent.
         """
         if KEY.fullmatch(key) is None:
             raise refused_key(key, self.url)
@@ -120,8 +120,8 @@ class PosixStore:
                 return None
             try:
                 found = os.fstat(fd)
-                if stat.S_ISDIR(found.st_mode):  # a large one would be mapped, which fails like a disk
-                    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), key)
+                if stat.S_ISDIR(found.st_mode):
+                    raise folder_at_key(key, self.url)
                 if found.st_nlink > 1 and self._fsync:
                     self._settle(key, fd, (found.st_ino, found.st_ctime_ns))
                 rest_bytes = max(0, found.st_size - start)
@@ -131,7 +131,7 @@ class PosixStore:
                 return _read_range(fd, start, size_bytes)
             finally:
                 os.close(fd)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             self._check_root()
             return None
         except OSError as error:

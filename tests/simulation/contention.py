@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, Read, Status
 from spark_replog.ledger.types import LedgerSettings
@@ -126,7 +127,8 @@ class Contention:
             found = tuple(journal[operation.position : operation.position + operation.limit])
             is_ended = len(found) < operation.limit
             self.cost.gets += len(found) + is_ended
-            return Completion(operation, Status.DONE, found, ended=is_ended)
+            before = journal[operation.position - 1] if operation.position else None
+            return Completion(operation, Status.DONE, found, is_ended, before=before)
         assert isinstance(operation, Create)
         self.cost.creates += 1
         if operation.position < len(journal):

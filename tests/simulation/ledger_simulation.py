@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import LedgerSettings
@@ -368,7 +369,8 @@ class Simulation:
         while len(found) < limit and position in records:
             found.append(root.records[position])
             position += 1
-        return Completion(operation, Status.DONE, tuple(found), ended=len(found) < limit)
+        before = records.get(operation.position - 1) if operation.finds_gaps else None
+        return Completion(operation, Status.DONE, tuple(found), ended=len(found) < limit, before=before)
 
     def _answer(self, process: Process, completion: Completion) -> None:
         if process.is_dead:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.root import Completion, Create, Read
 from spark_replog.ledger.snapshot_files import Marker
 from tests.simulation.chunks import chunks

@@ -8,9 +8,9 @@ die between any two of these steps, and begin cold from a marker or from a head 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spark_replog.ledger.core import Phase
+from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.root import Completion, Create, Operation, PutMarker, Read, Status
 from spark_replog.ledger.snapshot_files import Marker, SnapshotHead
 from spark_replog.snapshot import DecidedSnapshot
@@ -296,7 +296,7 @@ class Truncating(Simulation):
             completion = Completion(operation, Status.FAILED)
         elif len(root.markers) > operation.marker_no:
             marker = root.markers[-1], len(root.markers)
-            completion = Completion(operation, completion.status, completion.records, completion.ended, marker)
+            completion = replace(completion, marker=marker)
         super()._answer(process, completion)
 
 

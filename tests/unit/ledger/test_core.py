@@ -8,7 +8,8 @@ import random
 import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ledger.core import LedgerCore, Phase
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Read, RootState, Status
 from spark_replog.ledger.snapshot_files import Marker
@@ -195,7 +196,7 @@ class Journals:
         """Answer what the core asks of a root, as the root is now; return what that was."""
         core.poll(self.now_ms)
         operation = core.roots[root].busy
-        found, marker = (), None
+        found, marker, before = (), None, None
         records, markers = self.records[root], self.markers[root]
         if isinstance(operation, Create) and status is Status.DONE:
             if operation.position < len(records):
@@ -204,10 +205,11 @@ class Journals:
                 records.append(operation.data)
         if isinstance(operation, Read):
             found = tuple(records[operation.position :])
+            before = records[operation.position - 1] if operation.position else None
         is_look = isinstance(operation, Create) or found or getattr(operation, "checks_marker", False)
         if is_look and len(markers) > getattr(operation, "marker_no", 9):
             marker = markers[-1], len(markers)
-        answer = Completion(operation, status, found, ended=isinstance(operation, Read), marker=marker)
+        answer = Completion(operation, status, found, isinstance(operation, Read), marker, before=before)
         core.complete(answer, self.now_ms)
         core.advance(self.now_ms)
         return operation

@@ -772,9 +772,11 @@ def test_any_other_key_is_a_name(store, key):
     assert bytes(store.get(key)) == b"body"
 
 
-def test_a_folder_that_is_as_large_as_a_file_that_is_mapped_is_no_object(store, root, monkeypatch):
+def test_a_folder_in_place_of_a_file_is_an_error_and_not_absent(store, root, monkeypatch):
     """Of thousands of entries."""
     (root / "j" / "a").touch()
     monkeypatch.setattr(posix_store, "MAP_SIZE_BYTES_MIN", 1)
     assert (root / "j").stat().st_size >= 1
-    assert store.get("j") is None and store.get("j", size_bytes=1) is None
+    for size_bytes in (None, 1):
+        with pytest.raises(CorruptDataError, match="must be a file"):
+            store.get("j", size_bytes=size_bytes)

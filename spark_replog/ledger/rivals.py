@@ -1,0 +1,77 @@
+"""The other processes that claim a ledger, and how long this one leaves it to them. Liveness only. Pure."""
+
+from __future__ import annotations
+
+from spark_replog.ledger.record import ZERO_EPOCH, Epoch
+from spark_replog.ledger.types import LedgerSettings
+
+RIVAL_MS = 2000.0
+"""How long after its last claim another process counts as a rival."""
+PATIENT_TURNS = 5
+"""After a process has yielded this many turns, it waits less with each further one."""
+
+
+class Rivals:
+    """Two processes that claim in turn would both pay for it and neither append. So each gives the other some time.
+
+    Attributes:
+        operation_ms: how long an operation takes here, on average.
+        yields: turns that the current goal has yielded.
+    """
+
+    def __init__(self, settings: LedgerSettings) -> None:
+        self.operation_ms = 0.0
+        self.yields = 0
+        self._settings = settings
+        self._claimed_ms: dict[bytes, float] = {}  # incarnation -> when its last claim was read
+        self._newest = ZERO_EPOCH
+        self._newest_until_ms = 0.0
+        self._claim_at_ms = 0.0
+
+    def note_claim(self, incarnation: bytes, now_ms: float) -> None:
+        """Another process has claimed."""
+        self._claimed_ms[incarnation] = now_ms
+
+    def are_quiet(self, now_ms: float) -> bool:
+        """Return whether no other process claimed lately."""
+        return all(now_ms - at_ms >= RIVAL_MS for at_ms in self._claimed_ms.values())
+
+    def is_at_work(self, claimed: Epoch, now_ms: float) -> bool:
+        """Return whether another process's claim, which has led to no entry yet, has not timed out.
+
+        The claim of a dead process delays the others by a few operations.
+
+        Args:
+            claimed: the epoch of the claim; ZERO_EPOCH for none.
+        """
+        if claimed == ZERO_EPOCH:
+            return False
+        if claimed != self._newest:
+            self._newest = claimed
+            self._newest_until_ms = now_ms + 4 * self._turn_ms(now_ms)
+        return now_ms < self._newest_until_ms
+
+    def begin_turn(self, now_ms: float, jitter: float) -> None:
+        """Leave the ledger to the others for a turn, times 0.5 to 1.5 by the jitter in 0 .. 1."""
+        self._claim_at_ms = now_ms + self._turn_ms(now_ms) * (0.5 + jitter)
+        self.yields += 1
+
+    def turn_end_ms(self, claimed: Epoch, now_ms: float) -> float | None:
+        """Return until when to wait; None: this process may claim now. `claimed` is as in `is_at_work`."""
+        # With one rival, its entry ends the wait. With several, all would claim at that moment.
+        if now_ms < self._claim_at_ms and (len(self._claimed_ms) > 1 or self.is_at_work(claimed, now_ms)):
+            return self._claim_at_ms
+        return None
+
+    def _turn_ms(self, now_ms: float) -> float:
+        """Return how long to leave a ledger to the rivals, by their number and by how long an operation takes here.
+
+        It grows with each turn that this goal has yielded, up to one unit per rival. After `PATIENT_TURNS` it shrinks,
+        so the process that has waited longest usually goes first.
+        """
+        self._claimed_ms = {each: at_ms for each, at_ms in self._claimed_ms.items() if now_ms - at_ms < RIVAL_MS}
+        settings = self._settings
+        unit_ms = max(settings.claim_backoff_ms, 2 * self.operation_ms)
+        count, over = len(self._claimed_ms), self.yields - PATIENT_TURNS
+        turns = min(1 << self.yields, count) if over < 0 else count / (over + 2)
+        return min(settings.claim_backoff_max_ms, unit_ms * max(1.0, turns))
