@@ -279,20 +279,12 @@ def test_tests_use_no_more_private_names_than_before():
     assert len(found) <= PRIVATE_USES_IN_TESTS_MAX, found
 
 
-def test_the_fast_tests_start_no_process():
-    starters = {"subprocess", "multiprocessing", "fork", "posix_spawn", "system", "ProcessPoolExecutor"}
-    for path in ROOT.glob("tests/unit/**/*.py"):
-        names = {module.split(".")[0] for module in imports(path)}
-        names |= {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
-        assert not names & starters, f"{name_of(path)} belongs to tests/scenarios"
-
-
 def test_tests_sleep_no_more_often_than_before():
     """They wait for what happens, by ``tests/waiting.py``."""
     found = [
         f"{name_of(path)}:{node.lineno}"
         for path in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("integration/**/*.py")]
-        for node in ast.walk(tree(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node) == "time.sleep"
     ]
     assert len(found) <= SLEEPS_IN_TESTS_MAX, found
