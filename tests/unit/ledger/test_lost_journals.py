@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode
 from tests.unit.ledger.conftest import Process, Store
-from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, command, fill, paged, shoot, soon
+from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, command, fill, paged, shoot
 
 HASTY = {"quorum_timeout_ms": 1_000}
 
@@ -19,12 +19,12 @@ def names(store: Store) -> list[list[str]]:
 
 
 def filled(store: Store, settings, count_after: int) -> None:
-    """Write 30 entries and a snapshot, then some more; return once all roots have all of it."""
-    writer = paged(store, settings)
+    """Write 30 entries and a snapshot, then some more; each write waits for all roots."""
+    writer = paged(store, replace(settings, grace_ms=20_000))
     fill(writer, 0, 30)
     shoot(writer)
     fill(writer, 30, 30 + count_after)
-    assert soon(lambda: len({folder[-1] for folder in names(store)}) == 1)
+    assert len({folder[-1] for folder in names(store)}) == 1
 
 
 @pytest.mark.parametrize("gone", [(0, 1, 2), (0, 1), (1, 2)])
