@@ -111,6 +111,24 @@ def test_commit_lost_from_the_checkpoint_is_not_written_twice(spark, store):
     assert [int(row[3]) for row in rows] == list(range(30))
 
 
+@pytest.mark.guarantee("G3")
+def test_an_older_checkpoint_is_refused_and_the_newest_goes_on(spark, store):
+    source, sink = store.topic("restored", 1), store.topic("restored-out", 1)
+    path, newest, backup = str(store.path), store.checkpoint("restored"), store.checkpoint("restored-backup")
+
+    def copy_from(checkpoint, first):
+        spark.call("write", path=path, topic=source, start=first, end=first + 10, tasks=1)
+        spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
+
+    copy_from(newest, 0)
+    shutil.copytree(newest, backup)
+    copy_from(newest, 10)
+    with pytest.raises(JobFailed, match=r"\[REPLOG_CHECKPOINT_RESET\].*another `offsets` file"):
+        copy_from(backup, 20)
+    copy_from(newest, 30)
+    assert [int(row[3]) for row in spark.call("read", path=path, topic=sink)] == list(range(40))
+
+
 def test_two_queries_write_one_topic(spark, store):
     path = str(store.path)
     one, two, sink = store.topic("left", 1), store.topic("right", 1), store.topic("both", 2)

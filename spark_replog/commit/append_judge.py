@@ -217,13 +217,12 @@ class AppendJudge:
             if result is None or not judged.ranges or result.base_offsets != judged.ranges:
                 result = CommandResult(outcome, judged.ranges, judged.detail)
             return Settling(appended, state.applied_index, epochs, result)
-        if outcome is not Outcome.APPLIED and (
-            isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
-        ):
+        is_forgotten = isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
+        if outcome is not Outcome.APPLIED and (is_forgotten or state.producers.has_passed(appended.identity)):
             raise OutcomeUnknownError(
                 ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-                "the append was decided, and it is unknown whether a newer leader cut it off: the ledger has forgotten "
-                "the producer's batches since. Look whether its rows are in the log.",
+                "the append was decided, and it is unknown whether a newer leader cut it off: the ledger knows only "
+                "later batches of the producer. Look whether its rows are in the log.",
                 ledger=self._ledger_id,
             )
         raise RetriableError(

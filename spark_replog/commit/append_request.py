@@ -16,6 +16,7 @@ from spark_replog.log.model import (
     UNKNOWN_OFFSET,
     Append,
     CommandResult,
+    IdentityKind,
     Outcome,
     PartitionResponse,
     SequencedAppend,
@@ -95,16 +96,7 @@ def respond(
     if result.outcome not in SUCCESSES:
         return refuse_all(append, _refusal(state.ledger_id, append, result), result, refused)
     if result.outcome is not Outcome.APPLIED:
-        identity, level = append.identity, logging.WARNING if result.detail else logging.INFO
-        _log.log(
-            level,
-            "batch %d of %s was %s in ledger %s. %s",
-            identity.sequence,
-            identity.producer_id,
-            "applied before" if result.outcome is Outcome.DUPLICATE else "skipped, as onCheckpointReset says",
-            state.ledger_id,
-            result.detail,
-        )
+        _log_without_effect(state.ledger_id, append, result)
     bases = result.base_offsets if request.required_acks else {}
     partitions = {}
     for key in append.row_counts:
@@ -121,6 +113,23 @@ def respond(
     return ProduceResponse(None, result, partitions)
 
 
+def _log_without_effect(ledger_id: LedgerId, append: Append, result: CommandResult) -> None:
+    identity = append.identity
+    if result.outcome is Outcome.DUPLICATE:
+        _log.log(
+            logging.WARNING if result.detail else logging.INFO,
+            "batch %d of %s was applied before in ledger %s. %s",
+            identity.sequence, identity.producer_id, ledger_id, result.detail,
+        )  # fmt: skip
+        return
+    _log.warning(
+        "[%s] %d rows of batch %d of %s were DROPPED in ledger %s, as onCheckpointReset=skip says: %s",
+        _SKIPPED_AS.get(identity.kind, ErrorCode.REPLOG_CHECKPOINT_RESET).name,
+        sum(append.row_counts.values()), identity.sequence, identity.producer_id, ledger_id, result.detail,
+    )  # fmt: skip
+
+
+_SKIPPED_AS = {IdentityKind.TXN_BATCH: ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH}
 _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
     Outcome.TOPIC_CLOSED: (
         NotFoundError,
@@ -147,13 +156,17 @@ _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
     Outcome.CHECKPOINT_RESET: (
         ReplogError,
         ErrorCode.REPLOG_CHECKPOINT_RESET,
-        "{}. Its checkpoint was lost or replaced: restore it, or set onCheckpointReset to 'append' (rows may repeat) "
-        "or 'skip' (batches up to that one are dropped), or use a new transactional.id.",
+        "{}. Nothing was written. The checkpoint was copied, restored, edited or lost. Run one query per checkpoint, "
+        "and go on with its newest state, or with a new one and startingOffsets (and a new transactional.id, if any). "
+        "Or set onCheckpointReset for this run: 'append' writes the rows, though they may be there already; 'skip' "
+        "DROPS the rows of all batches up to that one.",
     ),
     Outcome.TXN_MISMATCH: (
         ReplogError,
         ErrorCode.REPLOG_DUPLICATE_TXN_MISMATCH,
-        "{}. Give this write a txnVersion above the last one, or another txnAppId.",
+        "{}. Nothing was written. If it is another write, give it a txnVersion above the last one, or its own txnAppId "
+        "(each write of one foreachBatch needs one). If it is a repeat whose rows differ each time, set "
+        "onCheckpointReset=skip for this run: it drops them.",
     ),
     Outcome.OLD_EPOCH: (FencedError, ErrorCode.INVALID_PRODUCER_EPOCH, "{}. Close this producer and open a new one."),
     Outcome.OUT_OF_SEQUENCE: (

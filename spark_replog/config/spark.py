@@ -172,16 +172,20 @@ SINK_KEYS = (
     ),
     _sink(
         "onCheckpointReset",
-        "What a query with a known transactional.id and a new checkpoint does with batches at or below the last one: "
-        "fail, append, or skip.",
+        "What a write does whose number is in the log with other rows, as after a checkpoint was copied, restored or "
+        "lost: fail; append (queries only: write the rows, maybe for the second time); skip (drop them, and log how "
+        "many). Queries, and batch writes with txnAppId. Set it for the one run that needs it.",
         default="fail",
         choices=words("fail", "append", "skip"),
     ),
-    _sink("txnAppId", "Batch writes: the writer's name. Its last txnVersion is recorded."),
+    _sink(
+        "txnAppId",
+        "Batch writes: the writer's name. Its last txnVersion is recorded. Each write of a foreachBatch needs its own.",
+    ),
     _sink(
         "txnVersion",
-        "Batch writes: an increasing number. A write at or below the last one is skipped, or refused if its row counts "
-        "differ.",
+        "Batch writes: an increasing number. A write at or below the last one is skipped if it has the same rows, in "
+        "any order, else refused.",
         unit="count",
     ),
     _sink(

@@ -15,6 +15,7 @@ from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quotas import QuotaAlter
 
 INPUTS_DIGEST_BYTES = 16
+EVIDENCE_BYTES = 8
 
 
 class IdentityKind(IntEnum):
@@ -31,11 +32,13 @@ class IdentityKind(IntEnum):
 
 
 class ResetPolicy(IntEnum):
-    """What to do when another incarnation repeats an older sequence (`onCheckpointReset`)."""
+    """What to do with another batch under a sequence that was applied (`onCheckpointReset`)."""
 
     FAIL = 0
     APPEND = 1
+    """STREAM and TRANSACTIONAL only."""
     SKIP = 2
+    """Its rows are dropped."""
 
 
 class Section(NamedTuple):
@@ -91,6 +94,9 @@ class ProducerIdentity:
     """One start of the query; '' if the kind has none."""
     kind: IdentityKind
     on_reset: ResetPolicy = ResetPolicy.FAIL
+    evidence: bytes = b""
+    """Which batch has this sequence: EVIDENCE_BYTES that are equal in every repeat of it, and in no other batch; b'' if
+    there is none. Of STREAM and TRANSACTIONAL made from the checkpoint, of TXN_BATCH from the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +480,7 @@ class Outcome(Enum):
     DUPLICATE = "duplicate"
     """Applied before: success for its producer."""
     SKIPPED = "skipped"
-    """By `onCheckpointReset=skip`, or an ISR change without effect."""
+    """By `onCheckpointReset=skip`: its rows are dropped. Or an ISR change without effect."""
     EXISTS = "exists"
     """Done before: a repeated step."""
     UNKNOWN_TOPIC = "unknown_topic"
@@ -487,8 +493,9 @@ class Outcome(Enum):
     OLD_EPOCH = "old_epoch"
     """The epoch of an idempotent producer is older than its current one."""
     CHECKPOINT_RESET = "checkpoint_reset"
+    """A sequence that was applied, and another batch, or one that Spark does not repeat."""
     TXN_MISMATCH = "txn_mismatch"
-    """Same txnVersion, other row counts per topic."""
+    """Same txnVersion, other rows."""
     REFUSED = "refused"
     """The state of a partition does not allow the change; `error_code` is Kafka's."""
     INVALID = "invalid"

@@ -17,11 +17,16 @@ from spark_replog.storage.call_counter import CallTable
 
 
 class QueryTask(NamedTuple):
-    """The micro-batch that a task writes; also names the task's objects."""
+    """The micro-batch that a task writes; also names the task's objects.
+
+    Attributes:
+        checkpoints: the session's folder of checkpoints, if it has one.
+    """
 
     query_id: str
     batch_id: int
     run_id: str | None
+    checkpoints: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class WriteMessage(WriterCommitMessage):
         copies: objects of earlier batches that this task copied to replicas that lacked them.
         calls: storage calls of its process since the previous message, including late ones; one task also reports
             those that planned the batch.
+        contents: `RowsDigest.sums` of the rows, in a batch write with ``txnAppId``; else ().
     """
 
     query: QueryTask | None
@@ -45,6 +51,7 @@ class WriteMessage(WriterCommitMessage):
     dropped_rows: int = 0
     copies: tuple[MadeCopy, ...] = ()
     calls: CallTable = field(default_factory=dict)
+    contents: tuple[int, ...] = ()
 
 
 class ReadRange(NamedTuple):

@@ -143,6 +143,7 @@ class SinkOptions:
     on_reset: ResetPolicy
     txn: tuple[str, int] | None
     checkpoint: str | None = None
+    query_name: str | None = None
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -234,6 +235,7 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
         on_reset=_reset_policy(given, streaming=streaming),
         txn=_transaction(given, streaming=streaming),
         checkpoint=lowered.get("checkpointlocation"),
+        query_name=lowered.get("queryname"),
     )
 
 
@@ -527,18 +529,24 @@ def _warn_of_stream_only(given: Mapping[str, str]) -> None:
 
 
 def _reset_policy(given: Mapping[str, str], *, streaming: bool) -> ResetPolicy:
-    word = _typed(given, "onCheckpointReset")
-    if "oncheckpointreset" in given and _get_prefixed(given, "transactional.id") is None:
+    policy = ResetPolicy[_typed(given, "onCheckpointReset").upper()]
+    if not streaming and "oncheckpointreset" in given and "txnappid" not in given:
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
-            "onCheckpointReset needs transactional.id: without it, a new checkpoint is a new writer. Set both.",
+            "onCheckpointReset in a batch write needs txnAppId: without it, each write is a new one. Set both.",
+        )
+    if not streaming and policy is ResetPolicy.APPEND:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+            "onCheckpointReset=append has no use in a batch write. Leave txnAppId and txnVersion out to write the rows "
+            "in any case.",
         )
     if _get_prefixed(given, "transactional.id") is not None and not streaming:
         raise InvalidConfigError(
             ErrorCode.REPLOG_CONFLICTING_OPTIONS,
             "transactional.id is for streaming writes. Use txnAppId and txnVersion in a batch write.",
         )
-    return ResetPolicy[word.upper()]
+    return policy
 
 
 def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int] | None:
@@ -554,6 +562,8 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION, "txnAppId and txnVersion only work together. Give both."
         )
+    if not app_id.strip():
+        raise _invalid("txnAppId is empty, and writers without a name cannot be told apart. Give this one a name.")
     return app_id, _typed(given, "txnVersion")
 
 

@@ -40,7 +40,7 @@ def entries() -> dict[str, list[c.Command]]:
         c.DataObject(ObjectId(2, f"6f9619ff-41-130-{TOPIC}.arrow"), 2_000, True, frozenset((0, 2)), sections[3:4]),
         c.DataObject(ObjectId(2, "another name"), 300, False, frozenset((1,)), ()),
     )
-    stream = c.ProducerIdentity(QUERY, QUERY, 41, RUN, c.IdentityKind.STREAM)
+    stream = c.ProducerIdentity(QUERY, QUERY, 41, RUN, c.IdentityKind.STREAM, evidence=bytes(range(0xF0, 0xF8)))
     txn = c.ProducerIdentity("loader", QUERY, -1, "", c.IdentityKind.TRANSACTIONAL, c.ResetPolicy.SKIP)
     return {
         "entry_append": [c.Append(stream, "User:zo\u00eb", "client", 1_700_000_010_000, objects)],
@@ -207,6 +207,8 @@ def plain(value: Any) -> Any:
         if not value.inline:
             del rest["inline"]
         return {"DataObject": {**value.id._asdict(), **rest}}
+    if isinstance(value, c.ProducerIdentity) and not value.evidence:
+        return {"ProducerIdentity": {f.name: plain(getattr(value, f.name)) for f in fields(value)[:-1]}}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}}
     if isinstance(value, bytes):

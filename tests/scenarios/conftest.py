@@ -133,11 +133,12 @@ class LocalStore:
         timeout_ms: int = 30_000,
         objects: tuple[DataObject, ...] | None = None,
         is_atomic: bool = True,
+        evidence: bytes = b"",
     ) -> ProduceResponse:
         """Write and commit one micro-batch as one task would."""
         if objects is None:
             objects = (self.put(topic, rows, holders),)
-        identity = ProducerIdentity(query, incarnation or query, batch, run, kind, on_reset)
+        identity = ProducerIdentity(query, incarnation or query, batch, run, kind, on_reset, evidence)
         ledger_id = self.cluster.lookup(topic).ledger_id
         return self.commit({ledger_id: Append(identity, "User:test", "", 0, objects)}, acks, timeout_ms,
                            is_atomic)[ledger_id]  # fmt: skip

@@ -47,6 +47,7 @@ from spark_replog.log.codec.wire import (
     zigzag,
 )
 from spark_replog.log.model import (
+    EVIDENCE_BYTES,
     INPUTS_DIGEST_BYTES,
     Append,
     BatchSequence,
@@ -94,6 +95,7 @@ _OBJECT_SHORT_NAME = 0x02
 _OBJECT_DASHED_UUID = 0x04
 _OBJECT_OFFSETS = 0x08
 _OBJECT_INLINE = 0x10
+_FLAG_EVIDENCE = 0x10
 _FLAG_SAME_INCARNATION = 0x80
 _SHORT_NAME = re.compile(
     r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-"
@@ -115,10 +117,12 @@ def encode_append(writer: Writer, append: Append) -> None:
     """Write an append's body."""
     identity = append.identity
     same = identity.incarnation == identity.producer_id
-    writer.byte(identity.kind | identity.on_reset << 2 | (_FLAG_SAME_INCARNATION if same else 0))
+    evidence = _FLAG_EVIDENCE if identity.evidence else 0
+    writer.byte(identity.kind | identity.on_reset << 2 | evidence | (_FLAG_SAME_INCARNATION if same else 0))
     writer.text(identity.producer_id)
     if not same:
         writer.text(identity.incarnation)
+    writer.raw(identity.evidence)
     head = (identity.sequence, identity.run_id, append.principal, append.client_id, append.append_time_ms)
     _HEAD.write(writer, head)
     topics = list(dict.fromkeys(s.topic_id for o in append.objects for s in o.sections))
@@ -145,8 +149,9 @@ def decode_append(
     kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
     producer_id = reader.text()
     incarnation = producer_id if flags & _FLAG_SAME_INCARNATION else reader.text()
+    evidence = reader.raw(EVIDENCE_BYTES) if flags & _FLAG_EVIDENCE else b""
     sequence, run_id, principal, client_id, append_time_ms = _HEAD.read(reader)
-    identity = ProducerIdentity(producer_id, incarnation, sequence, run_id, kind, on_reset)
+    identity = ProducerIdentity(producer_id, incarnation, sequence, run_id, kind, on_reset, evidence)
     topics, id_lists, base_ms, prefix = _TABLES.read(reader)
     holder_sets = [frozenset(ids) for ids in id_lists]
     if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds

@@ -254,7 +254,7 @@ RowCounts = Mapping[tuple[TopicId, int], int]
 RUNS_KEPT = 100
 """How many past runs, and other incarnations, of a producer stay known after a snapshot: the newest ones.
 
-If an older run wakes up, its batches are judged by their sequences: those up to the last one are duplicates."""
+If an older run wakes up, its batches are judged by their sequences: only the newest one may be a duplicate."""
 TXN_VERSIONS_KEPT = 1000
 """Digests kept per txnAppId. An older version that comes again is refused, never silently dropped."""
 
@@ -269,7 +269,8 @@ class ProducerState:
         last_sequences: incarnation -> its last applied sequence.
         last_ranges: where the last append went.
         last_generation: newest data generation it wrote to.
-        txn_digests: TXN_BATCH only: version -> digest of its row counts, oldest first.
+        digests: what tells batches of one sequence apart. TXN_BATCH: version -> digest of its rows, oldest first.
+            STREAM and TRANSACTIONAL: the last append's sequence -> its evidence.
     """
 
     incarnation: str
@@ -279,26 +280,32 @@ class ProducerState:
     last_sequences: dict[str, int] = field(default_factory=dict)
     last_ranges: OffsetRanges = field(default_factory=dict)
     last_generation: int = 0
-    txn_digests: dict[int, bytes] = field(default_factory=dict)
+    digests: dict[int, bytes] = field(default_factory=dict)
 
 
-def _digest(counts: RowCounts) -> bytes:
-    """Return a digest of the rows per topic, to detect other rows under the same txnVersion.
-
-    Not by partition: a repeated write may have other tasks, and then rows without a key go to other partitions.
-    """
+def _rows_by_topic(counts: RowCounts) -> dict[TopicId, int]:
+    """Not by partition: a repeated write may have other tasks, and then rows without a key go to other partitions."""
     rows_of: dict[TopicId, int] = {}
     for (topic, _), rows in counts.items():
         rows_of[topic] = rows_of.get(topic, 0) + rows
-    text = "\n".join(f"{topic} {rows}" for topic, rows in sorted(rows_of.items()))
-    return hashlib.sha256(text.encode()).digest()[:8]
+    return rows_of
+
+
+def _counts_of(ranges: OffsetRanges) -> RowCounts:
+    return {where: end - base for where, (base, end) in ranges.items()}
+
+
+def _digest(counts: RowCounts, evidence: bytes) -> bytes:
+    """Return a digest of a write's topics, rows per topic, and evidence."""
+    text = "\n".join(f"{topic} {rows}" for topic, rows in sorted(_rows_by_topic(counts).items()))
+    return hashlib.sha256(text.encode() + evidence).digest()[:8]
 
 
 class ProducerUndo(NamedTuple):
     """The change of an append to its producer.
 
     Attributes:
-        before: the producer before, None for a new one; without `past_runs` and `txn_digests`, and with only its own
+        before: the producer before, None for a new one; without `past_runs` and `digests`, and with only its own
             incarnation and the append's in `last_sequences` (TXN_BATCH: all).
         dropped: the digest that the append pushed out.
     """
@@ -338,6 +345,11 @@ class ProducerTable:
         known = self.get(identity)
         return -1 if known is None else known.last_sequences[known.incarnation]
 
+    def has_passed(self, identity: ProducerIdentity) -> bool:
+        """Return whether the incarnation has this sequence or a later one in the log."""
+        known = self.get(identity)
+        return known is not None and known.last_sequences.get(identity.incarnation, -1) >= identity.sequence
+
     def judge_duplicate(self, append: Append) -> tuple[Outcome, str, OffsetRanges] | None:
         """Return DUPLICATE (or TXN_MISMATCH) with its reason and old offsets, or None for a new append."""
         if isinstance(append, SequencedAppend):
@@ -348,26 +360,12 @@ class ProducerTable:
             return None
         if identity.kind is IdentityKind.ONE_SHOT:
             return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
+        last = known.last_sequences.get(identity.incarnation, -1)
         if identity.kind is IdentityKind.TXN_BATCH:
-            last = known.last_sequences[known.incarnation]
-            if identity.sequence > last:
-                return None
-            if known.txn_digests.get(identity.sequence) != _digest(append.row_counts):
-                return (
-                    Outcome.TXN_MISMATCH,
-                    f"txnVersion {identity.sequence} of '{identity.producer_id}' is not after {last}, and its"
-                    " row counts per topic are not those of that version",
-                    {},
-                )
-            if identity.sequence == last:
-                return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
-            return Outcome.DUPLICATE, "", {}
-        incarnation_last = known.last_sequences.get(identity.incarnation)
-        if incarnation_last is None or identity.sequence > incarnation_last:
+            return _judge_version(known, append, last)
+        if identity.sequence != last or identity.incarnation != known.incarnation or _other_batch(known, append):
             return None
-        if identity.sequence == incarnation_last and identity.incarnation == known.incarnation:
-            return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
-        return Outcome.DUPLICATE, "", {}
+        return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
 
     def judge_fenced(self, append: Append) -> str | None:
         """Return why the append's run is fenced, or None."""
@@ -390,20 +388,12 @@ class ProducerTable:
         if identity.sequence < 0:
             return Outcome.OUT_OF_SEQUENCE, f"sequence {identity.sequence} is negative"
         known = self.get(identity)
-        if known is None or identity.incarnation == known.incarnation:
+        if known is None or identity.kind not in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL):
             return None
-        if identity.kind not in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL):
+        detail = _reset(known, append)
+        if detail is None or identity.on_reset is ResetPolicy.APPEND:
             return None
-        last = known.last_sequences[known.incarnation]
-        if identity.sequence > last or identity.on_reset is ResetPolicy.APPEND:
-            return None
-        detail = (
-            f"'{identity.producer_id}' is at batch {last} of query {known.incarnation}; query"
-            f" {identity.incarnation} comes with batch {identity.sequence}"
-        )
-        if identity.on_reset is ResetPolicy.SKIP:
-            return Outcome.SKIPPED, detail
-        return Outcome.CHECKPOINT_RESET, detail
+        return Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.CHECKPOINT_RESET, detail
 
     def record(self, append: Append, ranges: OffsetRanges) -> SequencedUndo | ProducerUndo:
         """Remember an applied append; return what `undo` needs to forget it. Both cost O(1)."""
@@ -416,7 +406,7 @@ class ProducerTable:
             known = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
             _remember(known, append, ranges)
             return ProducerUndo(*key)
-        before = replace(known, past_runs={}, txn_digests={})
+        before = replace(known, past_runs={}, digests={})
         if identity.kind is not IdentityKind.TXN_BATCH:
             last, own = known.last_sequences, (known.incarnation, identity.incarnation)
             before.last_sequences = {each: last[each] for each in own if each in last}
@@ -435,18 +425,18 @@ class ProducerTable:
             return None
         if change.is_new_run:
             known.past_runs.pop(before.run_id, None)
-        sequences, digests = known.last_sequences, known.txn_digests
+        sequences, digests = known.last_sequences, known.digests
+        digests.pop(change.sequence, None)
+        digests = {**change.dropped, **digests}
         if change.kind is IdentityKind.TXN_BATCH:
             sequences = dict(before.last_sequences)
-            digests.pop(change.sequence, None)
-            digests = {**change.dropped, **digests}
         elif change.incarnation in before.last_sequences:
             sequences[change.incarnation] = before.last_sequences[change.incarnation]
         else:
             sequences.pop(change.incarnation, None)
         # `forget_runs` may have dropped it meanwhile, and older releases did not note its sequence.
         sequences.setdefault(before.incarnation, before.last_sequences.get(before.incarnation, -1))
-        self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, txn_digests=digests)
+        self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, digests=digests)
         return None
 
     def forget_runs(self) -> None:
@@ -480,21 +470,85 @@ def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dic
         known.run_id = identity.run_id
         known.epoch += 1
     known.incarnation = identity.incarnation
-    if identity.kind is IdentityKind.TXN_BATCH:
+    if keeps_runs:
+        dropped = known.digests
+        known.digests = {identity.sequence: identity.evidence} if identity.evidence else {}
+    elif identity.kind is IdentityKind.TXN_BATCH:
         known.last_sequences = {}
-        known.txn_digests[identity.sequence] = _digest({where: end - base for where, (base, end) in ranges.items()})
-        if len(known.txn_digests) > TXN_VERSIONS_KEPT:
-            oldest = next(iter(known.txn_digests))
-            dropped = {oldest: known.txn_digests.pop(oldest)}
+        known.digests[identity.sequence] = _digest(_counts_of(ranges), identity.evidence)
+        if len(known.digests) > TXN_VERSIONS_KEPT:
+            oldest = next(iter(known.digests))
+            dropped = {oldest: known.digests.pop(oldest)}
     known.last_sequences[identity.incarnation] = identity.sequence
     known.last_ranges = ranges
     known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
     return dropped
 
 
+def _judge_version(known: ProducerState, append: Append, last: int) -> tuple[Outcome, str, OffsetRanges] | None:
+    """Judge a txnVersion; None if it is new."""
+    identity, version = append.identity, append.identity.sequence
+    if version > last:
+        return None
+    is_last = version == last
+    if known.digests.get(version) == _digest(append.row_counts, identity.evidence):
+        return Outcome.DUPLICATE, _difference(known, append) if is_last else "", known.last_ranges if is_last else {}
+    name = f"txnVersion {version} of '{identity.producer_id}'"
+    if version not in known.digests:
+        detail = f"{name} is not after {last}, and its rows are not known"
+    elif is_last:
+        detail = f"{name} was written with {_other_rows(known, append) or 'other contents of its rows'}"
+    else:
+        detail = f"{name} was written with other rows, before version {last}"
+    return Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.TXN_MISMATCH, detail, {}
+
+
+def _other_rows(known: ProducerState, append: Append) -> str:
+    """Return how the topics and rows of the producer's last append differ from those of another; '' if they do not."""
+    before, now = _rows_by_topic(_counts_of(known.last_ranges)), _rows_by_topic(append.row_counts)
+    if before.keys() != now.keys():
+        return f"other topics (ids {', '.join(sorted(before)) or 'none'}, now {', '.join(sorted(now)) or 'none'})"
+    if before != now:
+        topic = next(each for each in sorted(before) if before[each] != now[each])
+        return f"{before[topic]} rows where this one has {now[topic]} (topic id {topic})"
+    return ""
+
+
+def _other_batch(known: ProducerState, append: Append) -> str:
+    """Return why an append with the last sequence is another batch than the last one, or ''.
+
+    With evidence on both sides, counts do not matter: a query that is not deterministic repeats a batch with other
+    rows. Rows for a topic that got none are never dropped.
+    """
+    mine, theirs = append.identity.evidence, known.digests.get(append.identity.sequence, b"")
+    if not theirs:  # it was written when the checkpoint could not be read, and no later read can tell more
+        other = _other_rows(known, append)
+        return other and f"{other}, and the checkpoint could not be read then"
+    if not mine:
+        return "a checkpoint that could be read, and now `offsets` of it cannot be: it may be another batch"
+    if mine != theirs:
+        return "another `offsets` file of the checkpoint"
+    topics = {topic for topic, _ in known.last_ranges}
+    added = sorted({topic for topic, _ in append.row_counts} - topics)
+    return f"no rows of topic id {added[0]}" if added else ""
+
+
+def _reset(known: ProducerState, append: Append) -> str | None:
+    """Return why a query's append, which is no duplicate, does not come after the batches that are known, or None."""
+    identity = append.identity
+    name, sequence, incarnation = identity.producer_id, identity.sequence, identity.incarnation
+    own, last = known.last_sequences.get(incarnation, -1), known.last_sequences[known.incarnation]
+    if incarnation == known.incarnation and sequence == last:
+        return f"batch {sequence} of '{name}' was written from {_other_batch(known, append)}"
+    if sequence > max(own, last):
+        return None
+    if incarnation == known.incarnation:
+        return f"'{name}' is at batch {last}, and batch {sequence} comes: Spark repeats only the newest batch"
+    return f"'{name}' is at batch {last} of query {known.incarnation}; query {incarnation} comes with batch {sequence}"
+
+
 def _difference(known: ProducerState, append: Append) -> str:
-    before = {where: end - base for where, (base, end) in known.last_ranges.items()}
-    now = append.row_counts
+    before, now = _counts_of(known.last_ranges), append.row_counts
     if before == now:
         return ""
     where = next(key for key in sorted(before.keys() | now.keys()) if before.get(key, 0) != now.get(key, 0))
@@ -532,7 +586,7 @@ _PRODUCER = record(
     last_sequences=map_of(TEXT, SINT),
     last_ranges=_RANGES,
     last_generation=UINT,
-    txn_digests=map_of(SINT, BYTES),
+    digests=map_of(SINT, BYTES),
 )
 _KIND = enum_of(IdentityKind)
 _TABLES = fields(map_of(fields(_KIND, TEXT), _PRODUCER), map_of(TEXT, _SEQUENCED))

@@ -25,7 +25,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id
-from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, ResetPolicy
+from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
 from spark_replog.maintenance.upkeep import Upkeep
@@ -33,6 +33,7 @@ from spark_replog.spark import call_spool
 from spark_replog.spark.compat import COMMIT_WORKER, StreamArrowWriter, freeze_garbage, is_worker, log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
+from spark_replog.spark.sink.evidence import RowsDigest, evidence_of_batch, evidence_of_rows
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
 from spark_replog.storage.call_counter import CallTable, summed, totals
 
@@ -43,6 +44,8 @@ _LOG = logging.getLogger(__name__)
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
+_CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+"""A setting of the session. Spark gives tasks all of them as local properties."""
 
 MANAGERS_MAX = 64
 """Queries with settings of their own that one process commits for at a time, before one has to start again."""
@@ -88,6 +91,7 @@ class StreamWriter(StreamArrowWriter):
             run_id=query.run_id or "",
             kind=IdentityKind.STREAM if transactional_id is None else IdentityKind.TRANSACTIONAL,
             on_reset=self._options.on_reset,
+            evidence=evidence_of_batch(_checkpoint(self._options, query), batchId, self._options.store.storage),
         )
         cluster = self._options.store.cluster()
         try:
@@ -117,8 +121,9 @@ class BatchWriter(DataSourceArrowWriter):
             # The same txnVersion gives the same names, so rows without a key go to the same partitions again.
             app_id, version = self._options.txn
             name = QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
-        message = _write_task(iterator, self._options, self._plan, name)
-        return replace(message, query=_query_of_task())
+        rows = None if self._options.txn is None else RowsDigest(self._options.topic)
+        message = _write_task(iterator if rows is None else rows.watch(iterator), self._options, self._plan, name)
+        return replace(message, query=_query_of_task(), contents=() if rows is None else rows.sums)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Decide the write.
@@ -130,10 +135,12 @@ class BatchWriter(DataSourceArrowWriter):
         written = _in_task_order(messages)
         self._warn_of_foreach_batch(written)
         _warn_of_dropped_rows(written, 0 if self._options.txn is None else self._options.txn[1])
-        producer_id, sequence, kind = self._write_id, 0, IdentityKind.ONE_SHOT
+        identity = ProducerIdentity(self._write_id, self._write_id, 0, "", IdentityKind.ONE_SHOT)
         if self._options.txn is not None:
-            (producer_id, sequence), kind = self._options.txn, IdentityKind.TXN_BATCH
-        identity = ProducerIdentity(producer_id, producer_id, sequence, "", kind, ResetPolicy.FAIL)
+            app_id, version = self._options.txn
+            evidence = evidence_of_rows(message.contents for message in written)
+            kind, policy = IdentityKind.TXN_BATCH, self._options.on_reset
+            identity = ProducerIdentity(app_id, app_id, version, "", kind, policy, evidence)
         if any(message.objects for message in written):  # a write without rows opens no store
             _commit(self._options.store.cluster(), self._options, identity, written)
 
@@ -177,7 +184,15 @@ def _query_of_task() -> QueryTask | None:
     batch_id = None if context is None else context.getLocalProperty(_BATCH_ID)
     if context is None or query_id is None or batch_id is None:
         return None
-    return QueryTask(query_id, int(batch_id), context.getLocalProperty(_RUN_ID))
+    checkpoints = context.getLocalProperty(_CHECKPOINTS)
+    return QueryTask(query_id, int(batch_id), context.getLocalProperty(_RUN_ID), checkpoints)
+
+
+def _checkpoint(options: SinkOptions, query: QueryTask) -> str | None:
+    """Return the query's checkpoint as Spark chooses it; None if no later query can go on with it."""
+    if options.checkpoint is not None or query.checkpoints is None or not options.query_name:
+        return options.checkpoint
+    return f"{query.checkpoints.rstrip('/')}/{options.query_name}"
 
 
 def _write_task(

@@ -31,8 +31,9 @@ def identity(
     run="run-1",
     kind=IdentityKind.STREAM,
     on_reset=ResetPolicy.FAIL,
+    evidence=b"",
 ) -> ProducerIdentity:
-    return ProducerIdentity(producer, incarnation or producer, sequence, run, kind, on_reset)
+    return ProducerIdentity(producer, incarnation or producer, sequence, run, kind, on_reset, evidence)
 
 
 def data_object(rows, *, holders=(0, 1, 2), name="o.arrow", generation=0, topic=TOPIC, time_ms=1000):

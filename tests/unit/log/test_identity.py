@@ -32,21 +32,98 @@ def test_a_replayed_batch_is_a_duplicate_with_its_old_offsets(kit):
     assert log.ends() == [3, 2]
 
 
-def test_a_duplicate_with_other_rows_says_so(kit):
+ONE_BATCH, ANOTHER = b"12345678", b"87654321"
+BOTH = (("ab" * 16, "orders"), ("cd" * 16, "payments"))
+
+
+def test_a_query_that_is_not_deterministic_repeats_its_batch_with_other_rows(kit):
     log = kit.Log()
-    log.one(kit.append({0: 3, 1: 2}, 0))
-    again = log.one(kit.append({0: 3, 1: 4}, 0))
-    assert again.outcome is Outcome.DUPLICATE
+    first = log.one(kit.append({0: 3, 1: 2}, 0, evidence=ONE_BATCH))
+    again = log.one(kit.append({0: 3, 1: 4}, 0, run="run-2", evidence=ONE_BATCH))
+    assert (again.outcome, again.base_offsets) == (Outcome.DUPLICATE, first.base_offsets)
     assert "7 rows where 5 were applied" in again.detail
     assert "partition 1" in again.detail
+    assert log.one(kit.append({0: 1}, 1, run="run-2", evidence=ANOTHER)).outcome is Outcome.APPLIED
 
 
-def test_an_older_batch_is_a_duplicate_too(kit):
+@pytest.mark.parametrize("is_frozen", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "outcome", "reason"),
+    [
+        (ONE_BATCH, ANOTHER, Outcome.CHECKPOINT_RESET, "another `offsets` file"),
+        (ONE_BATCH, b"", Outcome.CHECKPOINT_RESET, "now `offsets` of it cannot be"),
+        (b"", ANOTHER, Outcome.DUPLICATE, ""),
+        (b"", b"", Outcome.DUPLICATE, ""),
+    ],
+)
+def test_another_batch_of_as_many_rows_is_known_by_its_evidence(kit, first, second, outcome, reason, is_frozen):
+    log = kit.Log()
+    log.one(kit.append({0: 3, 1: 2}, 4, evidence=first))
+    if is_frozen:
+        frozen = log.state.freeze()
+        log.state.restore(frozen.head, frozen.pages.__getitem__)
+    again = log.one(kit.append({0: 2, 1: 3}, 4, run="run-2", evidence=second))
+    assert again.outcome is outcome
+    assert reason in again.detail
+    assert log.ends() == [3, 2]
+
+
+@pytest.mark.parametrize("second", [b"", ANOTHER])
+def test_without_evidence_of_the_first_other_counts_are_another_batch(kit, second):
+    log = kit.Log()
+    log.one(kit.append({0: 3}, 4))
+    again = log.one(kit.append({0: 4}, 4, evidence=second))
+    assert again.outcome is Outcome.CHECKPOINT_RESET
+    assert "3 rows where this one has 4" in again.detail
+
+
+def test_rows_for_a_topic_that_got_none_of_the_batch_are_not_dropped(kit):
+    log = kit.Log(topics=BOTH)
+    one, two = {(kit.TOPIC, 0): 1}, {(kit.OTHER, 0): 1}
+    assert log.one(kit.append(one | two, 0, evidence=ONE_BATCH)).outcome is Outcome.APPLIED
+    assert log.one(kit.append(one, 0, evidence=ONE_BATCH)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append(one, 1, evidence=ONE_BATCH)).outcome is Outcome.APPLIED
+    for rows in (two, one | two):
+        again = log.one(kit.append(rows, 1, evidence=ONE_BATCH))
+        assert again.outcome is Outcome.CHECKPOINT_RESET
+        assert kit.OTHER in again.detail
+    assert log.one(kit.append(one, 2)).outcome is Outcome.APPLIED
+    assert "other topics" in log.one(kit.append(two, 2)).detail
+
+
+@pytest.mark.parametrize("kind", [IdentityKind.STREAM, TXN])
+@pytest.mark.parametrize("sequence", [0, 3, 4])
+def test_a_batch_before_the_last_is_never_a_repeat(kit, sequence, kind):
+    log = kit.Log()
+    for known in (0, 1, 5):
+        log.one(kit.append({0: 1}, known, evidence=ONE_BATCH, kind=kind))
+    again = log.one(kit.append({0: 1}, sequence, evidence=ONE_BATCH, kind=kind))
+    assert again.outcome is Outcome.CHECKPOINT_RESET
+    assert "at batch 5" in again.detail
+    skipped = log.one(kit.append({0: 1}, sequence, evidence=ANOTHER, kind=kind, on_reset=ResetPolicy.SKIP))
+    assert skipped.outcome is Outcome.SKIPPED
+    assert log.ends() == [3, 0]
+
+
+def test_a_query_that_appends_after_a_reset_is_exactly_once_from_there(kit):
     log = kit.Log()
     for sequence in (0, 1, 5):
-        assert log.one(kit.append({0: 1}, sequence)).outcome is Outcome.APPLIED
-    again = log.one(kit.append({0: 1}, 3))
-    assert (again.outcome, again.base_offsets) == (Outcome.DUPLICATE, {})
+        log.one(kit.append({0: 1}, sequence, evidence=ONE_BATCH))
+    again = {"run": "run-2", "on_reset": ResetPolicy.APPEND, "evidence": ANOTHER}
+    assert log.one(kit.append({0: 1}, 5, **again)).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, 3, **again)).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, 3, **again)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append({0: 1}, 4, run="run-2")).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, 5, run="run-2")).outcome is Outcome.APPLIED
+    assert log.one(kit.append({0: 1}, 6, run="run-1")).outcome is Outcome.FENCED
+    assert log.ends() == [7, 0]
+
+
+def test_a_zombie_that_comes_with_an_older_batch_is_fenced(kit):
+    log = kit.Log()
+    log.one(kit.append({0: 1}, 1, run="a", evidence=ONE_BATCH))
+    log.one(kit.append({0: 1}, 2, run="b", evidence=ANOTHER))
+    assert log.one(kit.append({0: 1}, 1, run="a", evidence=ONE_BATCH)).outcome is Outcome.FENCED
 
 
 def test_a_new_run_becomes_current_and_the_old_one_is_fenced(kit):
@@ -103,8 +180,9 @@ def test_a_reset_checkpoint_may_append_and_is_exactly_once_again(kit):
     assert log.one(kit.append({0: 1}, 1, **again)).outcome is Outcome.APPLIED
     zombie = kit.append({0: 1}, 8, producer="t", kind=TXN, incarnation="q1", run="a")
     assert log.one(zombie).outcome is Outcome.FENCED
-    replay = kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="c")
-    assert log.one(replay).outcome is Outcome.DUPLICATE
+    replay = log.one(kit.append({0: 1}, 7, producer="t", kind=TXN, incarnation="q1", run="c"))
+    assert replay.outcome is Outcome.CHECKPOINT_RESET
+    assert "at batch 1 of query q2" in replay.detail
     assert log.ends() == [3, 0]
 
 
@@ -132,6 +210,22 @@ def test_a_txn_version_whose_rows_lie_in_other_partitions_is_skipped_and_says_so
     assert again.outcome is Outcome.DUPLICATE
     assert "first difference in partition 0" in again.detail
     assert log.ends() == [3, 1]
+
+
+def test_another_write_of_a_txn_version_with_as_many_rows_is_refused(kit):
+    log = kit.Log(topics=BOTH)
+    who = {"producer": "app", "kind": BATCH}
+    for version in (10, 11):
+        log.one(kit.append({0: 3, 1: 1}, version, evidence=ONE_BATCH, **who))
+    for version in (10, 11):
+        assert log.one(kit.append({0: 2, 1: 2}, version, evidence=ONE_BATCH, **who)).outcome is Outcome.DUPLICATE
+        other = log.one(kit.append({0: 3, 1: 1}, version, evidence=ANOTHER, **who))
+        assert (other.outcome, "other" in other.detail) == (Outcome.TXN_MISMATCH, True)
+        skip = {**who, "evidence": ANOTHER, "on_reset": ResetPolicy.SKIP}
+        assert log.one(kit.append({0: 3, 1: 1}, version, **skip)).outcome is Outcome.SKIPPED
+    elsewhere = log.one(kit.append({(kit.OTHER, 0): 4}, 11, evidence=ANOTHER, **who))
+    assert "other topics" in elsewhere.detail
+    assert log.ends() == [6, 2]
 
 
 def test_a_txn_version_that_was_jumped_over_is_not_dropped_in_silence(kit):
@@ -190,7 +284,8 @@ def test_a_negative_sequence_is_refused(kit):
 def test_an_empty_append_keeps_its_place(kit, sequence):
     log = kit.Log()
     assert log.one(kit.append({}, sequence)).outcome is Outcome.APPLIED
-    assert log.one(kit.append({0: 1}, sequence)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append({}, sequence)).outcome is Outcome.DUPLICATE
+    assert log.one(kit.append({0: 1}, sequence)).outcome is Outcome.CHECKPOINT_RESET
 
 
 def test_judging_changes_nothing(kit):
@@ -225,9 +320,11 @@ def test_ten_thousand_restarts_cost_the_fold_a_constant_each():
 
 
 @pytest.mark.parametrize("kind", list(IdentityKind))
-def test_an_append_that_is_cut_leaves_its_producer_as_it_was(kind):
+@pytest.mark.parametrize("has_evidence", [False, True])
+def test_an_append_that_is_cut_leaves_its_producer_as_it_was(kind, has_evidence):
     def append(sequence, run, incarnation):
-        return Append(ProducerIdentity("p", incarnation, sequence, run, kind), "", "", 0, ())
+        evidence = f"{sequence:04d}{run}{incarnation}".encode() if has_evidence else b""
+        return Append(ProducerIdentity("p", incarnation, sequence, run, kind, evidence=evidence), "", "", 0, ())
 
     kept, cut = ProducerTable(), ProducerTable()
     ranges = {("ab" * 16, 0): (0, 5)}
@@ -239,12 +336,13 @@ def test_an_append_that_is_cut_leaves_its_producer_as_it_was(kind):
         cut.record(append(1_001, "r1", "i0"), {}),
         cut.record(append(1_002 if kind is IdentityKind.TXN_BATCH else 7, "r2", "i1"), {}),
         cut.record(append(1_003, "r3", "i0"), {}),
+        cut.record(append(1_003, "r4", "i0"), {}),  # by onCheckpointReset=append
     ]
     for each in reversed(undo):
         cut.undo(each)
     who = append(0, "", "").identity
     assert cut.get(who) == kept.get(who)
-    assert list(cut.get(who).txn_digests) == list(kept.get(who).txn_digests), "the oldest is pushed out first"
+    assert list(cut.get(who).digests) == list(kept.get(who).digests), "the oldest is pushed out first"
 
 
 def test_a_decided_snapshot_leaves_the_newest_runs_and_incarnations_of_a_producer(kit):

@@ -18,6 +18,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.spark import compat
 from spark_replog.spark.data_source import ReplogDataSource, read_schema
+from tests.unit.spark.sink_writes import Writes
 
 WRITE_SCHEMA = StructType(
     [
@@ -135,3 +136,9 @@ def freezes(monkeypatch):
     monkeypatch.setattr(compat, "_frozen_module_count", 0)
     monkeypatch.setattr(gc, "freeze", lambda: found.append(len(sys.modules)))
     return found
+
+
+@pytest.fixture
+def writes(source, monkeypatch):
+    source.topic("orders")
+    return Writes(source, monkeypatch)

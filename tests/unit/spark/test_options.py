@@ -318,7 +318,7 @@ def test_batch_transaction():
         (False, {"txnappid": "a"}, "REPLOG_MISSING_OPTION.*together"),
         (False, {"txnappid": "a", "txnversion": "x"}, "REPLOG_INVALID_OPTION.*txnVersion"),
         (False, {"transactional.id": "a"}, "REPLOG_CONFLICTING_OPTIONS.*streaming"),
-        (True, {"oncheckpointreset": "skip"}, "REPLOG_MISSING_OPTION.*transactional.id"),
+        (False, {"oncheckpointreset": "skip"}, "REPLOG_MISSING_OPTION.*txnAppId"),
         (
             True,
             {"transactional.id": "a", "oncheckpointreset": "x"},

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import sys
 import types
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from spark_replog.admin.access_admin import AclAdmin
 from spark_replog.commit.replica_manager import ReplicaManager
@@ -23,82 +21,7 @@ from spark_replog.spark.compat import COMMIT_WORKER
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.sink import sink
 from tests.at_rest import wait_at_rest
-
-SCHEMA = StructType([StructField("topic", StringType()), StructField("value", BinaryType())])
-
-
-class Task:
-    """What a worker's TaskContext says."""
-
-    def __init__(self, task_id, properties):
-        self.task_id = task_id
-        self.properties = properties
-
-    def partitionId(self):
-        return self.task_id
-
-    def getLocalProperty(self, name):
-        return self.properties.get(name)
-
-
-class Writes:
-    """Writes to one store; ``run`` is one attempt of a micro-batch, from the plan to its commit."""
-
-    def __init__(self, source, monkeypatch):
-        self.source = source
-        self.task = None
-        monkeypatch.setattr(sink.TaskContext, "get", lambda: self.task)
-
-    def _write(self, writer, task_id, values, properties):
-        """Run a task: its values, or values by topic."""
-        self.task = Task(task_id, properties)
-        by_topic = values if isinstance(values, dict) else {"orders": values}
-        columns = {
-            "topic": pa.array([topic for topic, each in by_topic.items() for _ in each], pa.string()),
-            "value": pa.array([value for each in by_topic.values() for value in each], pa.binary()),
-        }
-        try:
-            # The planner's object goes to an executor, its message goes back.
-            executor = pickle.loads(pickle.dumps(writer))
-            return pickle.loads(pickle.dumps(executor.write(iter([pa.record_batch(columns)]))))
-        finally:
-            self.task = None
-
-    def tasks(self, batch_id, *values, query="query-1", run="run-1", **options):
-        """Write one task per list of values; return the writer that planned them and their messages."""
-        options = {"path": str(self.source.path), **options}
-        writer = ReplogDataSource({k.lower(): v for k, v in options.items()}).streamWriter(SCHEMA, False)
-        properties = {
-            "sql.streaming.queryId": query,
-            "streaming.sql.batchId": str(batch_id),
-            "spark.jobGroup.id": run,
-        }
-        messages = [self._write(writer, task_id, each, properties) for task_id, each in enumerate(values)]
-        return writer, messages
-
-    def run(self, batch_id, *values, **options):
-        writer, messages = self.tasks(batch_id, *values, **options)
-        writer.commit(messages, batch_id)
-
-    def batch(self, *values, properties=None, **options):
-        options = {"path": str(self.source.path), **options}
-        writer = ReplogDataSource({k.lower(): v for k, v in options.items()}).writer(SCHEMA, False)
-        messages = [self._write(writer, task_id, each, properties or {}) for task_id, each in enumerate(values)]
-        writer.commit(messages)
-        return writer, messages
-
-    def values(self, topic="orders"):
-        reader = self.source.batch(subscribe=topic)
-        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
-        rows = [row for batch in batches for row in batch.to_pylist()]
-        assert [row["offset"] for row in rows] == list(range(len(rows)))
-        return [row["value"] for row in rows]
-
-
-@pytest.fixture
-def writes(source, monkeypatch):
-    source.topic("orders")
-    return Writes(source, monkeypatch)
+from tests.unit.spark.sink_writes import SCHEMA, Task
 
 
 @pytest.mark.guarantee("G1")
