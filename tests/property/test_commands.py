@@ -15,6 +15,7 @@ from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, AclsRemove, 
 from spark_replog.log.codec.commands import decode_command, decode_entry, encode_command, encode_entry
 from spark_replog.log.codec.wire import Reader, Writer
 from spark_replog.log.model import (
+    EVIDENCE_BYTES,
     Append,
     BrokerFence,
     BrokerRegister,
@@ -116,7 +117,14 @@ def replacements(draw):
 
 
 identities = st.builds(
-    ProducerIdentity, text, text, time_ms, text, st.sampled_from(IdentityKind), st.sampled_from(ResetPolicy)
+    ProducerIdentity,
+    text,
+    text,
+    time_ms,
+    text,
+    st.sampled_from(IdentityKind),
+    st.sampled_from(ResetPolicy),
+    st.just(b"") | st.binary(min_size=EVIDENCE_BYTES, max_size=EVIDENCE_BYTES),
 )
 bindings = st.lists(
     st.builds(
@@ -194,7 +202,9 @@ def micro_batch(tasks: int, partitions: int) -> Append:
             start += size
         name = object_name(query[:8], 123_456, task, new_id())
         made.append(DataObject(ObjectId(3, name), start + 9000, False, frozenset((0, 1, 2)), tuple(sections)))
-    who = ProducerIdentity(query, query, 123_456, str(uuid.uuid4()), IdentityKind.STREAM)
+    who = ProducerIdentity(
+        query, query, 123_456, str(uuid.uuid4()), IdentityKind.STREAM, evidence=bytes(EVIDENCE_BYTES)
+    )
     return Append(who, "User:analytics", "spark-replog", base_ms + YEAR_MS, tuple(made))
 
 

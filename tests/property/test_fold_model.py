@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -25,6 +26,7 @@ from spark_replog.log.model import (
     LogStartReason,
     Outcome,
     ProducerIdentity,
+    ResetPolicy,
     Section,
     TopicClose,
     TopicInit,
@@ -34,6 +36,11 @@ from spark_replog.log.model import (
 TOPICS = ("a" * 32, "b" * 32)
 PARTITIONS = 3
 REPLICAS = ((0, 1, 2), (1, 2, 0), (2, 1))
+ON_RESET = {
+    ResetPolicy.FAIL: Outcome.CHECKPOINT_RESET,
+    ResetPolicy.APPEND: Outcome.APPLIED,
+    ResetPolicy.SKIP: Outcome.SKIPPED,
+}
 KEYS = [(topic, partition) for topic in TOPICS for partition in range(PARTITIONS)]
 
 
@@ -60,11 +67,25 @@ class Model:
         who = append.identity
         if touched & self.closed:
             return Outcome.TOPIC_CLOSED
-        if who.sequence <= self.seen.get(who.producer_id, -1):
+        last = self.seen.get(who.producer_id)
+        if last is not None and who.sequence == last.identity.sequence and self.repeats(last, append):
             return Outcome.DUPLICATE
         if who.run_id in self.runs.get(who.producer_id, [])[:-1]:
             return Outcome.FENCED
+        if last is not None and who.sequence <= last.identity.sequence:
+            return ON_RESET[who.on_reset]
         return Outcome.APPLIED
+
+    @staticmethod
+    def repeats(last, append):
+        """By the evidence of both, or by rows per topic if the last one has none."""
+        rows = [Counter({s.topic_id: 0 for o in each.objects for s in o.sections}) for each in (last, append)]
+        for counts, each in zip(rows, (last, append), strict=True):
+            for section in (s for o in each.objects for s in o.sections):
+                counts[section.topic_id] += section.row_count
+        if not last.identity.evidence:
+            return rows[0] == rows[1]
+        return last.identity.evidence == append.identity.evidence and rows[1].keys() <= rows[0].keys()
 
     def apply(self, index, commands):
         outcomes = []
@@ -78,9 +99,8 @@ class Model:
         if isinstance(command, Append):
             outcome = self.outcome(command)
             if outcome is Outcome.APPLIED:
-                who = command.identity
-                self.applied.append((index, who))
-                self.learn(who)
+                self.applied.append((index, command))
+                self.learn(command)
                 for object_no, item in enumerate(command.objects):
                     ends = {}
                     for section in item.sections:
@@ -131,8 +151,9 @@ class Model:
         """Return the partitions that have rows in an object: not trimmed, not of a closed topic."""
         return [key for key, end in ends.items() if end > self.starts[key] and key[0] not in self.closed]
 
-    def learn(self, who):
-        self.seen[who.producer_id] = who.sequence
+    def learn(self, append):
+        who = append.identity
+        self.seen[who.producer_id] = append
         runs = self.runs.setdefault(who.producer_id, [])
         if who.run_id not in runs:
             runs.append(who.run_id)
@@ -149,8 +170,8 @@ class Model:
         self.applied = [each for each in self.applied if each[0] <= after]
         self.seen.clear()
         self.runs.clear()
-        for _, who in self.applied:
-            self.learn(who)
+        for _, append in self.applied:
+            self.learn(append)
         return Outcome.APPLIED
 
     def fence(self, command):
@@ -227,6 +248,8 @@ def histories(draw):
                     draw(st.integers(0, 12)),
                     draw(st.sampled_from("rst")),
                     IdentityKind.STREAM,
+                    draw(st.sampled_from(ResetPolicy)),
+                    draw(st.sampled_from((b"", b"one plan", b"two plan"))),
                 )
                 objects = [draw(data_objects(f"{index}-{number}-{k}")) for k in range(draw(st.integers(1, 2)))]
                 commands.append(Append(who, "", "", 0, tuple(objects)))

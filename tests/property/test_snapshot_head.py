@@ -135,6 +135,7 @@ class Writers:
             self.random.choice((self.count, self.random.randint(0, 12))),
             self.random.choice("rst"),
             kind,
+            evidence=self.random.choice((b"", b"one plan", b"two plan")),
         )
         return Append(identity, self.random.choice(("alice", "bob")), "c", self.now_ms, self.objects())
 
