@@ -38,7 +38,7 @@ from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import snapshot_folder
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.at_rest import wait_at_rest
-from tests.unit.spark.test_sink import Task
+from tests.unit.spark.sink_writes import Task
 
 QUIET_SECONDS_MIN, QUIET_SECONDS_MAX = 0.02, 0.5
 ATTEMPTS = 15

@@ -18,7 +18,7 @@ from spark_replog.storage.open_store import open_store
 from spark_replog.testing.http_fault_proxy import HttpFaultProxy
 from tests.at_rest import wait_at_rest
 from tests.servers.stores import RealRoots
-from tests.unit.spark.test_sink import Writes
+from tests.unit.spark.sink_writes import Writes
 
 ROOTS = COPIES = 3
 TASKS = 2

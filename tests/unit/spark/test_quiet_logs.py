@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.spark.test_sink import Writes
+from tests.unit.spark.sink_writes import Writes
 
 BATCHES = 8
 

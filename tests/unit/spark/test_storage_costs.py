@@ -23,7 +23,7 @@ from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
 from spark_replog.spark.messages import WriteMessage
 from spark_replog.storage.call_counter import by_kind, summed
-from tests.unit.spark.test_sink import Writes
+from tests.unit.spark.sink_writes import Writes
 
 ROOTS = 3
 
