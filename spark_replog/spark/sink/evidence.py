@@ -29,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 _FILE_BYTES_MAX = 64 << 20
 FAILURES_MAX = 3
 """In a row: then this process stops reading the checkpoint, which without credentials would delay each batch."""
-_warned = Once()
-_failures: dict[str, int] = {}
+WARNED = Once()
+FAILURES: dict[str, int] = {}
 
 
 def evidence_of_batch(checkpoint: str | None, batch_id: int, storage: tuple[tuple[str, str], ...]) -> bytes:
@@ -40,7 +40,7 @@ def evidence_of_batch(checkpoint: str | None, batch_id: int, storage: tuple[tupl
         checkpoint: the query's checkpoint, as Spark got it; None: unknown, or a temporary one that no query repeats.
         storage: the sink's storage options.
     """
-    if checkpoint is None or _failures.get(checkpoint, 0) >= FAILURES_MAX:
+    if checkpoint is None or FAILURES.get(checkpoint, 0) >= FAILURES_MAX:
         return b""
     try:
         data = _checkpoint_store(checkpoint, storage).get(f"offsets/{batch_id}", size_bytes=_FILE_BYTES_MAX)
@@ -48,11 +48,11 @@ def evidence_of_batch(checkpoint: str | None, batch_id: int, storage: tuple[tupl
     except (ReplogError, OSError) as error:
         data, why = None, str(error)
         is_for_good = isinstance(error, InvalidConfigError)
-        _failures[checkpoint] = FAILURES_MAX if is_for_good else _failures.get(checkpoint, 0) + 1
+        FAILURES[checkpoint] = FAILURES_MAX if is_for_good else FAILURES.get(checkpoint, 0) + 1
     if data is not None:
-        _failures.pop(checkpoint, None)
+        FAILURES.pop(checkpoint, None)
         return blake2b(data, digest_size=EVIDENCE_BYTES).digest()
-    if _warned.is_first(checkpoint):
+    if WARNED.is_first(checkpoint):
         _LOG.warning(
             "the checkpoint '%s' cannot be read here (%s), so only topics and row counts tell whether batch %d repeats "
             "another one of this number. Give checkpointLocation as a URL that a root may have, with its scheme, and "

@@ -36,7 +36,7 @@ class Writes:
         self.task = None
         monkeypatch.setattr(sink.TaskContext, "get", lambda: self.task)
 
-    def _write(self, writer, task_id, values, properties):
+    def write_task(self, writer, task_id, values, properties):
         """Run a task: its values, or values by topic, or its Arrow batch."""
         self.task = Task(task_id, properties)
         batch = values
@@ -67,7 +67,7 @@ class Writes:
             "spark.jobGroup.id": run,
             **(properties or {}),
         }
-        messages = [self._write(writer, task_id, each, properties) for task_id, each in enumerate(values)]
+        messages = [self.write_task(writer, task_id, each, properties) for task_id, each in enumerate(values)]
         return writer, messages
 
     def run(self, batch_id, *values, **options):
@@ -77,7 +77,7 @@ class Writes:
     def batch(self, *values, properties=None, **options):
         options = {"path": str(self.source.path), **options}
         writer = ReplogDataSource({k.lower(): v for k, v in options.items()}).writer(SCHEMA, False)
-        messages = [self._write(writer, task_id, each, properties or {}) for task_id, each in enumerate(values)]
+        messages = [self.write_task(writer, task_id, each, properties or {}) for task_id, each in enumerate(values)]
         writer.commit(messages)
         return writer, messages
 

@@ -24,8 +24,8 @@ def rows_of(first, end):
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch):
-    monkeypatch.setattr(evidence, "_warned", Once())
-    evidence._failures.clear()
+    monkeypatch.setattr(evidence, "WARNED", Once())
+    evidence.FAILURES.clear()
 
 
 @pytest.fixture

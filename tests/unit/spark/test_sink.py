@@ -98,7 +98,7 @@ def test_a_task_that_spark_tells_no_query_or_batch_writes_nothing(writes, missin
     writer, _ = writes.tasks(0, topic="orders")
     properties = {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", missing: None}
     with pytest.raises(ReplogError, match="gave the task no query id") as raised:
-        writes._write(writer, 0, [b"a"], properties)
+        writes.write_task(writer, 0, [b"a"], properties)
     assert raised.value.code is ErrorCode.REPLOG_ENVIRONMENT
     assert list(writes.source.path.rglob("*.arrow")) == []
 
@@ -317,7 +317,7 @@ def test_what_a_worker_imports_is_out_of_the_collection_from_its_next_call_on(wr
     source = ReplogDataSource({"path": str(writes.source.path), "topic": "orders"})
     writer = freezes_again(lambda: source.streamWriter(SCHEMA, False))
     properties = {"sql.streaming.queryId": "query-1", "streaming.sql.batchId": "0", "spark.jobGroup.id": "run"}
-    message = freezes_again(lambda: writes._write(writer, 0, [b"a"], properties))
+    message = freezes_again(lambda: writes.write_task(writer, 0, [b"a"], properties))
     monkeypatch.setattr(sink, "is_worker", lambda module: module == COMMIT_WORKER)
     freezes_again(lambda: source.streamWriter(SCHEMA, False)).commit([message], 0)
     reader = writes.source.batch(subscribe="orders")
@@ -325,7 +325,7 @@ def test_what_a_worker_imports_is_out_of_the_collection_from_its_next_call_on(wr
     assert freezes_again(lambda: list(reader.read(task)))[0].num_rows == 1
     freezes_again(source.schema)
     batch_writer = freezes_again(lambda: source.writer(SCHEMA, False))
-    message = freezes_again(lambda: writes._write(batch_writer, 0, [b"b"], properties))
+    message = freezes_again(lambda: writes.write_task(batch_writer, 0, [b"b"], properties))
     freezes_again(lambda: batch_writer.commit([message]))
 
 
