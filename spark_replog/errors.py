@@ -143,6 +143,17 @@ class ReplogError(Exception):
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
+TEXT_LENGTH_MAX = 600
+"""Characters of an error about what a caller gave."""
+
+
+def _shortened(text: str) -> str:
+    """Return the text without its middle, if it is too long: code and cause are first, the remedy is last."""
+    if len(text) <= TEXT_LENGTH_MAX:
+        return text
+    return f"{text[: TEXT_LENGTH_MAX // 2]} ... {text[5 - TEXT_LENGTH_MAX // 2 :]}"
+
+
 def command_line(path: str, *words: str) -> str:
     """Return the command for a message to show, quoted: a path, a group or a principal may contain spaces.
 
@@ -165,7 +176,16 @@ class FencedError(ReplogError):
 
 
 class InvalidConfigError(ReplogError, ValueError):
-    """The caller's option, argument or schema is wrong: fix it. Nothing was attempted."""
+    """The caller's option, argument or schema is wrong: fix it. Nothing was attempted.
+
+    A text repeats what the caller gave, which may be long: then its middle is left out.
+    """
+
+    def __init__(self, code: ErrorCode, message: str, **context: object) -> None:
+        super().__init__(code, _shortened(message), **context)
+
+    def __str__(self) -> str:
+        return _shortened(super().__str__())
 
 
 class AuthorizationError(ReplogError):

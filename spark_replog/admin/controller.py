@@ -101,6 +101,10 @@ class Controller(Admin):
             RetriableError: REPLOG_NO_QUORUM.
         """
         topic_rules.check_name(name)
+        if partitions is not None:
+            partitions = topic_rules.whole_number(partitions, "partitions", ErrorCode.INVALID_PARTITIONS)
+        if replicas is not None:
+            replicas = topic_rules.whole_number(replicas, "replicas", ErrorCode.INVALID_REPLICATION_FACTOR)
         if not self._is_internal:
             self._cluster.refresh_if_stale()
             self._authorizer.require_create(name)
@@ -167,6 +171,7 @@ class Controller(Admin):
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._require_topic(AclOperation.ALTER, name)
+        total = topic_rules.whole_number(total, "the number of partitions", ErrorCode.INVALID_PARTITIONS)
         handle, ledger = self._open(name)
         with ledger.lock:
             topic = ledger.state.topics[handle.topic_id]
@@ -385,7 +390,8 @@ class Controller(Admin):
 
     def _racks(self) -> dict[BrokerId, str | None]:
         with self._cluster.cluster_ledger.lock:
-            return {number: broker.rack for number, broker in self._cluster.cluster_ledger.state.brokers.items()}
+            known = self._cluster.cluster_ledger.state.brokers
+            return {each: known[each].rack for each in self._cluster.brokers.broker_ids if each in known}
 
     def _assigned_brokers(self, handle: TopicHandle) -> set[BrokerId]:
         ledger = self._cluster.topic_ledger(handle.ledger_id)

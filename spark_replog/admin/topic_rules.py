@@ -6,6 +6,7 @@ Source: ``Topic.validate``, ``Topic.hasCollision``, ``ReplicationControlManager`
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from spark_replog.clock import SYSTEM_RANDOM
@@ -244,6 +245,20 @@ def check_assignment_count(new_count: int, given_count: int) -> None:
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{given_count} lists of replicas are given for {new_count} new partitions. Give one for each.",
         )
+
+
+def whole_number(value: object, what: str, code: ErrorCode) -> int:
+    """Return a number that a program gives; what it names, and the error's code, are the caller's.
+
+    Raises:
+        InvalidConfigError: it is not a whole number.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)  # type: ignore[arg-type]  # also numpy's integers
+    except TypeError:
+        pass
+    raise InvalidConfigError(code, f"{what} is {value!r:.100}. Give a whole number.")
 
 
 def check_new_count(count: int) -> None:

@@ -178,7 +178,7 @@ def _pyspark(environ: Mapping[str, str]) -> Check:
 
 def _major(text: str) -> int:
     digits = text.split(".")[0]
-    return int(digits) if digits.isdigit() else 0
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _java(environ: Mapping[str, str]) -> Check:

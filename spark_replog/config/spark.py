@@ -320,7 +320,7 @@ def value_for(setting: SessionSetting, version: tuple[int, int]) -> str:
 def _version(text: str | None) -> tuple[int, int]:
     text = text or installed_spark() or "4.3"
     parts = text.strip().split(".")
-    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()) or int(parts[0]) < SPARK_VERSION_MIN[0]:
+    if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()) or int(parts[0]) < SPARK_VERSION_MIN[0]:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
             f"'{text}' is not a Spark version from 4.0 on. Give one such as '4.3.0'.",

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import logging
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -67,6 +68,9 @@ class Note:
         return None
 
 
+_NAME = re.compile(rf"([0-9a-f]{{16}})\.([0-9a-f]{{16}})\.([0-9]{{12}})\.({'|'.join(each.value for each in NoteKind)})")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class NoteName:
     """Where a note is found. Names of one group share a prefix; a lower name is written first.
@@ -90,10 +94,8 @@ class NoteName:
     @classmethod
     def parse(cls, text: str) -> NoteName | None:
         """Return the parts of a name; None: it is another kind of object."""
-        parts = text.split(".")
-        if len(parts) != 4 or not parts[2].isdigit() or parts[3] not in {kind.value for kind in NoteKind}:
-            return None
-        return cls(parts[0], parts[1], int(parts[2]), NoteKind(parts[3]))
+        found = _NAME.fullmatch(text)
+        return None if found is None else cls(found[1], found[2], int(found[3]), NoteKind(found[4]))
 
     def __str__(self) -> str:
         """Return the object's name."""

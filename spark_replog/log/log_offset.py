@@ -52,14 +52,14 @@ class LogOffset:
         return result
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LogOffset:
+    def from_json(cls, value: Any) -> LogOffset:
         """Read an object that ``to_json`` made, as it comes back from a checkpoint.
 
         Raises:
             UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
             InvalidConfigError: REPLOG_INPUT: not an offset of this source, or damaged.
         """
-        meta = value.get(META_KEY)
+        meta = value.get(META_KEY) if isinstance(value, Mapping) else None
         if not isinstance(meta, Mapping) or not isinstance(meta.get("v"), int):
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INPUT,

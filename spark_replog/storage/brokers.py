@@ -41,6 +41,7 @@ from spark_replog.storage.root_file import (
     encode_root_file,
     metadata_broker_ids,
     parent_url,
+    place_of,
     read_root,
     read_roots,
     resolve_url,
@@ -211,8 +212,17 @@ class BrokerSet:
 
         Raises:
             InvalidConfigError: REPLOG_UNSUPPORTED_STORE.
+            RetriableError: REPLOG_STORE_UNAVAILABLE: an entry names a broker that no root file lists. It counts as a
+                root that is away.
         """
         found = self.stores.get(broker_id)
+        if found is None and broker_id not in self._by_id:
+            raise RetriableError(
+                ErrorCode.REPLOG_STORE_UNAVAILABLE,
+                f"broker {broker_id} is none of the store's brokers {list(self.broker_ids)}, and a ledger names it. "
+                "Move its replicas to others: `replog topic reassign`.",
+                broker=broker_id,
+            )
         if found is None:
             raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
             # No lock: a forked child could inherit it held. If two threads open the store, one of the two is kept.
@@ -230,8 +240,9 @@ class BrokerSet:
         return client_name(self.url(broker_id), self.storage_options)
 
     def url(self, broker_id: BrokerId) -> str:
-        """Return the broker's root URL, absolute and normalised."""
-        return self._by_id[broker_id].url
+        """Return the broker's root URL, absolute and normalised; for a broker that is not listed, words without one."""
+        found = self._by_id.get(broker_id)
+        return f"unknown broker {broker_id}" if found is None else found.url
 
     def name_calls(self, table: CallTable) -> NamedCalls:
         """Return counted calls by broker id; those to folders that are no broker's, as where one was looked for, have
@@ -242,7 +253,8 @@ class BrokerSet:
 
     def rack(self, broker_id: BrokerId) -> str | None:
         """Return the broker's rack; None if it has none."""
-        return self._by_id[broker_id].rack
+        found = self._by_id.get(broker_id)
+        return None if found is None else found.rack
 
     def check_root(self, broker_id: BrokerId, *, is_first: bool = False) -> None:
         """Read the root's ``replog.json`` again, and compare it with this set's broker.
@@ -394,7 +406,8 @@ def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> li
     If the path names every broker, its URLs override the recorded ones, which are not read.
     """
     url, root = next(iter(roots.items()))
-    known = {each.broker_id for each in roots.values()}
+    # A file in another broker's place may be a copy: then its own broker's place is read too.
+    known = {each.broker_id for at, each in roots.items() if place_of(at, each) in (None, each.broker_id)}
     if len(given) >= len(root.brokers):
         return []
     named = [resolve_url(ref.url, url) for ref in root.brokers if ref.broker_id not in known]

@@ -46,7 +46,7 @@ def status_of(error: BaseException) -> int | None:
             if isinstance(status, int):
                 return status
         code = getattr(cause, "code", None)  # gcsfs.retry.HttpError
-        if isinstance(code, int) or (isinstance(code, str) and code.isdigit()):
+        if isinstance(code, int) or (isinstance(code, str) and code.isdecimal()):
             return int(code)
     return None
 

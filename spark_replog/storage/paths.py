@@ -19,6 +19,11 @@ def journal_key(ledger_id: LedgerId, position: int) -> str:
     return f"ledgers/{ledger_id}/journal/{position:020d}"
 
 
+def record_position(key: str) -> int | None:
+    """Return the position of a journal record's key, which has 20 digits; None for a file that is none."""
+    return _number(key, 20)
+
+
 def marker_folder(ledger_id: LedgerId) -> str:
     """Return the folder of a ledger's truncation markers, with its trailing slash."""
     return f"ledgers/{ledger_id}/markers/"
@@ -27,6 +32,16 @@ def marker_folder(ledger_id: LedgerId) -> str:
 def marker_key(ledger_id: LedgerId, number: int) -> str:
     """Return the key of a truncation marker, counted from 0."""
     return f"ledgers/{ledger_id}/markers/{number:012d}"
+
+
+def marker_number(key: str) -> int | None:
+    """Return the number of a marker's key, which has 12 digits; None for a file that is none."""
+    return _number(key, 12)
+
+
+def _number(key: str, digit_count: int) -> int | None:
+    name = key.rpartition("/")[2]
+    return int(name) if len(name) == digit_count and name.isascii() and name.isdecimal() else None
 
 
 def snapshot_folder(ledger_id: LedgerId) -> str:

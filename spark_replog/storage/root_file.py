@@ -246,14 +246,22 @@ def agree(read: Mapping[str, ReadRoot]) -> Agreement:
                 f"{next(iter(roots))}. {_PUT_BACK}",
             )
         deviating.update(dict.fromkeys(others, f"replog.json has {difference} as the other roots"))
+    at_home = {root.broker_id for url, root in roots.items() if place_of(url, root) == root.broker_id}
     for url, root in list(roots.items()):
-        recorded = {resolve_url(ref.url, url): ref.broker_id for ref in root.brokers}.get(url, root.broker_id)
-        if recorded != root.broker_id and not root.has_checksum:
+        recorded = place_of(url, root)
+        recorded = root.broker_id if recorded is None else recorded
+        # A copy of another root's file in its place, or an old file of which a digit may have changed.
+        if recorded != root.broker_id and (root.broker_id in at_home or not root.has_checksum):
             deviating[url] = f"replog.json has broker id {root.broker_id}, and the cluster has broker {recorded} there"
             del roots[url]
             if not roots:
                 raise InvalidConfigError(ErrorCode.REPLOG_CLUSTER_MISMATCH, f"{deviating[url]}. {_PUT_BACK}", url=url)
     return Agreement(roots, deviating)
+
+
+def place_of(url: str, root: RootFile) -> BrokerId | None:
+    """Return the broker whose place a URL is, as its root file records; None for a place that it does not record."""
+    return {resolve_url(ref.url, url): ref.broker_id for ref in root.brokers}.get(url)
 
 
 def _difference(root: RootFile, other: RootFile) -> str:

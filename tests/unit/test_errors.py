@@ -44,3 +44,10 @@ def test_the_catalogue_names_no_file_that_the_wheel_lacks():
     for entry in explain.entries().values():
         text = f"{entry.meaning} {entry.state} {entry.remedy}"
         assert ".md" not in text and "docs/" not in text, entry.code.name
+
+
+def test_what_a_caller_gave_makes_no_error_long():
+    given = InvalidConfigError(ErrorCode.INVALID_CONFIG, f"'key' is {'x' * 3000}. Give a number.", key="y" * 3000)
+    for error in (given, pickle.loads(pickle.dumps(given))):
+        assert len(error.args[0]) <= 600 and error.args[0].endswith("Give a number.")
+        assert len(str(error)) <= 600 and str(error).startswith("[INVALID_CONFIG] 'key' is x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from spark_replog.admin import topic_rules
@@ -92,3 +93,11 @@ def test_a_ledger_has_a_name_that_a_topic_could_have(name):
     with pytest.raises(InvalidConfigError) as refused:
         topic_rules.check_ledger_name(name)
     assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION
+
+
+@pytest.mark.parametrize("value", ["x", "3", 2.5, 2.0, True, None, [1]])
+def test_what_is_no_whole_number_is_refused(value):
+    with pytest.raises(InvalidConfigError, match="Give a whole number") as caught:
+        topic_rules.whole_number(value, "partitions", ErrorCode.INVALID_PARTITIONS)
+    assert caught.value.code is ErrorCode.INVALID_PARTITIONS
+    assert topic_rules.whole_number(np.int64(3), "partitions", ErrorCode.INVALID_PARTITIONS) == 3

@@ -74,7 +74,23 @@ def test_a_damaged_note_is_a_coded_error(data):
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-@pytest.mark.parametrize("name", ["", "g.m.1", "g.m.x.join", "g.m.1.shout", ".tmp-1"])
+ID, SQUARED, ARABIC = "0123456789abcdef", "\u00b2", "\u0662"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "g.m.1",
+        ".tmp-1",
+        f"{ID}.{ID}.{'x' * 12}.join",
+        f"{ID}.{ID}.{1:012d}.shout",
+        f"{ID}.{ID}.{SQUARED * 2}.join",
+        f"{ID}.{ID}.{SQUARED * 12}.join",
+        f"{ID}.{ID}.{ARABIC * 12}.join",
+        f"{ID}.{ID}.{'9' * 5000}.join",
+    ],
+)
 def test_an_object_of_another_name_is_no_note(name):
     assert NoteName.parse(name) is None
 

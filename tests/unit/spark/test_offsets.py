@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spark_replog.errors import InvalidConfigError, UnsupportedFormatError
+from spark_replog.errors import ErrorCode, InvalidConfigError, UnsupportedFormatError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.log_offset import LogOffset, advance, batch_start
 
@@ -112,3 +112,10 @@ def test_a_topic_created_again_before_batch_0_does_not_keep_its_old_start():
     end = advance(start, start.ends, {**ends(orders={0: 3}), **ends(clicks={0: 5})}, {"orders": "a2", "clicks": "c1"})
     assert end.origin == ends(clicks={0: 2})
     assert batch_start(start, end) == ends(clicks={0: 2})
+
+
+@pytest.mark.parametrize("value", [None, 7, "text", [], [{"orders": {"0": 1}}]])
+def test_what_is_no_object_is_no_offset(value):
+    with pytest.raises(InvalidConfigError) as caught:
+        LogOffset.from_json(value)
+    assert caught.value.code is ErrorCode.REPLOG_INPUT

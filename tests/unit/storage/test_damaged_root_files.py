@@ -208,3 +208,33 @@ def test_a_huge_file_is_not_read_whole(monkeypatch):
     roots.replace(0, b" " * (ROOT_FILE_BYTES_MAX * 3))
     with pytest.raises(CorruptDataError):
         BrokerSet.open(roots.path)
+
+
+@pytest.mark.parametrize("number", range(4), ids=["parent", "list", "the copy", "the root that was copied"])
+def test_a_root_with_a_copy_of_another_roots_file_is_out_and_the_others_go_on(number, caplog):
+    roots = Roots(3)
+    roots.replace(0, roots.read(1))
+    opened = BrokerSet.open(roots.paths()[number])
+    assert quorum_of(opened) == quorum_of(roots.written)
+    assert "replog.json has broker id 1, and the cluster has broker 0 there" in caplog.text
+    opened.check_root(1)
+    with pytest.raises(RetriableError) as caught:
+        opened.check_root(0)
+    assert caught.value.code is ErrorCode.REPLOG_ROOT_STALE
+
+
+def test_of_two_files_of_one_broker_at_places_that_no_file_records_none_is_taken_for_the_right_one():
+    roots = Roots(3)
+    copy = f"{roots.path}/elsewhere"
+    open_store(copy).create(ROOT_FILE_KEY, roots.read(1))
+    with pytest.raises(InvalidConfigError, match=r"one is a copy"):
+        BrokerSet.open(",".join([*(roots.written.url(each) for each in range(3)), copy]))
+
+
+def test_a_broker_that_no_root_file_lists_is_like_a_root_that_is_away():
+    brokers = Roots(3).written
+    assert (brokers.url(77), brokers.rack(77)) == ("unknown broker 77", None)
+    for call in (brokers.store, brokers.check_root):
+        with pytest.raises(RetriableError, match="broker 77 is none of the store's") as caught:
+            call(77)
+        assert caught.value.code is ErrorCode.REPLOG_STORE_UNAVAILABLE

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
 
+import pytest
+
 from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, GENERATIONS_PER_LAG
 from spark_replog.config import CoordinatorConfig
 from spark_replog.ledger.types import LedgerSettings
@@ -15,9 +17,13 @@ from spark_replog.storage.paths import (
     data_folder,
     data_key,
     is_data_key,
+    journal_folder,
     journal_key,
+    marker_folder,
     marker_key,
+    marker_number,
     page_key,
+    record_position,
 )
 
 LEDGER = "a" * 32
@@ -54,3 +60,13 @@ def test_a_data_object_is_known_by_its_key() -> None:
     assert is_data_key(data_key(LEDGER, 0, "a.arrow"))
     for other in (journal_key(LEDGER, 0), page_key(LEDGER, "0" * 45), "replog.json", "data/0/a", "ledgers/data/data"):
         assert not is_data_key(other)
+
+
+@pytest.mark.parametrize("more", [-1, 1, 4])
+@pytest.mark.parametrize("digit", ["7", "\u00b2", "\u0667", "x"])
+def test_a_record_is_a_name_of_20_digits_and_a_marker_one_of_12(more: int, digit: str) -> None:
+    assert record_position(journal_key(LEDGER, 7)) == marker_number(marker_key(LEDGER, 7)) == 7
+    for count in (20, 20 + more) if digit != "7" else (20 + more,):
+        assert record_position(f"{journal_folder(LEDGER)}{digit * count}") is None
+        assert marker_number(f"{marker_folder(LEDGER)}{digit * (count - 8)}") is None
+    assert record_position(f"{journal_key(LEDGER, 7)}.bak") is None
