@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
-
-from crc32c import crc32c
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 
 SNAPSHOT_NAME = re.compile(r"[0-9]{20}-[0-9a-f]{32}")
 """Name of a snapshot's head: ledger index, 20 digits, and the hash of its bytes."""
 PAGE_NAME = re.compile(r"[0-9]{12}-[0-9a-f]{32}")
-"""Name of a page: number of the snapshot from which its writer's state derives, and a nonce."""
-_CRC_BYTES = 4
+"""Name of a page: number of the snapshot from which its writer's state derives, and the hash of its bytes."""
+_HASH_BYTES = 16
 
 
-def is_whole_page(data: bytes) -> bool:
-    """Return whether a page ends with the CRC32C of the bytes before: a ledger knows nothing else of a page."""
-    return crc32c(data[:-_CRC_BYTES]) == int.from_bytes(data[-_CRC_BYTES:], "little")
+def hash_of(data: bytes | bytearray | memoryview) -> str:
+    """Return the last part of the name of a head or page with these bytes, which hold the ledger's id."""
+    return hashlib.blake2b(data, digest_size=_HASH_BYTES).hexdigest()
+
+
+def is_named(name: str, data: bytes | bytearray | memoryview) -> bool:
+    """Return whether bytes are those of the head or page with this name: the check of every reader, repair and scrub.
+
+    Decided entries name a head, heads name directories and pages, and directories name pages. So nothing that one root
+    alone has, and no file that was emptied, cut off, changed or swapped, is taken for a part of a snapshot.
+    """
+    return name[-2 * _HASH_BYTES :] == hash_of(data)
 
 
 def snapshot_too_large(why: str, ledger_id: str | None = None) -> ReplogError:

@@ -28,7 +28,7 @@ def coordinator() -> None:
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, restore leaders, finish reassignments, delete old rows and garbage, remove dead consumers.
 
-    It also compacts. Until SIGTERM.
+    It also compacts, and once an hour copies bad and missing files of snapshots from other roots. Until SIGTERM.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -38,13 +38,16 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     from spark_replog.groups.group_rebalance import SilenceWatch
     from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.compaction import CompactionRounds
+    from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
     from spark_replog.maintenance.upkeep import Upkeep
 
     cluster = settings.open_cluster(key_values("-c", configs))
     require_of_readable(cluster, AclOperation.ALTER)
     groups, watch, compaction = GroupCoordinator(cluster), SilenceWatch(), CompactionRounds(cluster)
 
-    after_round = partial(groups.remove_expired, watch), compaction.run_once
+    snapshots = SnapshotScrub(cluster, is_repairing=True)
+
+    after_round = partial(groups.remove_expired, watch), compaction.run_once, snapshots.run_if_due
     loop = CoordinatorLoop(cluster, after_round, Upkeep(cluster).run_if_due)
     if once:
         done = loop.run_once()

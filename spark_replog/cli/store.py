@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from spark_replog.maintenance.journal_scrub import JournalReport
     from spark_replog.maintenance.repair import RootRepair
     from spark_replog.maintenance.scrub import ScrubReport
+    from spark_replog.maintenance.snapshot_scrub import SnapshotReport
 
 
 @click.group("store", cls=ReplogGroup)
@@ -190,13 +191,13 @@ def _cost_lines(item: dict[str, Any]) -> list[str]:
 @store.command("verify", examples=["store verify", "store verify --deep -f json"])
 @click.option("--deep", is_flag=True, help="Read every copy whole: check its checksums, and what is outside them.")
 def verify(deep: bool) -> int:
-    """Look at every journal, and at every copy of every data object that a topic needs.
+    """Look at every journal and snapshot, and at every copy of every data object that a topic needs.
 
     Journals: damaged records, gaps, broken hash chains, roots that went back in time or disagree. One that only lacks
-    entries is behind, and no fault.
+    entries is behind, and no fault. Snapshots: each root should have the files that the newest one names, unchanged.
 
-    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows have no good copy left (or none that
-    can be read now) or a ledger no majority of good journals.
+    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows or a snapshot have no good copy left
+    (or none that can be read now) or a ledger no majority of good journals.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -205,6 +206,7 @@ def verify(deep: bool) -> int:
     from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.journal_scrub import scrub_journals
     from spark_replog.maintenance.scrub import scrub
+    from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
 
     cluster = Cluster.open(path, settings.storage_options)
     require_of_readable(cluster, AclOperation.DESCRIBE)
@@ -214,38 +216,44 @@ def verify(deep: bool) -> int:
             click.echo(f"verified {done} of {total} {what}", err=True)
 
     journals = scrub_journals(cluster, on_ledger=lambda done, total: progress("ledgers", done, total))
+    snapshots = SnapshotScrub(cluster).run(on_ledger=lambda done, total: progress("ledgers' snapshots", done, total))
     report = scrub(cluster, deep=deep, on_object=lambda done, total: progress("objects", done, total))
-    item = _verify_item(journals, report)
-    findings, journal_findings = item["findings"], item["journalFindings"]
+    item = _verify_item(journals, snapshots, report)
+    findings, journal_findings, snapshot_findings = item["findings"], item["journalFindings"], item["snapshotFindings"]
     behind = f", {journals.behind_count} behind" if journals.behind_count else ""
     lines = [
         f"journals {journals.journal_count} with {journals.record_count} records{behind}",
+        f"files    {snapshots.file_count} of snapshots",
         f"objects  {report.object_count}",
         f"copies   {report.copy_count}",
         f"checked  {report.checked_bytes} bytes" if deep else "checked  presence and length (--deep reads the bytes)",
-        f"bad      {len(journal_findings)} journals, {len(findings)} copies, {report.lost_count} objects without a "
-        "good copy",
+        f"bad      {len(journal_findings)} journals, {len(snapshot_findings)} files of snapshots, {len(findings)} "
+        f"copies, {report.lost_count + snapshots.lost_count} objects and files without a good copy",
     ]
-    if report.unread_count:
-        lines += [f"unread   {report.unread_count} more objects: a root that does not answer may have a good copy"]
+    if unread_count := report.unread_count + snapshots.unread_count:
+        lines += [f"unread   {unread_count} more objects and files: a root that does not answer may have a good copy"]
     if journal_findings:
         columns = {"BROKER": "broker", "FAULT": "fault", "LEDGER": "ledgerId", "DETAIL": "detail"}
         lines += ["", item_table(columns, journal_findings, texts={"broker"})]
     if journals.undecidable:
         lines += ["", f"no majority of good journals: ledger {', '.join(map(quoted, journals.undecidable))}"]
+    if snapshot_findings:
+        columns = {"BROKER": "broker", "FAULT": "fault", "FILE": "file", "DETAIL": "detail"}
+        lines += ["", item_table(columns, snapshot_findings, texts={"broker"})]
     if findings:
         columns = {"BROKER": "broker", "FAULT": "fault", "OBJECT": "object", "DETAIL": "detail"}
         lines += ["", item_table(columns, findings, texts={"broker"})]
-    is_critical = report.lost_count or report.unread_count or journals.undecidable
+    is_critical = report.lost_count or snapshots.lost_count or unread_count or journals.undecidable
     verdict = EXIT_CRITICAL if is_critical else EXIT_OK if item["ok"] else EXIT_WARN
     return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
 
 
-def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]:
+def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: ScrubReport) -> dict[str, Any]:
     findings = [item_of(finding, broker_id="broker", object_name="object") for finding in report.findings]
     journal_findings = [item_of(finding, broker_id="broker") for finding in journals.findings]
+    snapshot_findings = [item_of(finding, "is_repaired", broker_id="broker") for finding in snapshots.findings]
     return {
-        "ok": not findings and not journal_findings,
+        "ok": not findings and not journal_findings and not snapshot_findings,
         "objects": report.object_count,
         "copies": report.copy_count,
         "checkedBytes": report.checked_bytes,
@@ -257,6 +265,10 @@ def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]
         "journalsBehind": journals.behind_count,
         "undecidableLedgers": journals.undecidable,
         "journalFindings": journal_findings,
+        "snapshotFiles": snapshots.file_count,
+        "lostSnapshotFiles": snapshots.lost_count,
+        "unreadSnapshotFiles": snapshots.unread_count,
+        "snapshotFindings": snapshot_findings,
     }
 
 
@@ -274,7 +286,7 @@ def _verify_item(journals: JournalReport, report: ScrubReport) -> dict[str, Any]
 )
 @click.option("--throttle", type=click.IntRange(min=1), metavar="BYTES", help="Copy at most this many bytes a second.")
 def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throttle: int | None) -> int:
-    """Rebuild lost roots, and copy missing and damaged objects, from the other replicas.
+    """Rebuild lost roots, and copy missing and damaged objects and files of snapshots, from the other roots.
 
     A root is lost when it has no replog.json: its folder or bucket was emptied or is new, or its mount is missing. The
     command asks before it makes a new root there; scripts give -y. A root that comes back afterwards is not used again.
@@ -316,6 +328,7 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
         "BROKER": "broker",
         "FOUND": "found",
         "JOURNAL RECORDS": "journalRecords",
+        "SNAPSHOT FILES": "snapshotFiles",
         "OBJECTS": "objects",
         "BYTES": "copiedBytes",
         "NOW": "now",

@@ -192,8 +192,12 @@ class ReplicaFetcher:
         """
         if check_root:
             self._brokers.check_root(target)
-        if (job.may_exist or job.replaces) and self.is_whole(job, target):
-            return
+        if job.may_exist or job.replaces:
+            try:
+                if self.is_whole(job, target):
+                    return
+            except CorruptDataError:  # a folder is in its place
+                self._brokers.store(target).delete(job.storage_key)
         if not job.replaces and self._was_put(job, target):
             return
         try:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from spark_replog.errors import CorruptDataError
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.reader import JournalOrder
 from spark_replog.ledger.record import (
@@ -32,8 +34,8 @@ from spark_replog.ledger.record import (
     entry_hash,
     genesis_hash,
 )
-from spark_replog.ledger.snapshot_files import Marker, encode_marker, snapshot_name
-from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, is_whole_page
+from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, is_named
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.paths import (
@@ -41,7 +43,9 @@ from spark_replog.storage.paths import (
     journal_key,
     marker_folder,
     marker_key,
+    marker_number,
     page_folder,
+    record_position,
     snapshot_folder,
 )
 
@@ -80,6 +84,10 @@ class OwnedLog:
     marker: Marker
     marker_no: int = 0
 
+    def after(self, position: int) -> OwnedLog:
+        """Return the same knowledge for a journal that begins after a position, where a record cannot be read."""
+        return replace(self, marker=self.marker._replace(position=max(self.marker.position, position + 1)))
+
     @classmethod
     def of(cls, core: LedgerCore, root: int) -> OwnedLog | None:
         """Return what a core that never read this root knows; None if it no longer owns the ledger, or lacks values."""
@@ -100,7 +108,8 @@ class OwnedLog:
 def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:
     """Copy the heads and pages that a root lacks from the others; return how many.
 
-    Equal names mean equal bytes, except where a copy is damaged: then another source's is taken.
+    Equal names mean equal bytes, except where a copy is damaged: then another source's is taken. Files with other names
+    are left.
     """
     target.make_folder(page_folder(ledger_id))
     copied = 0
@@ -108,19 +117,16 @@ def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: Objec
         present = {info.key for info in target.list_keys(folder)}
         for source in sources:
             for key in sorted({info.key for info in source.list_keys(folder)} - present):
+                name = key.rpartition("/")[2]
+                if SNAPSHOT_NAME.fullmatch(name) is None and PAGE_NAME.fullmatch(name) is None:
+                    continue
                 data = source.get(key)
                 # None: a newer snapshot replaced it meanwhile.
-                if data is not None and _is_whole(key.rpartition("/")[2], bytes(data)):
+                if data is not None and is_named(name, data):
                     target.create(key, bytes(data), make_parent=True)
                     present.add(key)
                     copied += 1
     return copied
-
-
-def _is_whole(name: str, data: bytes) -> bool:
-    if SNAPSHOT_NAME.fullmatch(name):
-        return snapshot_name(int(name[:20]), data) == name
-    return not PAGE_NAME.fullmatch(name) or is_whole_page(data)
 
 
 class JournalRebuild:
@@ -148,6 +154,11 @@ class JournalRebuild:
         self._last_listed = NO_INDEX
         self.written_count = 0
 
+    @property
+    def position(self) -> int:
+        """Return the first position that was not read and not written."""
+        return self._position
+
     def run(self, on_record: Callable[[int, int], None]) -> bool:
         """Write the missing records.
 
@@ -159,7 +170,7 @@ class JournalRebuild:
             own the ledger again and run another rebuild, which continues this one.
 
         Raises:
-            CorruptDataError: CORRUPT_MESSAGE: the root holds a damaged record; move its journal away.
+            CorruptDataError: CORRUPT_MESSAGE: the record at `position` cannot be read: begin another rebuild after it.
         """
         self._put_markers()
         self._last_listed = self._list_last()
@@ -180,20 +191,37 @@ class JournalRebuild:
     def _put_markers(self) -> None:
         """Create the marker under every number that a process may look for that knew the old journal, and some more."""
         marker, root = self._owned.marker, self._store
-        names = [info.key.rpartition("/")[2] for info in root.list_keys(marker_folder(self._ledger_id))]
-        there = {int(name) for name in names if name.isdecimal()}
+        numbers = (marker_number(info.key) for info in root.list_keys(marker_folder(self._ledger_id)))
+        there = {each for each in numbers if each is not None}
         data = encode_marker(genesis_hash(self._ledger_id), marker)
         last = max(there, default=NO_INDEX)
         if last >= 0 and bytes(root.get(marker_key(self._ledger_id, last)) or b"") != data:
             last += 1
         for number in range(max(last, self._owned.marker_no + MARKER_MARGIN) + 1):
-            if number not in there:
-                root.create(marker_key(self._ledger_id, number), data, make_parent=True)
+            self._put_marker(number, data, is_there=number in there)
+
+    def _put_marker(self, number: int, data: bytes, *, is_there: bool) -> None:
+        """Create the marker, or leave the one that is there, unless no process can read it."""
+        key = marker_key(self._ledger_id, number)
+        with suppress(CorruptDataError):  # a folder has its name
+            if not is_there and self._store.create(key, data, make_parent=True) is CreateOutcome.CREATED:
+                return
+        if not self._is_marker(number):
+            self._store.delete(key)
+            self._store.create(key, data, make_parent=True)
+
+    def _is_marker(self, number: int) -> bool:
+        try:
+            data = self._store.get(marker_key(self._ledger_id, number), size_bytes=MARKER_SIZE_BYTES_MAX + 1)
+            decode_marker(data or b"", genesis=genesis_hash(self._ledger_id), where=f"marker {number}")
+        except CorruptDataError:
+            return False
+        return True
 
     def _list_last(self) -> int:
         """Return the last listed position; a listing decides only where gaps are looked for."""
-        names = (info.key.rpartition("/")[2] for info in self._store.list_keys(journal_folder(self._ledger_id)))
-        return max((int(name) for name in names if name.isdecimal()), default=NO_INDEX)
+        places = (record_position(info.key) for info in self._store.list_keys(journal_folder(self._ledger_id)))
+        return max((each for each in places if each is not None), default=NO_INDEX)
 
     def _read_on(self) -> bool:
         """Read the records after the known end, of any writer; return False if the ledger must be owned again."""

@@ -737,6 +737,10 @@ class Ledger(Generic[S]):
             return 0
         return self._snapshot_writer(self._snapshots).collect(is_dry_run=is_dry_run)
 
+    def snapshot_files(self) -> frozenset[str]:
+        """Return the keys of the files that the decided snapshot names: see ``SnapshotWriter.files``."""
+        return frozenset() if self._snapshots is None else self._snapshot_writer(self._snapshots).files()
+
     def _end_turn(self) -> None:
         core = self._core
         core.finish()

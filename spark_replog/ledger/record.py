@@ -164,9 +164,8 @@ def damaged_record(root: str, position: int, why: str) -> CorruptDataError:
     return CorruptDataError(
         ErrorCode.CORRUPT_MESSAGE,
         f"The journal record at position {position} of {root} is damaged: {why}. If a repair of this root is at work, "
-        "let it end: it may repair this. Else, with three metadata roots or more the others are enough: move this "
-        "journal's folder away and run `replog store repair --rebuild BROKER`. With fewer, put the file back as it "
-        "was: there is no other copy.",
+        "let it end: it may repair this. Else, with three metadata roots or more, run `replog store repair`: it "
+        "rebuilds this root from the others. With fewer, put the file back as it was: there is no other copy.",
         root=root,
         position=position,
     )

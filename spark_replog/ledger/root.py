@@ -340,7 +340,7 @@ def journal_hole(root_name: str, first: int, found: int) -> CorruptDataError:
         f"The journal on {root_name} has no file at position {first}, and one at position {found}: {found - first} or "
         "fewer files are missing. If a repair of this root is at work, let it end: it writes them. Else put these "
         "files back (a lifecycle rule or a cleaner of old files may have deleted them). Where other metadata roots "
-        "have their files, move this journal's folder away and run `replog store repair --rebuild BROKER`.",
+        "have their files, run `replog store repair`: it rebuilds this root.",
         root=root_name,
         first=first,
         last=found - 1,

@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from spark_replog.clock import Clock
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ledger.record import RECORD_GET_BYTES, TAG_SIZE_BYTES, RecordKind, decode_record, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
@@ -19,7 +19,16 @@ from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from spark_replog.storage.object_store import Buffer, CreateOutcome
 from spark_replog.storage.open_store import is_far
-from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_key
+from spark_replog.storage.paths import (
+    journal_folder,
+    journal_key,
+    marker_folder,
+    marker_key,
+    marker_number,
+    out_key,
+    record_position,
+    snapshot_key,
+)
 
 _log = logging.getLogger(__name__)
 SLOW_GET_MS = 3
@@ -312,8 +321,7 @@ class RootIo:
         except ReplogError as error:
             _log.debug("no listing of the markers on %s: %s", root.store.url, error)
         else:
-            names = (info.key.rpartition("/")[2] for info in later)
-            newest = max([newest, *(int(name) for name in names if name.isdecimal())])
+            newest = max([newest, *(found for info in later if (found := marker_number(info.key)) is not None)])
         if newest > number:
             data = get(marker_key(self._ledger_id, newest)) or data
         while (following := get(marker_key(self._ledger_id, newest + 1))) is not None:
@@ -447,16 +455,15 @@ class RootIo:
             if is_first:
                 self._learned_ms = self._clock.monotonic_ms()  # before the pop, so one of the two is always set
                 self._listings.pop(url, None)
-        names = ((info.key.rpartition("/")[2], info.size_bytes) for info in found)
-        return Listed({int(name): size_bytes for name, size_bytes in names if name.isdecimal()})
+        places = ((record_position(info.key), info.size_bytes) for info in found)
+        return Listed({place: size_bytes for place, size_bytes in places if place is not None})
 
     def _get(
         self, root: JournalRoot, position: int, count: int, early: dict[int, Future[Buffer | None]]
     ) -> list[Buffer | None]:
         if count == 1 and position not in early:
             self._stats.gets += 1
-            key = journal_key(self._ledger_id, position)
-            return [self._found(root, position, root.store.get(key, size_bytes=RECORD_GET_BYTES))]
+            return [self._found(root, position, self._get_record(root, position))]
         positions = range(position, position + count)
         futures = self._submit_gets(root, [each for each in positions if each not in early]) | early
         return [self._found(root, each, futures[each].result()) for each in positions]
@@ -466,11 +473,16 @@ class RootIo:
         # Separate lanes: a job that waits for jobs of its own lane could wait for ever.
         lanes = [f"{root.store.url}#window{number // LANE_THREADS_MAX}" for number in range(len(positions))]
         return {
-            each: IO_POOL.submit_to(
-                lane, root.store.get, journal_key(self._ledger_id, each), size_bytes=RECORD_GET_BYTES
-            )
+            each: IO_POOL.submit_to(lane, self._get_record, root, each)
             for lane, each in zip(lanes, positions, strict=True)
         }
+
+    def _get_record(self, root: JournalRoot, position: int) -> Buffer | None:
+        """Return a record; a folder in its place is a damaged one, which does not count below a marker."""
+        try:
+            return root.store.get(journal_key(self._ledger_id, position), size_bytes=RECORD_GET_BYTES)
+        except CorruptDataError:
+            return b""
 
     def _found(self, root: JournalRoot, position: int, body: Buffer | None) -> Buffer | None:
         """Note the time of a new record; reading the same records again does not show that other roots answer."""

@@ -5,7 +5,6 @@ Both name a base: a decided index with its entry hash, from which a process cont
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ from spark_replog.ledger.record import (
     get_varint,
     put_varint,
 )
-from spark_replog.snapshot import SNAPSHOT_NAME, DecidedSnapshot
+from spark_replog.snapshot import SNAPSHOT_NAME, DecidedSnapshot, hash_of
 from spark_replog.storage.object_store import Buffer
 
 MARKER_MAGIC = b"RPLM"
@@ -130,7 +129,7 @@ class SnapshotHead:
 
 def snapshot_name(index: int, data: bytes) -> str:
     """Return the name of a head: its index and the hash of its bytes, so that equal ones are one object."""
-    return f"{index:020d}-{hashlib.blake2b(data, digest_size=16).hexdigest()}"
+    return f"{index:020d}-{hash_of(data)}"
 
 
 def encode_marker(genesis: bytes, marker: Marker) -> bytes:

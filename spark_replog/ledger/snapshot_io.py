@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
 from spark_replog.clock import Clock
-from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.snapshot_files import (
@@ -20,18 +21,19 @@ from spark_replog.ledger.snapshot_files import (
     decode_marker,
     decode_snapshot,
     encode_marker,
-    snapshot_name,
 )
 from spark_replog.ledger.types import JournalRoot
-from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_whole_page, snapshot_too_large
+from spark_replog.logs import Once
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_named, snapshot_too_large
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
-from spark_replog.storage.object_store import Buffer, CreateOutcome
+from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import (
     journal_folder,
     journal_key,
     marker_key,
     page_folder,
     page_key,
+    record_position,
     snapshot_folder,
     snapshot_key,
 )
@@ -52,6 +54,9 @@ REST_MS = 0.3
 them down."""
 REST_RECORDS_MAX = 8_192
 """With more records to delete than this a truncation does not rest: it must not fall behind the commits."""
+STORE_GRACE_MS = 1_000
+"""For the roots beside the majority that a snapshot needs: else the process may end before they have its files, and
+only a scrub would copy them."""
 _LISTING_PATIENCE = 10
 """Multiple of the timeout: a journal that grew long is listed before its first file is deleted."""
 
@@ -74,55 +79,37 @@ class SnapshotIo:
         self._running: dict[int, list[Future[Any]]] = {}  # per root: calls that had no answer yet
         self._moved_count = 0  # files written and deleted by calls that take many
         self._cleared: dict[int, Floor] = {}  # per root: this process has deleted all records below it
+        self._bad = Once()  # (root, key) of files that were found damaged
 
     # -- reading ----------------------------------------------------------------------------------
 
     def load_page(self, name: str) -> bytes:
-        """Return a page from the first root that has it whole.
+        """Return a page from the first root that has it.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING.
             CorruptDataError: CORRUPT_MESSAGE: every copy is damaged.
         """
-
-        def check(data: Buffer) -> bytes:
-            page = bytes(data)
-            if not is_whole_page(page):
-                where = f"The page {name} of ledger {self._ledger_id}"
-                raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} is damaged: its checksum does not fit.")
-            return page
-
-        return self._first(f"page {name}", page_key(self._ledger_id, name), PAGE_SIZE_BYTES_MAX, check)
+        return self._first(f"page {name}", page_key(self._ledger_id, name), PAGE_SIZE_BYTES_MAX)
 
     def load_head(self, name: str) -> SnapshotHead:
-        """Return a snapshot's head from the first root that has it whole.
+        """Return a snapshot's head from the first root that has it.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: it is on no root that answers.
             CorruptDataError: CORRUPT_MESSAGE: every copy is damaged.
             UnsupportedFormatError: UNSUPPORTED_VERSION.
         """
-
-        def decode(data: Buffer) -> SnapshotHead:
-            where = f"The snapshot {name} of ledger {self._ledger_id}"
-            head = decode_snapshot(data, genesis=self._genesis, root_count=len(self._roots), where=where)
-            if snapshot_name(head.base.index, bytes(data)) != name:
-                raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} is damaged: its bytes have another name.")
-            return head
-
-        key = snapshot_key(self._ledger_id, name)
-        return self._first(f"snapshot {name}", key, SNAPSHOT_SIZE_BYTES_MAX + 1, decode)
+        where = f"The snapshot {name} of ledger {self._ledger_id}"
+        data = self.head_data(name)
+        head = decode_snapshot(data, genesis=self._genesis, root_count=len(self._roots), where=where)
+        if head.base.index != int(name[:20]):
+            raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} has the state after entry {head.base.index}.")
+        return head
 
     def head_data(self, name: str) -> bytes:
-        """Return the bytes of a snapshot's head as it is stored; raises what `load_head` does."""
-
-        def check(data: Buffer) -> bytes:
-            if snapshot_name(int(name[:20]), bytes(data)) == name:
-                return bytes(data)
-            where = f"The snapshot {name} of ledger {self._ledger_id}"
-            raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} is damaged: its bytes have another name.")
-
-        return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX + 1, check)
+        """Return the bytes of a snapshot's head as it is stored; raises what `load_page` does."""
+        return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX)
 
     def head_names(self) -> set[str]:
         """Return the names of the heads that the listings of a majority show. They may miss some."""
@@ -143,27 +130,47 @@ class SnapshotIo:
         names = [info.key.rpartition("/")[2] for info in root.store.list_keys(snapshot_folder(self._ledger_id))]
         return [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
 
-    def _first(self, what: str, key: str, size_bytes: int, decode: Callable[[Buffer], T]) -> T:
-        errors: list[ReplogError] = []
+    def _first(self, what: str, key: str, size_bytes_max: int) -> bytes:
+        """Return the file of a snapshot from the first root whose bytes are those of its name."""
+        name, errors, bad = key.rpartition("/")[2], list[ReplogError](), list[str]()
         count = len(self._roots)
         for number in [(self._nearest + step) % count for step in range(count)]:  # one is usually enough
 
-            def get(root: JournalRoot) -> T | None:
-                found = root.store.get(key, size_bytes=size_bytes)
-                return None if found is None else decode(found)
+            def get(root: JournalRoot) -> bytes | None:
+                try:
+                    found = root.store.get(key, size_bytes=size_bytes_max + 1)
+                except CorruptDataError:  # a folder has its name
+                    return b""
+                return None if found is None else bytes(found)
 
             try:
-                answer = self._ask(number, get)
+                data = self._ask(number, get)
             except ReplogError as error:
                 errors.append(error)
                 continue
-            if answer is not None:
+            if data is None:
+                continue
+            if is_named(name, data):
                 self._nearest = number
-                return answer
-        for each in errors:
-            if isinstance(each, CorruptDataError | UnsupportedFormatError):
-                raise each
-        reason = "; ".join(str(each) for each in errors) or "all metadata roots answer"
+                return data
+            root = self._roots[number]
+            bad.append(f"broker {root.broker_id} ({root.store.url})")
+            if self._bad.is_first((number, key)):
+                _LOG.error(
+                    "[%s] %s on %s holds other bytes than its name says: it is read from another root. "
+                    "`replog store repair` copies it.",
+                    ErrorCode.CORRUPT_MESSAGE.name,
+                    key,
+                    bad[-1],
+                )
+        if bad and not errors:
+            raise CorruptDataError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"The {what} of ledger {self._ledger_id} is damaged on {' and '.join(bad)}, and no other metadata root "
+                "has it. Put the file back from a backup.",
+                key=key,
+            )
+        reason = "; ".join([*map(str, errors), *(f"it is damaged on {each}" for each in bad)]) or "all answer"
         raise PageMissingError(
             ErrorCode.REPLOG_SNAPSHOT_MISSING,
             f"The {what} of ledger {self._ledger_id} is on no metadata root that answers ({reason}). Bring the roots "
@@ -195,11 +202,13 @@ class SnapshotIo:
         needed_count: int,
         among: Iterable[int] | None = None,
         is_long: bool = False,
+        grace_ms: float = 0,
     ) -> list[tuple[int, T]]:
         """Call it on several roots at once; return the answers when there are enough, or all have answered.
 
         Args:
             is_long: the timeout begins again while the calls make progress.
+            grace_ms: how long to wait for the other roots once there are enough answers.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
@@ -225,6 +234,9 @@ class SnapshotIo:
                 if not is_long or moved_count == self._moved_count:
                     break
                 end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
+        for future in wait(open_, grace_ms / 1000.0).done if open_ and grace_ms else ():
+            with suppress(ReplogError):
+                answers.append((futures[future], future.result()))
         if len(answers) < needed_count:
             refused_count = sum(each.code is ErrorCode.REPLOG_STORE_REFUSED for each in failed)
             is_refused = len(numbers) - refused_count < needed_count
@@ -278,10 +290,11 @@ class SnapshotIo:
             self._create(root, snapshot_key(self._ledger_id, name), head)
 
         majority = len(self._roots) // 2 + 1
-        took = self._each(store_pages, needed_count=majority, is_long=True)
+        took = self._each(store_pages, needed_count=majority, is_long=True, grace_ms=STORE_GRACE_MS)
         paged = {self._roots[number].broker_id for number, _ in took}
         fault_point("snapshot.pages")
-        found = [number for number, _ in self._each(store_head, needed_count=majority, is_long=True)]
+        took = self._each(store_head, needed_count=majority, is_long=True, grace_ms=STORE_GRACE_MS)
+        found = [number for number, _ in took]
         fault_point("snapshot.head")
         return found
 
@@ -360,8 +373,8 @@ class SnapshotIo:
         if is_new and cleared is not None and cleared.marker_no == floor.marker_no - 1:
             positions = range(cleared.position, floor.position)
         else:
-            names = [info.key.rpartition("/")[2] for info in root.store.list_keys(journal_folder(self._ledger_id))]
-            positions = sorted(int(name) for name in names if name.isdecimal())
+            places = (record_position(info.key) for info in root.store.list_keys(journal_folder(self._ledger_id)))
+            positions = sorted(each for each in places if each is not None)
         below = [each for each in reversed(positions) if each < floor.position and each not in kept]
         for each in below:
             self._delete(root, journal_key(self._ledger_id, each))

@@ -31,6 +31,7 @@ from spark_replog.logs import warn_of_upkeep
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import is_far
+from spark_replog.storage.paths import page_key, snapshot_key
 
 REST_MAX_MS = 600_000
 NEAR_REST_FACTOR = 4
@@ -650,9 +651,31 @@ class SnapshotWriter:
 
     def freeze(self) -> Draft | None:
         """Freeze a state that derives from the decided snapshot, in a turn; None as ``SnapshotKeeper.freeze``."""
+        self._derive()
+        return self._keeper.freeze(self._ledger.core)
+
+    def _derive(self) -> None:
+        """Let the state derive from the decided snapshot, in a turn."""
         if not self._keeper.is_derived:
             self._ledger.restore_decided()
-        return self._keeper.freeze(self._ledger.core)
+
+    def files(self) -> frozenset[str]:
+        """Return the keys of head and pages of the decided snapshot: each root should have them.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM; what loading a directory of pages raises.
+        """
+        ledger = self._ledger
+
+        def look() -> frozenset[str]:
+            self._derive()
+            with ledger.lock:
+                name, pages = ledger.state.snapshot.name, ledger.state.page_names()
+                keys = [page_key(ledger.ledger_id, each) for each in pages]
+            return frozenset([*keys, snapshot_key(ledger.ledger_id, name)] if name else keys)
+
+        ledger.refresh()
+        return ledger.with_turn(look)
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
         """Write a snapshot now, have it decided, and delete the journal records and heads that it replaces.
@@ -703,8 +726,7 @@ class SnapshotWriter:
         keeper, ledger = self._keeper, self._ledger
 
         def look() -> Garbage:
-            if not keeper.is_derived:
-                ledger.restore_decided()
+            self._derive()
             with ledger.lock:
                 try:
                     is_page = keeper.page_garbage()

@@ -42,6 +42,8 @@ from spark_replog.storage.paths import (
     ledger_folders,
     marker_folder,
     marker_key,
+    marker_number,
+    record_position,
     snapshot_folder,
 )
 from spark_replog.storage.root_file import encode_root_file, read_root
@@ -61,9 +63,9 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
         return []
     store, found = brokers.store(broker_id), []
     for ledger_id in sorted(_ledgers_on(store)):
-        names = [info.key.rpartition("/")[2] for info in store.list_keys(journal_folder(ledger_id))]
+        places = (record_position(info.key) for info in store.list_keys(journal_folder(ledger_id)))
         torn = []
-        for position in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+        for position in sorted((each for each in places if each is not None), reverse=True):
             key = journal_key(ledger_id, position)
             if _is_damaged(store, key):
                 torn.append(key)
@@ -157,8 +159,8 @@ def _ledgers_on(store: ObjectStore) -> Iterator[LedgerId]:
     """Yield every ledger that has a journal record there, found by a listing of names."""
     seen: set[str] = set()
     for info in store.list_keys(LEDGERS_PREFIX):
-        _, ledger_id, folder, name = (*info.key.split("/", 3), "", "")[:4]
-        if folder == "journal" and name.isdecimal() and ledger_id not in seen:
+        _, ledger_id, folder, _ = (*info.key.split("/", 3), "", "")[:4]
+        if folder == "journal" and record_position(info.key) is not None and ledger_id not in seen:
             seen.add(ledger_id)
             yield ledger_id
 
@@ -177,8 +179,8 @@ def _copy_markers(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
         if (head_data := source.get(info.key)) is not None:  # else a newer one replaced it meanwhile
             head = decode_snapshot(head_data, genesis=genesis, root_count=root_count, where=info.key)
             next_no = max(next_no, head.points[number].floor.marker_no)
-    there = [info.key.rpartition("/")[2] for info in target.list_keys(marker_folder(ledger_id))]
-    next_no = max([next_no, *(int(name) + 1 for name in there if name.isdecimal())])
+    there = (marker_number(info.key) for info in target.list_keys(marker_folder(ledger_id)))
+    next_no = max([next_no, *(each + 1 for each in there if each is not None)])
     data = encode_marker(genesis, marker._replace(renewal=os.urandom(NONCE_SIZE_BYTES)))
     for each in range(next_no + MARKER_MARGIN):
         target.create(marker_key(ledger_id, each), data, make_parent=True)

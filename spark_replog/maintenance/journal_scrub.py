@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -26,12 +26,20 @@ from spark_replog.ledger.record import (
     genesis_hash,
     record_crc,
 )
-from spark_replog.ledger.snapshot_files import decode_marker, decode_snapshot
+from spark_replog.ledger.snapshot_files import decode_marker
 from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
-from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, marker_key, out_key, snapshot_folder
+from spark_replog.storage.paths import (
+    journal_folder,
+    journal_key,
+    marker_folder,
+    marker_key,
+    marker_number,
+    out_key,
+    record_position,
+)
 
 AHEAD_LEDGERS = 4
 AHEAD_RECORDS_MAX = 16
@@ -54,6 +62,10 @@ class JournalFault(Enum):
     """It ends before a record that another journal names."""
     DIVERGED = "diverged"
     """It vouches for a value that is not the decided one."""
+
+
+BAD_JOURNALS = frozenset({JournalFault.CORRUPT, JournalFault.GAP, JournalFault.SET_BACK, JournalFault.DIVERGED})
+"""What a rebuild of the root heals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,26 +145,24 @@ class _Journal:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What one root says of where its journal begins: its newest marker, and the heads of its snapshots by key.
+    """What one root says of where its journal begins.
 
     Attributes:
+        numbers: of its markers, in any order.
+        markers: number -> bytes of the first and the newest one.
+        follows: what is found under the next number, usually nothing.
         last_listed: the highest position that has a record.
     """
 
-    newest: int | None
-    marker: Buffer
-    heads: dict[str, Buffer | None]
+    numbers: list[int]
+    markers: dict[int, Buffer]
+    follows: Future[Buffer | None]
     is_out: bool
     last_listed: int
 
 
-def _keys(store: ObjectStore, folder: str) -> list[str]:
-    return [info.key for info in store.list_keys(folder)]
-
-
-def _numbers(store: ObjectStore, folder: str) -> list[int]:
-    names = (key.rpartition("/")[2] for key in _keys(store, folder))
-    return [int(name) for name in names if name.isdecimal()]
+def _numbers(store: ObjectStore, folder: str, number_of: Callable[[str], int | None]) -> list[int]:
+    return [found for info in store.list_keys(folder) if (found := number_of(info.key)) is not None]
 
 
 class _LedgerScrub:
@@ -194,11 +204,10 @@ class _LedgerScrub:
         Args:
             is_last: there is no further attempt, so the finding becomes UNREACHABLE: the journal could not be read.
         """
-        faults = {JournalFault.CORRUPT, JournalFault.GAP, JournalFault.SET_BACK, JournalFault.DIVERGED}
         cut = [
             each
             for each in self._journals
-            if each.finding is not None and each.finding.fault in faults and self._has_new_marker(each)
+            if each.finding is not None and each.finding.fault in BAD_JOURNALS and self._has_new_marker(each)
         ]
         for journal in cut if is_last else ():
             why = "writers cut the journal each time while it was read. Repeat the command."
@@ -238,32 +247,35 @@ class _LedgerScrub:
         self._away.begin_check(self._brokers, journal.broker_id).result()
         store, ledger_id = journal.store, self._ledger_id
         submit, lane = IO_POOL.submit_to, f"{store.url}#start"  # this job has a thread of the root's own lane
-        numbers = submit(lane, _numbers, store, marker_folder(ledger_id))
-        positions = submit(lane, _numbers, store, journal_folder(ledger_id))
-        listed = submit(lane, _keys, store, snapshot_folder(ledger_id))
+        numbers = submit(lane, _numbers, store, marker_folder(ledger_id), marker_number)
+        positions = submit(lane, _numbers, store, journal_folder(ledger_id), record_position)
         out = submit(lane, store.get, out_key(ledger_id), size_bytes=1)
-        heads = {key: submit(lane, store.get, key) for key in listed.result()}
-        newest = max(numbers.result(), default=None)
-        marker = b"" if newest is None else store.get(marker_key(ledger_id, newest)) or b""
+        there = numbers.result()
+        ends = {0, max(there)} if there else set[int]()
+        markers = {each: submit(lane, store.get, marker_key(ledger_id, each)) for each in ends}
+        # A folder in the place of the next one is in no listing, and would keep the journal from being cut.
+        follows = submit(lane, store.get, marker_key(ledger_id, max(there, default=NO_INDEX) + 1), size_bytes=1)
         last_listed = max(positions.result(), default=NO_INDEX)
-        found = {key: head.result() for key, head in heads.items()}
-        return _Start(newest, marker, found, out.result() is not None, last_listed)
+        found = {each: marker.result() or b"" for each, marker in markers.items()}
+        wait([follows])
+        return _Start(there, found, follows, out.result() is not None, last_listed)
 
     def _begin(self, start: Future[_Start], journal: _Journal) -> None:
-        """Begin where the newest marker says; check the heads of the snapshots that stand for what is gone."""
+        """Begin where the newest marker says."""
         found = start.result()
         journal.last_listed = found.last_listed
-        if found.newest is not None:
-            journal.marker_count = found.newest + 1
-            where = f"marker {found.newest} on broker {journal.broker_id}"
-            marker = decode_marker(found.marker, genesis=self._genesis, where=where)
-            self._prefix.set_view(self._journals.index(journal), marker.point(found.newest + 1))
-            self._prefix.jump(marker.base)
+        journal.marker_count = max(found.numbers, default=NO_INDEX) + 1
+        found.follows.result()
+        for number in sorted(found.markers):
+            where = f"marker {number} on broker {journal.broker_id}"
+            marker = decode_marker(found.markers[number], genesis=self._genesis, where=where)
             journal.position = journal.start = marker.position
-        for key, data in found.heads.items():
-            if data is not None:  # else a newer one replaced it meanwhile
-                where = f"{key} on broker {journal.broker_id}"
-                decode_snapshot(data, genesis=self._genesis, root_count=len(self._journals), where=where)
+        if found.markers:
+            self._prefix.set_view(self._journals.index(journal), marker.point(journal.marker_count))
+            self._prefix.jump(marker.base)
+        if missing := set(range(journal.marker_count)).difference(found.numbers):
+            why = f"marker {min(missing)} is missing: a process that looks for it finds none of the later ones"
+            self._note(journal, JournalFault.CORRUPT, None, f"{why}. {self._remedy(journal)}")
         if found.is_out:
             self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
 
@@ -320,4 +332,4 @@ class _LedgerScrub:
             return "Restore this journal from a backup: no other root has its records."
         if root_count == 2:
             return "Put this journal back as it was, or empty the whole root and run replog store repair."
-        return f"Move this journal's folder away and run replog store repair --rebuild {journal.broker_id}."
+        return "Run replog store repair: it rebuilds the root."

@@ -38,12 +38,13 @@ from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
-from spark_replog.maintenance.journal_scrub import scrub_journals
+from spark_replog.maintenance.journal_scrub import BAD_JOURNALS, JournalFinding, scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
+from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.root_file import encode_root_file, read_root
+from spark_replog.storage.root_file import RootFile, encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ class RootCondition(Enum):
     LOST = "lost"
     """It has no ``replog.json``."""
     STALE = "stale"
-    """It has its ``replog.json`` and is to be rebuilt: it went back in time, or the caller named it."""
+    """It has its ``replog.json`` and is to be rebuilt: it went back in time, has a bad journal, or the caller named
+    it."""
     UNREACHABLE = "unreachable"
     FOREIGN = "foreign"
     """Its ``replog.json`` is damaged, or is not the one that the cluster has for the broker."""
@@ -76,6 +78,7 @@ class RootRepair:
     Attributes:
         condition: as it was found.
         journal_records: written into its journals.
+        snapshot_files: heads and pages of snapshots copied to it, and bad ones deleted that no snapshot needs.
         object_count: data objects copied to it.
         copied_bytes: their size.
         temp_files: old temp files removed.
@@ -88,6 +91,7 @@ class RootRepair:
     broker_id: BrokerId
     condition: RootCondition
     journal_records: int = 0
+    snapshot_files: int = 0
     object_count: int = 0
     copied_bytes: int = 0
     temp_files: int = 0
@@ -169,6 +173,7 @@ class StoreRepair:
         if not torn_count and find_lost_of_pair(self._brokers) is None:
             self._cluster.refresh()
             roots = self._look_at_all()  # knowing what is registered
+            self._judge_journals(roots)
         for root in roots:
             if root.condition is RootCondition.LOST:
                 root.note = self._what_is_there(root.broker_id)
@@ -195,6 +200,7 @@ class StoreRepair:
         if len(metadata) > 2 and len(whole) > len(metadata) // 2:
             for broker_id in torn:  # the others name records that it has no more
                 roots[broker_id].condition = RootCondition.STALE
+        self._judge_journals(list(roots.values()))
         self._give_up_stale(roots)
         self._report.roots = roots
         ledger_ids = self._ledger_ids()
@@ -204,6 +210,7 @@ class StoreRepair:
         if pair is not None:
             roots[pair[0]].condition, roots[pair[0]].journal_records = RootCondition.LOST, records
         usable = [each for each in roots.values() if each.condition in _USABLE and not each.detail]
+        self._repair_snapshots()
         self._restore_objects(usable, ledger_ids)
         self._cut_lost(ledger_ids)
         for root in usable:
@@ -237,7 +244,9 @@ class StoreRepair:
             if found is None:
                 return RootRepair(broker_id, RootCondition.LOST)
             why = self._brokers.mismatch(broker_id, found)
-            is_named &= (found.cluster_id, found.broker_id) == (self._brokers.cluster_id, broker_id)
+            is_named &= found.cluster_id == self._brokers.cluster_id and (
+                found.broker_id == broker_id or self._is_copy(found)
+            )
             if why is not None and not is_named:
                 return self._foreign(broker_id, f"its replog.json {why}")
             if is_named or self._is_out(broker_id):
@@ -249,7 +258,12 @@ class StoreRepair:
             return self._foreign(broker_id, str(error.args[0]))
         except ReplogError as error:
             return RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
-        return RootRepair(broker_id, RootCondition.OK)
+        return RootRepair(broker_id, RootCondition.OK, root_id=found.root_id)
+
+    def _is_copy(self, root: RootFile) -> bool:
+        """Return whether a root file is a copy: the broker that it names has its own, at its own place."""
+        own = root.broker_id
+        return own in self._brokers.broker_ids and read_root(self._brokers.store(own)) == root
 
     def _foreign(self, broker_id: BrokerId, why: str) -> RootRepair:
         detail = (
@@ -273,6 +287,22 @@ class StoreRepair:
         if not os.path.isdir(path):
             return f"the folder {path} does not exist{hint}"
         return f"the folder {path} is {'not ' if os.listdir(path) else ''}empty and has no replog.json{hint}"
+
+    def _judge_journals(self, roots: list[RootRepair]) -> None:
+        """Take roots with a bad journal for stale, if the others are enough to rebuild them."""
+        metadata = self._brokers.metadata_broker_ids
+        whole = {each.broker_id: each for each in roots if each.condition is RootCondition.OK}
+        bad: dict[BrokerId, JournalFinding] = {}
+        for found in scrub_journals(self._cluster).findings if len(metadata) > 2 else ():
+            if found.broker_id in whole and found.fault in BAD_JOURNALS:
+                bad.setdefault(found.broker_id, found)
+        is_enough = len((whole.keys() & set(metadata)) - bad.keys()) > len(metadata) // 2
+        for broker_id, found in bad.items():
+            words = f"its journal of ledger {found.ledger_id} is {found.fault.value}: {found.detail}"
+            if is_enough:
+                whole[broker_id].condition, whole[broker_id].note = RootCondition.STALE, words
+            else:
+                whole[broker_id].detail = f"{words} Too few roots have good journals to rebuild it."
 
     def _give_up_stale(self, roots: dict[BrokerId, RootRepair]) -> None:
         """Take the root file off stale roots, if enough others know what was decided.
@@ -432,7 +462,7 @@ class StoreRepair:
         Raises:
             RetriableError: REPLOG_NO_QUORUM; REQUEST_TIMED_OUT: other owners came in between each time.
         """
-        broker_id, store = root.broker_id, self._brokers.store(root.broker_id)
+        broker_id, store, damaged = root.broker_id, self._brokers.store(root.broker_id), NO_INDEX
         for attempt in range(OWN_ATTEMPTS_MAX):
             if attempt:
                 self._cluster.clock.sleep_ms(SYSTEM_RANDOM.uniform(0.5, 1) * min(50 * 2**attempt, OWN_WAIT_MS_MAX))
@@ -445,8 +475,12 @@ class StoreRepair:
             if owned is not None:
                 others = [self._brokers.store(each) for each in self._snapshot_sources(broker_id)]
                 copy_snapshots(ledger_id, others, store)
-                rebuild = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned)
-                is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
+                rebuild, is_done = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned.after(damaged)), False
+                try:
+                    is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))
+                except CorruptDataError as error:
+                    _log.warning("repair of broker %d: its journal begins after a bad record: %s", broker_id, error)
+                    damaged = rebuild.position
                 root.journal_records += rebuild.written_count
                 if is_done:
                     # Before the root file comes back: from then on the new journal counts.
@@ -485,6 +519,15 @@ class StoreRepair:
         ]
         settings = LedgerSettings(grace_ms=self._config.commit_wait_ms, claim_round_step=REBUILD_ROUND_STEP)
         return Ledger(ledger_id, roots, state, settings=settings, clock=self._cluster.clock)
+
+    def _repair_snapshots(self) -> None:
+        """Copy bad and missing files of snapshots; a root that is rebuilt has them all, from the rebuild."""
+        roots = [each for each in self._report.roots.values() if each.condition is RootCondition.OK and not each.detail]
+        for found in SnapshotScrub(self._cluster, [each.broker_id for each in roots], is_repairing=True).run().findings:
+            root = self._report.roots[found.broker_id]
+            root.snapshot_files += found.is_repaired
+            if not found.is_repaired:
+                root.detail = root.detail or f"{found.file}: {found.detail}"
 
     # ----------------------------------------------------------------------------------------- data
 

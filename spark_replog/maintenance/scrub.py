@@ -19,7 +19,7 @@ import crc32c
 from spark_replog.clock import Clock
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.replica_fetcher import CopyJob, copy_job, damage
-from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
+from spark_replog.errors import CorruptDataError, ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId
 from spark_replog.log.codec.data_object import frame_damage
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
@@ -270,6 +270,8 @@ def _look(cluster: Cluster, broker_id: BrokerId, job: CopyJob, away: AwayRoots, 
         if problem is not None:
             return finding(Fault.CORRUPT, problem, job.size_bytes)
         return _Look(None, job.size_bytes, read_frame(job, body))
+    except CorruptDataError as error:
+        return finding(Fault.CORRUPT, str(error.args[0]))
     except ReplogError as error:
         away.note(broker_id, error)
         return finding(Fault.UNREACHABLE, f"{error.code.name}: {error.args[0]}")

@@ -30,8 +30,9 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.snapshot_files import MARKER_MAGIC, SNAPSHOT_MAGIC, decode_marker, decode_snapshot
 from spark_replog.log.codec.snapshot import MAGIC as PAGE_MAGIC
-from spark_replog.log.codec.snapshot import Directory, decode_page, page_identity
+from spark_replog.log.codec.snapshot import Directory, decode_page, ledger_of_page
 from spark_replog.log.entry_words import entry_words
+from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, hash_of, is_named
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import journal_folder, journal_key
@@ -39,7 +40,8 @@ from spark_replog.storage.root_file import decode_root_file
 
 _ROOTS_MAX = 9
 _SHOWN_BYTES = 64
-_POSITION = re.compile(r"(?:^|/)journal/(\d{20})$")
+_POSITION = re.compile(r"(?:^|/)journal/([0-9]{20})$")
+_NAMED = re.compile(rf"(?:^|/)(?:{SNAPSHOT_NAME.pattern}|{PAGE_NAME.pattern})$")
 
 
 @dataclass(slots=True)
@@ -86,6 +88,8 @@ def file_words(name: str, data: bytes, topic_names: Mapping[TopicId, str] | None
         words.lines = read()
         if kind == "unknown":
             words.damage = "its first bytes are those of no file of a store"
+        elif kind.startswith("snapshot ") and _NAMED.search(name) and not is_named(name, data):
+            words.damage = "its name is that of other bytes: it was changed, or swapped with another file"
     except ReplogError as error:
         words.damage = str(error.args[0])
     except (pa.ArrowException, ValueError, OSError, MemoryError) as error:
@@ -150,14 +154,14 @@ def _snapshot_lines(data: bytes, name: str) -> list[str]:
 
 
 def _page_lines(data: bytes) -> list[str]:
-    ledger_id, name = page_identity(data)
+    ledger_id, name = ledger_of_page(data), hash_of(data)
     found = decode_page(ledger_id, name, data)
     what = (
         f"directory of {found.pieces.shape[1]:,} pieces in {len(found.pages):,} pages"
         if isinstance(found, Directory)
         else f"{len(found):,} rows of {found.kind.name.lower()}"
     )
-    return [f"page {name} of ledger {ledger_id}", what]
+    return [f"page with the hash {name}, of ledger {ledger_id}", what]
 
 
 def _object_lines(data: bytes) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
@@ -207,7 +207,10 @@ class PosixStore:
             raise self._read_failed(error, prefix) from error
 
     def delete(self, key: str) -> None:
-        """Remove the file, or the empty folder; success if absent. Needs no free space."""
+        """Remove the file, or the empty folder; success if absent. Needs no free space.
+
+        An empty folder where a file belongs is removed too.
+        """
         if KEY.fullmatch(key.removesuffix("/")) is None:
             raise refused_key(key.removesuffix("/"), self.url)
         folder, _, name = key.removesuffix("/").rpartition("/")
@@ -218,7 +221,10 @@ class PosixStore:
                     with suppress(OSError):  # not empty: a writer has created something in it
                         os.rmdir(name, dir_fd=folder_fd)
                     return
-                os.unlink(name, dir_fd=folder_fd)
+                try:
+                    os.unlink(name, dir_fd=folder_fd)
+                except IsADirectoryError:
+                    os.rmdir(name, dir_fd=folder_fd)
             finally:
                 os.close(folder_fd)
         except (FileNotFoundError, NotADirectoryError):

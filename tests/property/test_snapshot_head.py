@@ -357,8 +357,7 @@ class Disk:
         return self.pages[name]
 
     def store(self, frozen):
-        assert not self.pages.keys() & frozen.pages.keys()
-        self.pages.update(frozen.pages)
+        assert all(self.pages.setdefault(name, data) == data for name, data in frozen.pages.items())
 
     def clean(self, state):
         named = set(state.page_names())

@@ -250,4 +250,4 @@ def test_the_command_names_the_journal_and_its_exit_code_is_the_verdict(written,
     assert (finding["broker"], finding["fault"], finding["position"]) == (1, "gap", 2)
     assert run(["-s", str(written.path), "store", "verify"]) == 3
     shown = capsys.readouterr().out
-    assert "1 journals, 0 copies" in shown and "store repair --rebuild 1" in shown
+    assert "1 journals, 0 files of snapshots, 0 copies" in shown and "Run replog store repair" in shown

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.log.codec.wire import BROKER_ID, TEXT, Reader, Writer, fields, list_of
+from spark_replog.log.codec.wire import BROKER_ID, TEXT, Reader, Writer, list_of
 from spark_replog.snapshot import snapshot_too_large
 
 MAGIC = b"RLSN"
@@ -325,7 +325,6 @@ class PieceColumn(IntEnum):
 
 
 _COLUMN_COUNTS = {PageKind.SECTIONS: 11, PageKind.OBJECTS: 10, PageKind.DIRECTORY: 8}
-_HEADER = fields(TEXT, TEXT)
 _HOLDERS = list_of(list_of(BROKER_ID))
 
 
@@ -441,48 +440,48 @@ def pieces_of(rows: Rows, page_no: int) -> Cells:
     ).astype(np.int64)
 
 
-def encode_page(ledger_id: str, name: str, rows: Rows) -> bytes:
+def encode_page(ledger_id: str, rows: Rows) -> bytes:
     """Return the bytes of a page of sections or objects."""
-    writer = _begin(ledger_id, name, rows.kind, rows.cells)
+    writer = _begin(ledger_id, rows.kind, rows.cells)
     if rows.kind is PageKind.OBJECTS:
         write_texts(writer, rows.names)
         write_holders(writer, rows.holders)
     return seal(SnapshotPart.PAGE, bytes(writer.data))
 
 
-def encode_directory(ledger_id: str, name: str, directory: Directory) -> bytes:
+def encode_directory(ledger_id: str, directory: Directory) -> bytes:
     """Return the bytes of a directory."""
-    writer = _begin(ledger_id, name, PageKind.DIRECTORY, directory.pieces)
+    writer = _begin(ledger_id, PageKind.DIRECTORY, directory.pieces)
     write_texts(writer, directory.pages)
     return seal(SnapshotPart.PAGE, bytes(writer.data))
 
 
-def _begin(ledger_id: str, name: str, kind: PageKind, cells: Cells) -> Writer:
+def _begin(ledger_id: str, kind: PageKind, cells: Cells) -> Writer:
     writer = Writer()
-    _HEADER.write(writer, (ledger_id, name))
+    TEXT.write(writer, ledger_id)
     writer.byte(kind)
     write_table(writer, cells)
     return writer
 
 
-def page_identity(data: bytes) -> tuple[str, str]:
-    """Return the ledger and the name that a page holds; errors as ``decode_page``."""
-    found: tuple[str, str] = _HEADER.read(unseal(SnapshotPart.PAGE, data))
+def ledger_of_page(data: bytes) -> str:
+    """Return the id of the ledger that a page belongs to; errors as ``decode_page``."""
+    found: str = TEXT.read(unseal(SnapshotPart.PAGE, data))
     return found
 
 
 def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
-    """Return the rows or the directory of a page.
+    """Return the rows or the directory of a page, whose bytes are those of the name (``snapshot.is_named``).
 
     Raises:
-        CorruptDataError: CORRUPT_MESSAGE: damaged, of another ledger or under another name.
+        CorruptDataError: CORRUPT_MESSAGE: damaged, or of another ledger.
         UnsupportedFormatError: UNSUPPORTED_VERSION: written by a newer release.
     """
     reader = unseal(SnapshotPart.PAGE, data, name)
     try:
         found: Rows | Directory
-        if _HEADER.read(reader) != (ledger_id, name):
-            raise damaged("it is another page, or of another ledger", name)
+        if TEXT.read(reader) != ledger_id:
+            raise damaged("it is of another ledger", name)
         kind = PageKind(reader.byte())
         cells = read_table(reader, _COLUMN_COUNTS[kind])
         if kind is PageKind.DIRECTORY:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_replog.ids import LedgerId, new_id
+from spark_replog.ids import LedgerId
 from spark_replog.log.codec.snapshot import (
     BASE,
     END,
@@ -37,6 +37,7 @@ from spark_replog.log.codec.snapshot import (
     no_rows,
     pieces_of,
 )
+from spark_replog.snapshot import hash_of
 
 PAGE_ROWS = 2048
 """Of a full page, about 50 KB. A plan of few old rows decodes two pages whole. A merge reuses a page that is at least
@@ -498,8 +499,11 @@ class PageWriter:
             self._loaded[name] = found
         return found
 
-    def _name(self) -> str:
-        return f"{self._base_no:012d}-{new_id()}"
+    def _add(self, data: bytes) -> str:
+        """Keep a page that was made; return its name."""
+        name = f"{self._base_no:012d}-{hash_of(data)}"
+        self.made[name] = data
+        return name
 
     def pages_of(self, *tables: Sequence[Run]) -> dict[str, bytes]:
         """Return the new pages that runs name; the others were already merged again."""
@@ -518,10 +522,8 @@ class PageWriter:
             waiting.clear()
             while len(rows) >= least:
                 page, rows = rows.take(slice(0, PAGE_ROWS)), rows.take(slice(PAGE_ROWS, None))
-                name = self._name()
-                self.made[name] = encode_page(self._cache.ledger_id, name, page)
                 pieces.append(pieces_of(page, len(pages)))
-                pages.append(name)
+                pages.append(self._add(encode_page(self._cache.ledger_id, page)))
             if len(rows):
                 waiting.append(rows)
 
@@ -545,9 +547,9 @@ class PageWriter:
         spans, sizes, firsts = _spans(cells, pages)
         if len(pages) == 1:
             return (Run(pages[0], True, row_count, spans, sizes),)
-        name = self._name()
-        directory = self._loaded[name] = Directory(cells, pages)
-        self.made[name] = encode_directory(self._cache.ledger_id, name, directory)
+        directory = Directory(cells, pages)
+        name = self._add(encode_directory(self._cache.ledger_id, directory))
+        self._loaded[name] = directory
         return (Run(name, False, row_count, spans, sizes, firsts),)
 
     def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:

@@ -311,10 +311,12 @@ class TopicLedgerState(EntryFold):
         return self._frozen
 
     def page_names(self) -> Iterator[str]:
-        """Yield the names of all pages that the state refers to. Loads the directories of all runs."""
+        """Yield the names of all pages that the state refers to. Loads the directories of runs of several pages."""
         for runs in (self._pages.runs, self.objects.pages.runs):
             for run in runs:
-                yield from {run.name, *self.page_cache.directory(run).pages}
+                yield run.name
+                if not run.is_page:
+                    yield from self.page_cache.directory(run).pages
 
     def adopted(self, frozen: object) -> None:
         """Use the pages of the newest frozen state, and drop the rows in memory that they hold.

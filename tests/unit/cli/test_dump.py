@@ -12,7 +12,7 @@ from spark_replog.log.codec.snapshot import Directory, PageKind, Rows, encode_di
 from spark_replog.monitor.file_words import file_words
 from tests.unit.client.consumer_setup import Store, rows
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v2"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v3"
 SECRET = b"a row that nobody may see"
 
 
@@ -69,16 +69,18 @@ def test_golden_files(file, kind, words):
     assert (found.kind, found.damage) == (kind, "") and words in "\n".join(found.lines)
 
 
-def test_pages_name_themselves():
-    (page, *_) = (GOLDEN / "pages").iterdir()
-    found = file_words("copied-elsewhere", page.read_bytes())
-    assert found.damage == "" and found.lines[0].startswith(f"page {page.name} of ledger ")
+def test_pages_say_which_they_are_and_whether_they_have_their_own_name():
+    (page, other, *_) = (GOLDEN / "pages").iterdir()
+    for name in ("copied-elsewhere", str(page)):
+        found = file_words(name, page.read_bytes())
+        assert found.damage == "" and found.lines[0].startswith(f"page with the hash {page.name[13:]}, of ledger ")
+    assert "its name is that of other bytes" in file_words(str(other), page.read_bytes()).damage
 
 
 def test_a_directory_says_how_much_it_lists():
     rows = Rows(PageKind.SECTIONS, np.zeros((11, 1), np.int64), [], [])
     directory = Directory(pieces_of(rows, 0), ["page-a"])
-    found = file_words("d", encode_directory("0" * 32, "name", directory))
+    found = file_words("d", encode_directory("0" * 32, directory))
     assert (found.damage, found.lines[1]) == ("", "directory of 1 pieces in 1 pages")
 
 

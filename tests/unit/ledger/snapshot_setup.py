@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
-
-from crc32c import crc32c
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.ledger.core import LedgerCore
@@ -21,7 +18,7 @@ from spark_replog.log.codec.commands import (
     encode_command,
     encode_entry,
 )
-from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState
+from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, hash_of
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 
 NEVER = 10**9
@@ -35,15 +32,6 @@ BY_HAND = replace(
     marker_check_ms=0,
 )
 KEPT = replace(BY_HAND, truncate_record_count_min=NEVER)
-
-
-def sealed(commands: list[str]) -> bytes:
-    body = json.dumps(commands).encode()
-    return body + crc32c(body).to_bytes(4, "little")
-
-
-def opened(page: bytes) -> list[str]:
-    return json.loads(page[:-4])
 
 
 class PagedState:
@@ -60,7 +48,7 @@ class PagedState:
     @property
     def commands(self) -> list[bytes]:
         while len(self._loaded) < len(self._pages):
-            found = opened(self.load_page(self._pages[len(self._loaded)]))
+            found = json.loads(self.load_page(self._pages[len(self._loaded)]))
             self._loaded.append([bytes.fromhex(each) for each in found])
         return [command for page in self._loaded for command in page] + self._tail
 
@@ -97,9 +85,9 @@ class PagedState:
         return "applied"
 
     def freeze(self) -> FrozenState:
-        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
+        page = json.dumps([each.hex() for each in self._tail]).encode()
+        name = f"{self.snapshot.no:012d}-{hash_of(page)}"
         head = json.dumps([[*self._pages, name], self.applied_index]).encode()
-        page = sealed([each.hex() for each in self._tail])
         return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
@@ -111,7 +99,7 @@ class PagedState:
 
     def adopted(self, frozen: FrozenState) -> None:
         (name,) = frozen.pages
-        count = len(opened(frozen.pages[name]))
+        count = len(json.loads(frozen.pages[name]))
         self._loaded = [self.commands[: len(self.commands) - len(self._tail)], self._tail[:count]]
         self._pages, self._tail = ["", name], self._tail[count:]
         pages, _ = json.loads(frozen.head)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from spark_replog import logs
 from spark_replog.clock import SystemClock
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger import reader, snapshot_io
-from spark_replog.snapshot import FrozenHead, FrozenState, PageMissingError
+from spark_replog.snapshot import FrozenHead, FrozenState, PageMissingError, hash_of
 from spark_replog.testing.faulty_store import Fault
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import (
@@ -26,10 +25,8 @@ from tests.unit.ledger.snapshot_setup import (
     has_marker,
     heads,
     keeper_of,
-    opened,
     paged,
     pages,
-    sealed,
     shoot,
     shoot_and_die,
     store_and_die,
@@ -41,15 +38,15 @@ class MergingState(PagedState):
     """Each snapshot writes all of it as one new page, so that the pages before are garbage."""
 
     def freeze(self) -> FrozenState:
-        name = f"{self.snapshot.no:012d}-{os.urandom(16).hex()}"
-        head = json.dumps([[name], self.applied_index]).encode()
         self._tail, self._pages, self._loaded = self.commands, [], []
-        page = sealed([each.hex() for each in self._tail])
+        page = json.dumps([each.hex() for each in self._tail]).encode()
+        name = f"{self.snapshot.no:012d}-{hash_of(page)}"
+        head = json.dumps([[name], self.applied_index]).encode()
         return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
 
     def adopted(self, frozen: FrozenState) -> None:
         (name,) = frozen.pages
-        self._tail = self.commands[len(opened(frozen.pages[name])) :]
+        self._tail = self.commands[len(json.loads(frozen.pages[name])) :]
         self._pages, self._loaded = [name], []
 
 

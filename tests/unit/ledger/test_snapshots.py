@@ -24,7 +24,7 @@ from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
 from spark_replog.ledger.root import Completion
-from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead
+from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead, snapshot_name
 from spark_replog.log.codec.commands import (
     decode_entry,
 )
@@ -43,7 +43,6 @@ from tests.unit.ledger.snapshot_setup import (
     fill,
     keeper_of,
     paged,
-    sealed,
     shoot,
     shoot_and_die,
 )
@@ -296,10 +295,30 @@ def test_a_damaged_page_is_read_from_another_root(make_store):
     copies[1].write_bytes(whole[:-1])
     assert paged(store).commands() == wanted
     copies[2].write_bytes(whole[:2])
-    with pytest.raises(CorruptDataError, match="checksum"):
+    with pytest.raises(CorruptDataError, match=r"damaged on broker 0 .* and broker 1 .* and broker 2"):
         paged(store).commands()
     copies[1].write_bytes(whole)
     assert paged(store).commands() == wanted
+
+
+@pytest.mark.parametrize("damage", ["emptied", "swapped"])
+def test_a_page_is_the_one_that_its_name_says_or_is_read_from_another_root(make_store, damage, caplog):
+    store = make_store(3)
+    writer = paged(store)
+    fill(writer, 0, 10)
+    shoot(writer)
+    wanted = fill(writer, 10, 20)
+    shoot(writer)
+    first, second = store.root_path(0).glob(f"ledgers/{LEDGER_ID}/pages/*/*")
+    if damage == "emptied":
+        first.write_bytes(b"")
+    else:
+        kept = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(kept)
+    assert paged(store).commands() == wanted
+    (said,) = [text for each in caplog.records if "[CORRUPT_MESSAGE]" in (text := each.getMessage())]
+    assert "broker 0" in said and (first.name in said or second.name in said)  # then another root is asked first
 
 
 def test_a_damaged_marker_counts_as_a_damaged_journal(make_store):
@@ -353,7 +372,8 @@ def test_a_snapshot_of_a_newer_release_is_refused(make_store):
 
     data = bytearray(head.read_bytes()[:-4])
     data[4] = 9
-    head.write_bytes(bytes(data) + crc32c(bytes(data)).to_bytes(4, "little"))
+    newer = bytes(data) + crc32c(bytes(data)).to_bytes(4, "little")
+    head.rename(head.with_name(snapshot_name(int(head.name[:20]), newer))).write_bytes(newer)
     with pytest.raises(UnsupportedFormatError, match="version 9"):
         paged(store).commands()
 
@@ -475,7 +495,7 @@ def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(ma
     assert report.deleted >= 55 * 3, "1,100 ms a root, and the timeout is 1,000"
     slowly(writer.counting, "create", lambda: time.sleep(0.02))
     io = keeper_of(writer)._io
-    pages = {f"{7:012d}-{number:032x}": sealed([str(number)]) for number in range(60)}
+    pages = {f"{7:012d}-{number:032x}": b"%d" % number for number in range(60)}
     assert len(io.store(pages, f"{70:020d}-{0:032x}", b"head")) >= 2
     assert io.delete_pages(lambda name: name in pages) >= 60  # one of two that answer may not have all pages yet
     io._timeout_ms, released = 10, threading.Event()

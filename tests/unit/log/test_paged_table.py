@@ -45,7 +45,7 @@ from spark_replog.log.model import (
     inputs_digest,
 )
 from spark_replog.read.fetch_plan import plan_fetch
-from spark_replog.snapshot import PageMissingError
+from spark_replog.snapshot import PAGE_NAME, PageMissingError, is_named
 
 LEDGER, TOPIC = "12" * 16, "ab" * 16
 
@@ -576,9 +576,9 @@ def some_pages():
     pieces = np.stack([numbers // 20, numbers % 20, numbers % 20 + 1, *[numbers % 2] * 5])
     names, holders = [f"o-{number}" for number in range(40)], [frozenset({number % 3}) for number in range(40)]
     return [
-        encode_page(LEDGER, "p", Rows(PageKind.SECTIONS, sections, [], [])),
-        encode_page(LEDGER, "p", Rows(PageKind.OBJECTS, objects, names, holders)),
-        encode_directory(LEDGER, "p", Directory(pieces, ["a", "b"])),
+        encode_page(LEDGER, Rows(PageKind.SECTIONS, sections, [], [])),
+        encode_page(LEDGER, Rows(PageKind.OBJECTS, objects, names, holders)),
+        encode_directory(LEDGER, Directory(pieces, ["a", "b"])),
     ]
 
 
@@ -605,11 +605,18 @@ def test_bytes_of_a_page_that_no_release_wrote_are_refused_although_their_checks
             continue
 
 
-def test_a_page_under_another_name_or_of_another_ledger_is_refused():
-    data = some_pages()[0]
-    for ledger, name in ((LEDGER, "q"), ("34" * 16, "p")):
-        with pytest.raises(CorruptDataError, match="another"):
-            decode_page(ledger, name, data)
+def test_a_page_of_another_ledger_is_refused():
+    with pytest.raises(CorruptDataError, match="another"):
+        decode_page("34" * 16, "p", some_pages()[0])
+
+
+def test_a_page_is_named_by_its_bytes(small):
+    life = aged(16)
+    assert len(life.pages) > 4
+    for name, data in life.pages.items():
+        assert PAGE_NAME.fullmatch(name) and is_named(name, data)
+        assert not is_named(name, b"") and not is_named(name, data[:-1]) and not is_named(name, data[1:])
+        assert all(is_named(name, other) == (other == data) for other in life.pages.values())
 
 
 def test_the_newest_objects_of_each_broker_are_found_in_pages_and_in_memory(small):

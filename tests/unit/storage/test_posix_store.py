@@ -780,3 +780,19 @@ def test_a_folder_in_place_of_a_file_is_an_error_and_not_absent(store, root, mon
     for size_bytes in (None, 1):
         with pytest.raises(CorruptDataError, match="must be a file"):
             store.get("j", size_bytes=size_bytes)
+
+
+def test_a_folder_where_a_file_belongs_is_damage_and_goes_with_a_delete_if_it_is_empty(tmp_path):
+    store = PosixStore(str(tmp_path))
+    for name in ("empty", "full"):
+        store.make_folder(f"j/{name}")
+        with pytest.raises(CorruptDataError) as raised:
+            store.get(f"j/{name}")
+        assert raised.value.code is ErrorCode.CORRUPT_MESSAGE and raised.value.context["key"] == f"j/{name}"
+        assert store.create(f"j/{name}", b"x") is CreateOutcome.EXISTS
+    store.create("j/full/a", b"a")
+    store.delete("j/empty")
+    assert store.create("j/empty", b"x") is CreateOutcome.CREATED
+    with pytest.raises(RetriableError):
+        store.delete("j/full")
+    assert store.get("j/full/a") == b"a"

@@ -1,0 +1,206 @@
+"""Holds the files of snapshots against their names on every metadata root; repairs those that are bad or missing.
+
+A decided snapshot names its head, and the head, directly or through directories, its pages. Each of these files belongs
+on every metadata root. Their names hold the hash of their bytes, so a root's copy is judged without the others, and
+bytes of one root repair another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX
+from spark_replog.maintenance.scrub import AwayRoots, Fault
+from spark_replog.snapshot import SNAPSHOT_NAME, is_named
+from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.storage.paths import snapshot_folder
+
+_log = logging.getLogger(__name__)
+
+AHEAD_FILES = 8
+"""Files that are read at a time, each from all roots."""
+ROUND_FILES_MAX = 1_000
+"""Files that a coordinator looks at in one run, about 50 MB a root; the next run goes on after them."""
+ROUND_INTERVAL_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFinding:
+    """One copy of one file that is not what its name says. `is_repaired`: it is now."""
+
+    broker_id: BrokerId
+    ledger_id: LedgerId
+    file: str
+    fault: Fault
+    detail: str
+    is_repaired: bool = False
+
+
+@dataclass(slots=True)
+class SnapshotReport:
+    """What was looked at.
+
+    Attributes:
+        file_count: files that decided snapshots name, and other heads on a root.
+        lost_count: files that a decided snapshot names, without a good copy, where every root was read.
+        unread_count: files without a good copy, and a root does not answer.
+        findings: bad and missing copies, in the order of ledgers and files.
+    """
+
+    file_count: int = 0
+    lost_count: int = 0
+    unread_count: int = 0
+    findings: list[SnapshotFinding] = field(default_factory=list)
+
+
+class SnapshotScrub:
+    """Looks at the snapshots of the cluster ledger and of every topic's ledger.
+
+    Args:
+        brokers: of the metadata roots to look at; None for all.
+        is_repairing: copy what is bad or missing from a root that has it.
+    """
+
+    def __init__(
+        self, cluster: Cluster, brokers: Sequence[BrokerId] | None = None, *, is_repairing: bool = False
+    ) -> None:
+        self._cluster = cluster
+        self._brokers = cluster.brokers
+        metadata = self._brokers.metadata_broker_ids
+        self._roots = [each for each in metadata if brokers is None or each in brokers]
+        self._is_repairing = is_repairing
+        self._away = AwayRoots(cluster.clock)
+        self._after = ("", "")
+        self._next_ms = 0
+
+    def run(
+        self, *, on_ledger: Callable[[int, int], None] | None = None, files_max: int | None = None
+    ) -> SnapshotReport:
+        """Look at all files, or at some: then the next call goes on after them.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM; what reading a ledger raises.
+        """
+        self._cluster.refresh()
+        with self._cluster.cluster_ledger.lock:
+            ledger_ids = sorted({self._brokers.cluster_id, *self._cluster.cluster_ledger.state.ledger_ids()})
+        report, left = SnapshotReport(), files_max
+        for number, ledger_id in enumerate(ledger_ids):
+            if ledger_id >= self._after[0] and left != 0:
+                is_cluster = ledger_id == self._brokers.cluster_id
+                ledger = self._cluster.cluster_ledger if is_cluster else self._cluster.topic_ledger(ledger_id)
+                before = report.file_count
+                self._run_ledger(ledger, report, left)
+                left = None if left is None else left - (report.file_count - before)
+            if on_ledger is not None:
+                on_ledger(number + 1, len(ledger_ids))
+        if left != 0:
+            self._after = ("", "")
+        return report
+
+    def run_if_due(self) -> None:
+        """Repair some files, once in `ROUND_INTERVAL_MS`: for a coordinator."""
+        now_ms = self._cluster.clock.monotonic_ms()
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + ROUND_INTERVAL_MS
+            self.run(files_max=ROUND_FILES_MAX)
+
+    def _run_ledger(self, ledger: Ledger[Any], report: SnapshotReport, files_max: int | None) -> None:
+        named, snapshot = ledger.snapshot_files(), ledger.state.snapshot
+        heads = set[str]().union(*(self._heads_on(each, ledger.ledger_id) for each in self._roots))
+        wanted = sorted(key for key in named | heads if (ledger.ledger_id, key) > self._after)[:files_max]
+        for key, bad, good in self._looks(ledger.ledger_id, wanted):
+            report.file_count += 1
+            self._after = ledger.ledger_id, key
+            if bad and ledger.refresh().snapshot != snapshot:  # then files of the old one may be deleted
+                named, snapshot = ledger.snapshot_files(), ledger.state.snapshot
+            if key not in named:
+                bad = [each for each in bad if each.fault is Fault.CORRUPT]
+            if not good and key in named:
+                is_unread = any(each.fault is Fault.UNREACHABLE for each in bad)
+                report.unread_count += is_unread
+                report.lost_count += not is_unread
+            elif good:
+                bad = [each for each in bad if each.fault is not Fault.UNREACHABLE]  # the scrub of journals says it
+            if self._is_repairing and (good or key not in named):
+                bad = [self._repaired(each, good) for each in bad]
+            report.findings += bad
+
+    def _heads_on(self, broker_id: BrokerId, ledger_id: LedgerId) -> set[str]:
+        try:
+            self._away.check(broker_id)
+            keys = (info.key for info in self._brokers.store(broker_id).list_keys(snapshot_folder(ledger_id)))
+            return {key for key in keys if SNAPSHOT_NAME.fullmatch(key.rpartition("/")[2])}
+        except ReplogError as error:
+            self._away.note(broker_id, error)
+            return set()
+
+    def _looks(self, ledger_id: LedgerId, keys: Sequence[str]) -> Iterator[tuple[str, list[SnapshotFinding], bytes]]:
+        """Yield each file with its bad copies and its right bytes, b"" for none."""
+        left = iter(keys)
+        while some := list(islice(left, AHEAD_FILES)):
+            asked = [(key, [self._begin_look(each, ledger_id, key) for each in self._roots]) for key in some]
+            for key, looks in asked:
+                found = [each.result() for each in looks]
+                bad = [each for each in found if isinstance(each, SnapshotFinding)]
+                yield key, bad, next((each for each in found if isinstance(each, bytes)), b"")
+
+    def _begin_look(self, broker_id: BrokerId, ledger_id: LedgerId, key: str) -> Future[SnapshotFinding | bytes]:
+        lane = f"{self._brokers.url(broker_id)}#snapshots"
+        return IO_POOL.submit_to(lane, self._look, broker_id, ledger_id, key)
+
+    def _look(self, broker_id: BrokerId, ledger_id: LedgerId, key: str) -> SnapshotFinding | bytes:
+        """Return the bytes of a good copy, or what is wrong with it."""
+        finding = partial(SnapshotFinding, broker_id, ledger_id, key)
+        try:
+            self._away.check(broker_id)
+            self._away.begin_check(self._brokers, broker_id).result()
+            data = self._brokers.store(broker_id).get(key, size_bytes=SNAPSHOT_SIZE_BYTES_MAX + 1)
+        except CorruptDataError as error:
+            return finding(Fault.CORRUPT, str(error.args[0]))
+        except ReplogError as error:
+            self._away.note(broker_id, error)
+            return finding(Fault.UNREACHABLE, f"{error.code.name}: {error.args[0]}")
+        if data is None:
+            return finding(Fault.ABSENT, "the root does not have it")
+        if not is_named(key.rpartition("/")[2], data):
+            return finding(Fault.CORRUPT, f"its {len(data)} bytes are not those that its name says")
+        return bytes(data)
+
+    def _repaired(self, finding: SnapshotFinding, data: bytes) -> SnapshotFinding:
+        """Put the right bytes on a root, b"" for none: then delete the wrong ones, which no snapshot needs.
+
+        No other bytes ever belong under the name, so what is deleted is of no use.
+        """
+        key = finding.file
+        now = self._look(finding.broker_id, finding.ledger_id, key)
+        if isinstance(now, SnapshotFinding) and now.fault is Fault.UNREACHABLE:
+            return now
+        try:
+            if isinstance(now, SnapshotFinding):  # else another repair has done it
+                store = self._brokers.store(finding.broker_id)
+                store.delete(key)
+                if data:
+                    store.create(key, data, make_parent=True)
+        except ReplogError as error:
+            return replace(finding, detail=f"{finding.detail}. It was not repaired: {error}")
+        done = "copied from another root" if data else "deleted: no decided snapshot needs it"
+        _log.warning(
+            "[%s] broker %d: %s was %s, and was %s.",
+            ErrorCode.CORRUPT_MESSAGE.name,
+            finding.broker_id,
+            key,
+            finding.fault.value,
+            done,
+        )
+        return replace(finding, is_repaired=True)
