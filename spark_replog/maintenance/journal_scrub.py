@@ -250,11 +250,14 @@ class _LedgerScrub:
         numbers = submit(lane, _numbers, store, marker_folder(ledger_id), marker_number)
         positions = submit(lane, _numbers, store, journal_folder(ledger_id), record_position)
         out = submit(lane, store.get, out_key(ledger_id), size_bytes=1)
+        first = submit(lane, store.get, marker_key(ledger_id, 0))
         there = numbers.result()
-        ends = {0, max(there)} if there else set[int]()
-        markers = {each: submit(lane, store.get, marker_key(ledger_id, each)) for each in ends}
-        # A folder in the place of the next one is in no listing, and would keep the journal from being cut.
-        follows = submit(lane, store.get, marker_key(ledger_id, max(there, default=NO_INDEX) + 1), size_bytes=1)
+        markers, follows = {0: first} if there else {}, first
+        if there:
+            newest = max(there)
+            markers[newest] = submit(lane, store.get, marker_key(ledger_id, newest)) if newest else first
+            # A folder in the place of the next one is in no listing, and would keep the journal from being cut.
+            follows = submit(lane, store.get, marker_key(ledger_id, newest + 1), size_bytes=1)
         last_listed = max(positions.result(), default=NO_INDEX)
         found = {each: marker.result() or b"" for each, marker in markers.items()}
         wait([follows])

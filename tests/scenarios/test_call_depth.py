@@ -236,8 +236,8 @@ def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, dept
 
 
 def test_a_plan_of_a_repair_asks_all_roots_at_once(rounds):
-    """Root files; of each root its replog.json and what says that it is out; the cluster's ledger; each root again."""
-    path, found, depth_max = store_with(3, 1, *"abc", fsync=True), [], 8
+    """Root files; of each root its replog.json and what says that it is out; each root again; then all journals."""
+    path, found, depth_max = store_with(3, 1, *"abc", fsync=True), [], 20
     for _ in rounds.attempts():
         before, cluster = rounds.count, far(path, rounds)
         assert [each.condition for each in StoreRepair(cluster).plan()] == [RootCondition.OK] * 3
