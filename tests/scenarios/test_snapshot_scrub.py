@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -104,12 +105,15 @@ def test_a_coordinator_looks_at_a_bounded_number_of_files_and_goes_on_after_them
     store, keys = paged
     monkeypatch.setattr(snapshot_scrub, "ROUND_FILES_MAX", 2)
     monkeypatch.setattr(snapshot_scrub, "ROUND_INTERVAL_MS", 0)
-    count = SnapshotScrub(store.cluster).run().file_count
-    for key in keys:
-        (store.path / "broker-1" / key).unlink()
-    scrub = SnapshotScrub(store.cluster, is_repairing=True)
-    scrub.run_if_due()
-    assert sum((store.path / "broker-1" / key).exists() for key in keys) <= 2 < len(keys)
-    for _ in range(2, count, 2):
+    cluster = Cluster.open(str(store.path))
+    count = SnapshotScrub(cluster).run().file_count
+    keys = [key for key in keys if (store.path / "broker-0" / key).exists()]
+    copies = [store.path / "broker-1" / key for key in keys]
+    for copy in copies:
+        copy.unlink()
+    scrub, repaired = SnapshotScrub(cluster, is_repairing=True), [0]
+    while len(repaired) <= count and repaired[-1] < len(keys):
         scrub.run_if_due()
+        repaired.append(sum(copy.exists() for copy in copies))
     assert whole(store.path, keys)
+    assert all(after - before <= 2 for before, after in pairwise(repaired))
