@@ -217,7 +217,8 @@ class Reader:
 
     Attributes:
         kind: ``group`` or ``query``.
-        state: of a group: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE; of a query: IDLE, IN_BATCH.
+        state: of a group: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE; of a query: IDLE, IN_BATCH,
+            WRITES_ONLY.
         state_since_ms: when it entered this state; 0 if unknown.
         last_sign_ms: time of its newest activity; 0 if none.
         sign_every_ms: a live reader is active at least this often. None: only when it reads rows.
@@ -280,7 +281,7 @@ class Judged:
 def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Judged:
     """Return the verdict on a reader: that of its worst partition."""
     if not reader.partitions:
-        return Judged(Verdict.OK, "no row read yet")
+        return Judged(Verdict.OK, "reads no replog topic" if reader.state == "WRITES_ONLY" else "no row read yet")
     each = tuple(_judge_partition(reader, part, now_ms, limits) for part in reader.partitions)
     worst = max(range(len(each)), key=lambda at: (_RANKS[each[at].verdict], _lag_ms(reader.partitions[at])))
     verdict, part = each[worst].verdict, reader.partitions[worst]

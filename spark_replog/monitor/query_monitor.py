@@ -88,8 +88,7 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
         storage_options: as for roots.
 
     Raises:
-        InvalidConfigError: REPLOG_INPUT: not a checkpoint, or its query reads no replog topic;
-            REPLOG_UNSUPPORTED_STORE, REPLOG_INVALID_OPTION.
+        InvalidConfigError: REPLOG_INPUT: not a checkpoint; REPLOG_UNSUPPORTED_STORE, REPLOG_INVALID_OPTION.
         CorruptDataError: CORRUPT_MESSAGE.
         UnsupportedFormatError: UNSUPPORTED_VERSION.
         ReplogError: an error of the storage.
@@ -108,12 +107,6 @@ def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
     batches = [batch for number in picked if (batch := _read_batch(store, number)) is not None]
     newest = max(planned, default=-1)
     running = _read_batch(store, newest) if planned and newest not in done else None
-    known = [*batches, *([running] if running else [])]
-    if known and not any(batch.sources for batch in known):
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT,
-            f"the query of checkpoint '{url}' reads no replog topic. Give the checkpoint of one that does.",
-        )
     return Checkpoint(url, query_id, tuple(batches), running)
 
 
@@ -213,7 +206,8 @@ class QueryMonitor(Admin):
     def describe(self, checkpoint: Checkpoint, *, is_folded: bool = False) -> Reader:
         """Return a query with its lags on the newest folds; no row is read.
 
-        A topic that was deleted or recreated has no lag. A partition that was added after the newest batch is read
+        A query that reads no replog topic has no partitions and the state `WRITES_ONLY`. A topic that was deleted or
+        recreated has no lag. A partition that was added after the newest batch is read
         from its first offset.
 
         Args:
@@ -242,10 +236,11 @@ class QueryMonitor(Admin):
         planned_ms = 0 if newest is None else newest.time_ms
         keys = {*positions, *(key for handle in handles.values() for key in self._added(handle, positions, planned_ms))}
         parts = tuple(self._progress(key, handles.get(key.topic), positions.get(key, 0), done) for key in sorted(keys))
+        state = "IN_BATCH" if running else "IDLE" if newest else "NEW"
         return Reader(
             checkpoint.url,
             "query",
-            "IN_BATCH" if running else "IDLE" if newest else "NEW",
+            state if batch is None or batch.sources else "WRITES_ONLY",
             parts,
             running.time_ms if running else planned_ms,
             running.time_ms if running else planned_ms,

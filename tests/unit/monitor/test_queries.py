@@ -113,14 +113,22 @@ def test_old_batches_that_spark_deleted_are_not_missed(store, query):
     assert found.query_id.startswith("48672477")
 
 
-def test_what_is_no_checkpoint_or_reads_something_else_is_refused(store, query, tmp_path):
+def test_what_is_no_checkpoint_is_refused(query, tmp_path):
     with pytest.raises(InvalidConfigError, match="REPLOG_INPUT"):
         read_checkpoint(str(tmp_path), {})
-    (query.folder / "offsets" / "0").write_text("v1\n" + METADATA % 1 + '\n{"kafka":{"0":1}}')
-    with pytest.raises(InvalidConfigError, match="reads no replog topic"):
-        read_checkpoint(str(query.folder), {})
     assert list_checkpoints(str(tmp_path / "ck"), {}) == [str(query.folder)]
     assert list_checkpoints(str(query.folder), {}) == [str(query.folder)]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_query_that_only_writes_is_healthy(store, query, is_done):
+    (query.folder / "offsets" / "0").write_text("v1\n" + METADATA % 1 + '\n{"kafka":{"0":1}}')
+    if is_done:
+        (query.folder / "commits" / "0").write_text("v1\n{}")
+    found = look(store, query)
+    assert (found.state, found.partitions) == ("WRITES_ONLY", ())
+    judged = judge(found, store.clock.now_ms())
+    assert (judged.verdict, judged.reason) == (Verdict.OK, "reads no replog topic")
 
 
 @pytest.mark.parametrize(
