@@ -57,9 +57,9 @@ _REFUSED_ERRNOS = frozenset(
     }
 )
 """Definite if raised before the link: nothing is visible, and the same call would fail again."""
-_CANNOT_FLUSH_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
-"""The mount is read-only, or this user may not write: then nothing more can be done for a name than to wait for its
-writer, whose file system keeps it within seconds."""
+_CANNOT_FLUSH_ERRNOS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+"""The mount is read-only or lacks the call, or this user may not write. Then nothing more can be done for a name; its
+file system keeps it within seconds."""
 _SYMLINK_TEXT = (
     "a symbolic link is below the root. Links are not followed, because they can lead out of it. Replace it by the "
     "folder or file itself; to use another disk, mount it there."

@@ -340,7 +340,7 @@ class TestNamesThatAreNotDurableYet:
         assert store.get("j/0") == b"x"
         assert calls.log == ["fsync file"]
 
-    @pytest.mark.parametrize("number", [0, errno.EROFS, errno.EACCES])
+    @pytest.mark.parametrize("number", [0, errno.EROFS, errno.EACCES, errno.ENOSYS])
     def test_on_a_network_the_server_is_made_to_commit_the_folder(self, store, root, calls, left, monkeypatch, number):
         left("0")
         os.utime(root / "j", (1, 1))
