@@ -60,7 +60,7 @@ def test_compression(spark, store, compression):
         ({"kafka.linger.ms": "soon"}, "'soon' for 'linger.ms'"),
         ({"kafka.partitioner.class": "no.such.Class"}, "partitioner.class 'no.such.Class' cannot be imported"),
         ({"kafka.lingr.ms": "5"}, "Did you mean 'linger.ms'?"),
-        ({"subscribe": "a"}, "option 'subscribe' is for the source"),
+        ({"subscrib": "a"}, "Did you mean 'subscribe'?"),
     ],
 )
 def test_refused_options(spark, store, options, text):

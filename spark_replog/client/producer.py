@@ -43,7 +43,7 @@ from spark_replog.ids import TopicPartition, new_id
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.call_counter import totals
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import no_key, too_large
+from spark_replog.write.arrow_appender import check_times, no_key, too_large
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
 from spark_replog.write.data_request import ObjectBuilder
@@ -246,7 +246,10 @@ class Producer:
                 size_bytes = record_size(key_bytes, data, headers)
             else:
                 size_bytes = ROW_OVERHEAD_BYTES + len(data) + (0 if key_bytes is None else len(key_bytes))
-            timestamp_ms = self._now_ms() if timestamp_ms is None else checked_time(timestamp_ms)
+            if timestamp_ms is None:
+                timestamp_ms = self._now_ms()
+            else:
+                check_times(entry.plan, checked_time(timestamp_ms), timestamp_ms, self._now_ms())
             if size_bytes > entry.limit_bytes:
                 raise _Failed(too_large(topic, size_bytes, entry.limit))
             handle = self._append_record(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky)

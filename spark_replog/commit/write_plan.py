@@ -14,7 +14,7 @@ from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
-from spark_replog.log.write_plan import TopicPlan, WritePlan
+from spark_replog.log.write_plan import TIME_UNBOUNDED_MS, TopicPlan, WritePlan
 from spark_replog.logs import Once
 
 _LOG = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
     with ledger.lock:
         state, topic = ledger.state, ledger.state.topics[handle.topic_id]
         config, unknown = stored_topic_config(tuple(topic.config.items()))
+        has_own_times = config.message_timestamp_type == "CreateTime"
         min_insyncs = tuple(each.min_insync for each in topic.partitions)
         if unknown and _warned.is_first((handle.topic_id, unknown)):
             _LOG.warning(
@@ -103,6 +104,8 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             fenced=state.fenced,
             offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
             fold_index=state.applied_index,
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms if has_own_times else TIME_UNBOUNDED_MS,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms if has_own_times else TIME_UNBOUNDED_MS,
             min_insyncs=min_insyncs if len(set(min_insyncs)) > 1 else (),
         )
 

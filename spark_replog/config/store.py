@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_replog.config.key import INT32_MAX, SAME, ConfigKey, declared_keys, setting, words
+from spark_replog.config.key import INT32_MAX, INT64_MAX, SAME, ConfigKey, declared_keys, setting, words
 
 SUPER_USERS_KEY = "super.users"
 ALLOW_EVERYONE_KEY = "allow.everyone.if.no.acl.found"
@@ -51,6 +51,18 @@ class TopicConfig:
         "CreateTime keeps each row's own time. LogAppendTime shows the time of the commit.",
         kafka=SAME,
         choices=words("CreateTime", "LogAppendTime"),
+    )
+    message_timestamp_before_max_ms: int = setting(
+        INT64_MAX,
+        "CreateTime only: how much older than its write a row may be; older rows are refused with INVALID_TIMESTAMP. "
+        "The writer's clock counts. Not set: any age.",
+        kafka=SAME,
+    )
+    message_timestamp_after_max_ms: int = setting(
+        3_600_000,
+        "CreateTime only: how much later than its write a row may be dated; later rows are refused with "
+        "INVALID_TIMESTAMP, because retention.ms would keep them, and all rows after them, until then.",
+        kafka=SAME,
     )
     unclean_leader_election_enable: bool = setting(
         False,

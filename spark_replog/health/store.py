@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from spark_replog.config import stored_topic_config
+from spark_replog.config import TopicConfig, stored_topic_config
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.health.readers import Reader
 from spark_replog.ids import BrokerId, LedgerId, TopicId
-from spark_replog.log.fold.partition_state import NO_LEADER
+from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.fold.topic_state import MINUTE_MS, NO_TRAFFIC, TopicLedgerState, Traffic
+
+FUTURE_MS = TopicConfig().message_timestamp_after_max_ms
+"""Rows may be dated this much later than they are written without a setting of the topic's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class PartitionDescription:
         fenced: replicas on fenced brokers, which do not count as in sync.
         min_insync: effective ``min.insync.replicas``.
         size_bytes: of the rows from the log start on, in one copy; a section that is partly trimmed counts in full.
+        held_until_ms: until then retention deletes nothing, because its oldest rows are dated in the future.
         adding, removing: replicas that a running reassignment adds, and removes at its end.
     """
 
@@ -45,6 +50,7 @@ class PartitionDescription:
     fenced: tuple[BrokerId, ...] = ()
     min_insync: int = 1
     size_bytes: int = 0
+    held_until_ms: int | None = None
 
     @property
     def in_sync(self) -> list[BrokerId]:
@@ -108,6 +114,7 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
     """Copy a topic out of the fold; call it under the ledger's lock."""
     topic = state.topics[topic_id]
     fenced = state.fenced
+    config, _ = stored_topic_config(tuple(topic.config.items()))
     partitions = tuple(
         PartitionDescription(
             number,
@@ -123,11 +130,32 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
             tuple(broker_id for broker_id in each.replicas if broker_id in fenced),
             each.min_insync,
             each.live_bytes,
+            held_until_ms(each, config, state.append_time_ms),
         )
         for number, each in enumerate(topic.partitions)
     )
     traffic = state.traffic.get(topic_id, NO_TRAFFIC)
     return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic)
+
+
+def held_until_ms(partition: PartitionState, config: TopicConfig, now_ms: int) -> int | None:
+    """Return until when ``retention.ms`` deletes nothing of a partition because of rows dated in the future, or None.
+
+    Only a topic that admits such rows is looked at: for that the oldest section, maybe of a page, is read.
+
+    Args:
+        now_ms: time of the ledger's last append, to which ages are counted.
+    """
+    admits_ms = config.message_timestamp_after_max_ms
+    is_by_age = "delete" in config.cleanup_policy and config.retention_ms >= 0
+    if not is_by_age or admits_ms <= FUTURE_MS or config.message_timestamp_type != "CreateTime":
+        return None
+    oldest = next(partition.live_sections(), None)
+    if oldest is None or oldest.end_offset == partition.log_end_offset:  # the newest section stays in any case
+        return None
+    if oldest.max_timestamp_ms <= now_ms + FUTURE_MS:
+        return None
+    return oldest.max_timestamp_ms + config.retention_ms
 
 
 def describe_ledger(state: TopicLedgerState) -> list[TopicDescription]:
@@ -169,6 +197,7 @@ class Fault(Enum):
     ROOT_FULL = "root-full"
     ROOT_LOW = "root-low"
     NO_MAJORITY = "no-majority"
+    RETENTION_HELD = "retention-held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +265,7 @@ def topic_findings(topics: Iterable[TopicDescription], away: Collection[BrokerId
 def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[BrokerId]) -> Finding | None:
     is_whole = len(found.isr) >= max(found.min_insync, len(found.replicas)) and away.isdisjoint(found.isr)
     if is_whole and not found.is_offline and not found.fenced:
-        return None  # of a thousand nearly all
+        return None if found.held_until_ms is None else _held_finding(topic, found.partition, found.held_until_ms)
     where, out = f"{topic}-{found.partition}", found.out_of_sync
     serving = [each for each in found.in_sync if each not in away]
     resting = " ".join(str(each) for each in out if each in found.fenced)
@@ -264,6 +293,23 @@ def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[
     else:
         return None
     return Finding(level, fault, f"{where} {detail}", remedy, topic, found.partition)
+
+
+def _held_finding(topic: str, partition: int, until_ms: int) -> Finding:
+    until = "in the year 10000" if until_ms >= _YEAR_10000_MS else datetime.fromtimestamp(until_ms / 1000, UTC).date()
+    return Finding(
+        Level.WARN,
+        Fault.RETENTION_HELD,
+        f"{topic}-{partition} keeps all rows until {until} at least: its oldest ones are dated in the future, and "
+        "retention.ms deletes in order",
+        f"replog topic trim {topic} --partition {partition} --to OFFSET -y; and against new ones: "
+        f"replog topic config {topic} unset message.timestamp.after.max.ms",
+        topic,
+        partition,
+    )
+
+
+_YEAR_10000_MS = 253_402_300_800_000
 
 
 def fence_findings(topics: Iterable[TopicDescription], broker_ids: Collection[BrokerId]) -> list[Finding]:

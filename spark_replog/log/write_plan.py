@@ -43,6 +43,9 @@ def unknown_topic(name: str, path: str) -> ReplogError:
     )
 
 
+TIME_UNBOUNDED_MS = 2**63 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
     """One topic as the fold showed it when the plan was made."""
@@ -69,6 +72,9 @@ class TopicPlan:
     """Partitions without a leader: the commit refuses their rows."""
     fold_index: int = field(default=-1, compare=False)
     """The ledger's last entry that the plan knows; -1: none."""
+    timestamp_before_max_ms: int = TIME_UNBOUNDED_MS
+    """How much older than its write a row may be, and how much later; LogAppendTime topics have no bounds."""
+    timestamp_after_max_ms: int = TIME_UNBOUNDED_MS
     min_insyncs: tuple[int, ...] = ()
     """Per partition, if they differ, as while replicas are added to one partition after another."""
 

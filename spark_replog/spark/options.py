@@ -3,15 +3,17 @@
 Spark passes names in lower case, so they are compared in lower case. Every entry point of the data source parses its
 options here: Spark calls ``schema()`` only for some reads and never for writes.
 
-Settings of Kafka's clients that have no use here (``config.registry``) are accepted with the ``kafka.`` prefix and
-logged once, so that a job only has to change its format and its address. Options that would change the rows read or
-written are refused with the texts of Spark's Kafka connector.
+Settings of Kafka's clients that have no use here (``config.registry``), and names that Kafka's connector ignores, are
+logged once and ignored, so that a job only has to change its format and its address. Names that are nearly a known one
+are refused. Options that would change the rows read or written are refused with the texts of Spark's Kafka connector.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -23,6 +25,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.config import (
     KEY_PREFIX,
     STORAGE_PREFIX,
+    UNUSED_KAFKA_SETTINGS,
     ConfigKey,
     CoordinatorConfig,
     ProducerConfig,
@@ -47,6 +50,7 @@ from spark_replog.spark.source.positions import (
     warn_of_precedence,
 )
 from spark_replog.spark.source.sizing import TriggerLimits
+from spark_replog.storage.open_store import is_server_address
 
 Side = Literal["source", "sink"]
 
@@ -69,6 +73,17 @@ _CONNECTOR_ONLY: Mapping[Side, frozenset[str]] = {
 }
 """The connector's own options without a meaning here. The sink writes headers whenever the column exists; the source
 has no servers to poll and no consumer group."""
+_CONNECTOR_NAMES = (
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "kafka.bootstrap.servers",
+)
+MISSPELLING_RATIO = 0.8
+"""From this likeness to a known name on (difflib's ratio), an unknown one is taken for a misspelling of it."""
+SHORT_NAME, SHORT_MISSPELLING_RATIO = 6, 0.75
+"""In a name of so few characters two swapped ones count for more."""
 _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 """Added by Spark itself, on sources and sinks."""
 _TABLE_KEY = "provider"
@@ -77,7 +92,7 @@ _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
 # Here, because every process that Spark starts imports this module: planners, tasks and commits unpickle its classes.
 log_as_environment_says()
 _STREAM_ONLY = ("minOffsetsPerTrigger", "maxOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
-_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+
 
 _LOG = logging.getLogger(__name__)
 LOGGED_OPTIONS = Once()
@@ -154,8 +169,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
             or REPLOG_INVALID_OPTION.
     """
     lowered = _lowered(options)
-    given = _without_ignored(lowered, "source")
-    _refuse_unknown(given, _names("source") | dict.fromkeys(_PROTECTED, ""))
+    given = _without_unknown(_without_ignored(lowered, "source"), "source")
     parsed = _source_options(lowered, given, streaming=streaming)
     warn_of_precedence(given)
     if not streaming:
@@ -171,7 +185,7 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
     subscription = _subscription(given)
     partitions_min, rows_per_partition_max, partitions_max = _splitting(given)
     for name in given:
-        if normalise_key(name) in _PROTECTED:
+        if name.startswith(KEY_PREFIX) and normalise_key(name) in _PROTECTED:
             raise unknown_option_error(name, ())
     _check_consumer_options(lowered)
     store = _store(given)
@@ -215,7 +229,7 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
     for name in given:
         if name not in _HOOKS and normalise_key(name) in _HOOKS:
             raise unknown_option_error(name, ())  # as Kafka's connector; only the name without prefix is an option here
-    _refuse_unknown(given, _names("sink"))
+    given = _without_unknown(given, "sink")
     client = without_prefix(
         {
             name: value
@@ -247,8 +261,7 @@ def check_schema_options(options: Mapping[str, str]) -> bool:
     """
     given = _lowered(options)
     if _TABLE_KEY not in given:
-        kept = _without_ignored(given, "source", "sink")
-        _refuse_unknown(kept, {**dict.fromkeys(_PROTECTED, ""), **_names("source"), **_names("sink")})
+        kept = _without_unknown(_without_ignored(given, "source", "sink"), "source", "sink")
         if "topic" not in given or any(name in given for name in _SUBSCRIPTIONS):
             _refuse_as_both_modes(given, kept)
         else:
@@ -382,27 +395,60 @@ def _key(name: str) -> ConfigKey:
     return next(key for key in keys_of("source", "sink") if key.name == name)
 
 
-def _refuse_unknown(given: Iterable[str], known: Mapping[str, str]) -> None:
+def _without_unknown(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
+    """Return the options that the sides read, or refuse themselves; log the names of the others once per process.
+
+    Kafka's connector ignores each name that it does not know, so that a job may pass one set of options to several
+    formats. A name that is nearly one that is known is refused: its writer means that one.
+
+    Raises:
+        InvalidConfigError: REPLOG_UNKNOWN_OPTION; REPLOG_INVALID_OPTION.
+    """
+    known = {lower: name for side in sides for lower, name in _names(side).items()}
+    foreign, unknown = set(), set()
     for name in given:
+        plain = normalise_key(name)
         if name == "storage.fsync":
             raise _invalid("storage.fsync is chosen once, by 'replog init'. Remove the option.")
         if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(STORAGE_PREFIX) or name in known:
             continue
-        plain = normalise_key(name)
-        if plain in known and (plain in _client_names() or plain in _PROTECTED or plain in _ALSO_PREFIXED):
-            continue
-        if plain in known:
+        if plain != name and (plain in _client_names() or plain in _PROTECTED or plain in _ALSO_PREFIXED):
+            if plain not in known and plain not in _PROTECTED:
+                foreign.add(name)
+        elif plain != name and plain in _all_names():
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNKNOWN_OPTION,
-                f"option '{name}' is unknown: only settings of a client have that prefix. Write '{known[plain]}'.",
+                f"option '{name}' is unknown: only settings of a client have that prefix. Write "
+                f"'{_all_names()[plain]}'.",
             )
-        other = (_names("source") | _names("sink")).get(plain)
-        if other is not None:
-            side = "sink" if other in _names("sink").values() else "source"
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_UNKNOWN_OPTION, f"option '{other}' is for the {side}. Remove it here."
-            )
-        raise unknown_option_error(name, known.values())
+        elif plain in _all_names():
+            foreign.add(name)
+        else:
+            likeness = SHORT_MISSPELLING_RATIO if len(plain) <= SHORT_NAME else MISSPELLING_RATIO
+            near = difflib.get_close_matches(plain, _all_names(), n=1, cutoff=likeness)
+            if near:
+                meant = KEY_PREFIX * (near[0] in _kafka_names()) + _all_names()[near[0]]
+                raise InvalidConfigError(
+                    ErrorCode.REPLOG_UNKNOWN_OPTION, f"unknown option '{name}'. Did you mean '{meant}'?"
+                )
+            unknown.add(name)
+    _log_once(f"ignored, because the {' and the '.join(sides)} have no such options", foreign)
+    _log_once("ignored, because neither this data source nor Kafka's connector knows these options", unknown)
+    return {name: value for name, value in given.items() if name not in foreign | unknown}
+
+
+@cache
+def _kafka_names() -> dict[str, str]:
+    """Return the settings of Kafka's clients that are not read here: name in lower case -> name."""
+    names = {*UNUSED_KAFKA_SETTINGS, *(key.name for key in keys_of("producer", "client", "consumer")), *_PROTECTED}
+    return {name.lower(): name for name in names if name not in _names("source") | _names("sink")}
+
+
+@cache
+def _all_names() -> dict[str, str]:
+    """Return every option that a job of the connector may have, on either side: name in lower case -> name."""
+    connector = {name.lower(): name for name in _CONNECTOR_NAMES}
+    return _kafka_names() | connector | _names("source") | _names("sink")
 
 
 def _typed(given: Mapping[str, str], name: str) -> Any:
@@ -420,7 +466,7 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
     if not path and given.get("paths"):
         path = ",".join(json.loads(given["paths"]))
     address = given.get(_ADDRESS, "").strip()
-    if not path and address and not any(_HOST_AND_PORT.fullmatch(each.strip()) for each in address.split(",")):
+    if not path and address and not any(map(_is_server, address.split(","))):
         path = address  # a job that only changed its format and its address
     if not path:
         servers = f" 'kafka.bootstrap.servers' names servers ({address}), and this store has none." if address else ""
@@ -434,6 +480,12 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
         (name[len(STORAGE_PREFIX) :], value) for name, value in given.items() if name.startswith(STORAGE_PREFIX)
     )
     return StoreOptions(path, tuple(storage))
+
+
+def _is_server(address: str) -> bool:
+    """Return whether a part of Kafka's address is a server's: a bare word may be a folder, if it exists."""
+    text = address.strip()
+    return is_server_address(text) or ("/" not in text and not os.path.isdir(text))
 
 
 def _subscription(given: Mapping[str, str]) -> Subscription:

@@ -26,7 +26,7 @@ from spark_replog.ids import BrokerId, new_id
 from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls, summed
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
-from spark_replog.storage.open_store import client_name, is_far, normalise_url, open_store, scheme_of
+from spark_replog.storage.open_store import client_name, is_far, is_server_address, normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
 from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, root_file_identity, sweep_temp_files
 from spark_replog.storage.probe import PROBE_PREFIX
@@ -510,6 +510,14 @@ def _not_found(path: str, read: Mapping[str, ReadRoot]) -> ReplogError:
             ErrorCode.REPLOG_STORE_REFUSED if refused else ErrorCode.REPLOG_STORE_UNAVAILABLE,
             f"no root of the store can be read. The first: {errors[0].args[0]}",
             **{**errors[0].context, "path": path},
+        )
+    servers = [each for each in path.split(",") if is_server_address(each)]
+    if servers:
+        return NotFoundError(
+            ErrorCode.REPLOG_STORE_NOT_INITIALISED,
+            f"'{servers[0].strip()}' is the address of a server, and a store has none. Give the store's path, or the "
+            "URLs of its roots.",
+            path=path,
         )
     remote = "" if all(scheme_of(url) in ("file", "memory") for url in read) else ", and that its bucket exists"
     return NotFoundError(

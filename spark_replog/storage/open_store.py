@@ -80,6 +80,16 @@ SUPPORTED = (
 )
 
 
+_SERVER = re.compile(
+    r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}", re.IGNORECASE
+)
+
+
+def is_server_address(text: str) -> bool:
+    """Return whether a text is ``host:port``, with or without a listener's name, as Kafka's clients take it."""
+    return _SERVER.fullmatch(text.strip()) is not None
+
+
 def normalise_url(url: str) -> str:
     """Return a root's URL in the form that is compared and recorded: one scheme per backend, no trailing
     slash. A bare path becomes ``file://`` plus its absolute form.

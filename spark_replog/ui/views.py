@@ -207,6 +207,7 @@ _STATES = {
     Fault.NO_LEADER: "offline",
     Fault.UNDER_MIN_ISR: "under min ISR",
     Fault.UNDER_REPLICATED: "under-replicated",
+    Fault.RETENTION_HELD: "retention held",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
@@ -149,7 +150,8 @@ class RowRouter:
         """Return the slot of each of N >= 1 rows.
 
         Raises:
-            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD.
+            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD,
+                INVALID_TIMESTAMP.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if self._default is not None:
@@ -184,6 +186,10 @@ class RowRouter:
             raise too_large(topic.name, int(sizes.max()), limit, row=int(sizes.argmax()))
         if topic.is_compacted and keys.null_count:
             raise no_key(topic.name, keys.null_count)
+        if rows.dated_at_ms is not None:
+            times = rows.data.column(2) if at is None else rows.data.column(2).take(indices)
+            found = pc.min_max(times.cast(pa.int64()))
+            check_times(topic, found["min"].as_py() // 1000, -(-found["max"].as_py() // 1000), rows.dated_at_ms)
         known = self._topics.get(topic.name)
         if known is None:
             partitioner = TopicPartitioner(topic, self._config, self._random, self._custom)
@@ -225,6 +231,40 @@ def no_key(topic: str, row_count: int = 1) -> InvalidConfigError:
         " a key, or set the topic's cleanup.policy to delete.",
         topic=topic,
     )
+
+
+def check_times(topic: TopicPlan, earliest_ms: int, latest_ms: int, now_ms: int) -> None:
+    """Refuse rows that are dated too far from their write. Source: Kafka's ``LogValidator.validateTimestamp``.
+
+    Args:
+        topic: has the bounds.
+        earliest_ms, latest_ms: of the rows.
+        now_ms: the writer's clock.
+
+    Raises:
+        InvalidConfigError: INVALID_TIMESTAMP.
+    """
+    for word, time_ms, distance_ms, most_ms in (
+        ("after", latest_ms, latest_ms - now_ms, topic.timestamp_after_max_ms),
+        ("before", earliest_ms, now_ms - earliest_ms, topic.timestamp_before_max_ms),
+    ):
+        if distance_ms > most_ms:
+            raise InvalidConfigError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"A row for topic '{topic.name}' is dated {_date(time_ms)}, {distance_ms} ms {word} this machine's "
+                f"clock, and message.timestamp.{word}.max.ms of the topic is {most_ms}. Correct the row's timestamp "
+                "(milliseconds given as seconds, or the reverse?) or the clock, leave the time out, or raise that "
+                "setting.",
+                topic=topic.name,
+                timestamp_ms=time_ms,
+            )
+
+
+def _date(time_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # beyond the year 9999
+        return f"{time_ms} ms after 1970"
 
 
 def too_large(topic: str, size_bytes: int, limit: tuple[int, str], **context: int) -> InvalidConfigError:
@@ -285,7 +325,8 @@ class ArrowAppender:
         Rows are appended as the iterator advances, so exhaust it.
 
         Raises:
-            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD:
+            InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD,
+                INVALID_TIMESTAMP:
                 nothing was appended.
             RetriableError: REPLOG_BUFFER_EXHAUSTED: the earlier ranges were appended.
         """

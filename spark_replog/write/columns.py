@@ -56,6 +56,8 @@ class Rows:
     """Of all rows, as `row_ends` counts them."""
     pinned_bytes: int
     """Memory that any slice of ``data`` keeps alive."""
+    dated_at_ms: int | None = None
+    """When they were read, if they may have times of their own; None: all have that time."""
 
     @cached_property
     def ends(self) -> Int64Array:
@@ -139,6 +141,7 @@ class InputColumns:
             partition=None if self._partition is None else batch.column(self._partition),
             size_bytes=int(row_ends(data, np.array([0, len(data)]))[-1]),
             pinned_bytes=max(batch.get_total_buffer_size(), data.get_total_buffer_size()),
+            dated_at_ms=None if self._timestamp is None else now_ms,
         )
 
     def _topics(self, topics: pa.Array) -> pa.Array:

@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from spark_replog.errors import InvalidConfigError
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import InvalidConfigError, NotFoundError
 from spark_replog.log.model import ResetPolicy
 from spark_replog.logs import Once
 from spark_replog.spark import options
@@ -64,7 +65,6 @@ def test_storage_options_lose_their_prefix():
         ({"kafka.auto.offset.reset": "latest"}, r"kafka option 'auto.offset.reset' is not supported.*startingOffsets"),
         ({"kafka.enable.auto.commit": "true"}, r"kafka option 'enable.auto.commit' is not supported"),
         ({"kafka.value.deserializer": "x"}, r"kafka option 'value.deserializer' is not supported.*Cast"),
-        ({"acks": "all"}, r"REPLOG_UNKNOWN_OPTION.*for the sink"),
         ({"kafka.startingoffsets": "earliest"}, r"REPLOG_UNKNOWN_OPTION.*Write 'startingOffsets'"),
         ({"storage.fsync": "false"}, r"REPLOG_INVALID_OPTION.*replog init"),
         ({"assign": '{"a":[0]}'}, r"REPLOG_CONFLICTING_OPTIONS.*only one"),
@@ -309,7 +309,6 @@ def test_batch_transaction():
         (True, {"topic": " "}, "REPLOG_INVALID_OPTION.*option 'topic' is empty"),
         (True, {"ack": "1"}, "REPLOG_UNKNOWN_OPTION.*'acks'"),
         (True, {"kafka.topic": "a"}, "REPLOG_UNKNOWN_OPTION.*Write 'topic'"),
-        (True, {"subscribe": "a"}, "REPLOG_UNKNOWN_OPTION.*for the source"),
         (True, {"kafka.key.serializer": "x"}, "REPLOG_UNKNOWN_OPTION.*kafka option 'key.serializer' is not supp.*Cast"),
         (False, {"kafka.value.serializer": "x"}, "kafka option 'value.serializer' is not supported"),
         (True, {"kafka.aks": "1"}, "REPLOG_UNKNOWN_OPTION.*'acks'"),
@@ -338,7 +337,7 @@ def test_schema_takes_the_options_of_both_sides():
     with pytest.raises(InvalidConfigError, match="REPLOG_MISSING_OPTION"):
         check_schema_options({"path": "/s"})
     with pytest.raises(InvalidConfigError, match="REPLOG_UNKNOWN_OPTION"):
-        check_schema_options({**READ, "wrong": "1"})
+        check_schema_options({**READ, "subscrib": "1"})
 
 
 def test_schema_of_a_catalog_table_does_not_look_at_its_properties():
@@ -387,11 +386,63 @@ def test_settings_of_kafkas_other_client_are_named_once_as_one_set_of_options_se
     of_source, of_sink = [record.getMessage() for record in caplog.records]
     assert "producer" in of_source and of_source.endswith(": " + ", ".join(sorted(of_producer)))
     assert "consumer" in of_sink and of_sink.endswith(": " + ", ".join(sorted(of_consumer)))
-    with pytest.raises(InvalidConfigError, match="for the source"):
-        write(streaming, **{"group.id": "g"})
     for name in ("kafka.key.deserializer", "kafka.acsk"):
         with pytest.raises(InvalidConfigError, match="REPLOG_UNKNOWN_OPTION"):
             read(streaming, **{name: "x"})
+
+
+FOREIGN = {
+    "source": ("acks", "topic", "txnAppId", "batch.size", "key.deserializer", "auto.offset.reset", "client.id"),
+    "sink": ("subscribe", "failOnDataLoss", "group.id", "kafka.group.id", "value.deserializer", "startingOffsets"),
+}
+UNKNOWN = ("schema.registry.url", "truncate", "enable.partition.eof", "numRows", "kafka.schema.registry.url", "header")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("side", FOREIGN)
+def test_names_that_the_connector_ignores_are_named_once_and_change_nothing(caplog, monkeypatch, side, streaming):
+    monkeypatch.setattr(options, "LOGGED_OPTIONS", Once())
+    options._sink_options.cache_clear()
+    call = {"source": read, "sink": write}[side]
+    given = dict.fromkeys((*FOREIGN[side], *UNKNOWN), "x")
+    plain = call(streaming=streaming)
+    assert [call(streaming=streaming, **given) for _ in range(2)] == [plain, plain]
+    logged = [each.getMessage() for each in caplog.records]
+    for name in given:
+        assert sum(f" {name.lower()}" in f"{each.replace(',', '')} " for each in logged) >= 1, name
+    assert len(logged) <= 3
+    assert check_schema_options({**READ, **{name.lower(): "x" for name in UNKNOWN}}) is False
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("maxOffsetsPerTriger", "maxOffsetsPerTrigger"), ("startingOffset", "startingOffsets"), ("topics", "topic"),
+        ("kafka.ack", "acks"), ("fetchOffset.numRetry", "fetchOffset.numRetries"), ("txnApp", "txnAppId"),
+        ("kafka.bootstrap.server", "kafka.bootstrap.servers"), ("kafka.max.poll.record", "kafka.max.poll.records"),
+        ("include_headers", "includeHeaders"), ("transactionalId", "transactional.id"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("call", [read, write])
+def test_a_likely_misspelling_of_what_either_side_knows_is_refused(call, name, meant):
+    for streaming in (True, False):
+        with pytest.raises(InvalidConfigError, match=f"REPLOG_UNKNOWN_OPTION.*Did you mean '{meant}'"):
+            call(streaming=streaming, **{name.lower(): "1"})
+
+
+@pytest.mark.parametrize(
+    "address", ["broker1:9092", "broker1", "b1:9092, b2:9092", "SASL_SSL://b-1.kafka.eu.example.com:9098", "[::1]:9092"]
+)
+def test_an_address_of_servers_is_no_store(address):
+    for call in (parse_source_options, parse_sink_options):
+        given = {"kafka.bootstrap.servers": address, "subscribe": "a", "topic": "a"}
+        with pytest.raises(InvalidConfigError, match=r"REPLOG_MISSING_OPTION.*names servers.*'path'") as raised:
+            call(given, streaming=True)
+        assert "init" not in str(raised.value)
+    if ":" in address and "//" not in address:
+        with pytest.raises(NotFoundError, match="is the address of a server") as raised:
+            Cluster.open(address)
+        assert "init" not in str(raised.value)
 
 
 def test_a_client_id_is_used_and_so_not_called_ignored(caplog, monkeypatch):
