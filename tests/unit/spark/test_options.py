@@ -402,7 +402,6 @@ UNKNOWN = ("schema.registry.url", "truncate", "enable.partition.eof", "numRows",
 @pytest.mark.parametrize("side", FOREIGN)
 def test_names_that_the_connector_ignores_are_named_once_and_change_nothing(caplog, monkeypatch, side, streaming):
     monkeypatch.setattr(options, "LOGGED_OPTIONS", Once())
-    options._sink_options.cache_clear()
     call = {"source": read, "sink": write}[side]
     given = dict.fromkeys((*FOREIGN[side], *UNKNOWN), "x")
     plain = call(streaming=streaming)
