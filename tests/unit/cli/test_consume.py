@@ -52,7 +52,9 @@ def test_rows_that_are_lost_are_skipped_by_the_command_in_the_error(replog, cons
     assert (skipped.exit_code, skipped.out) == (0, "later\n")
 
 
-def test_a_time_behind_the_year_9999_is_printed(consume, store):
+def test_a_time_behind_the_year_9999_is_printed(replog, consume, store):
+    admit = f"message.timestamp.after.max.ms={2**62}"
+    assert replog("-s", store.path, "topic", "config", "orders", "set", admit).exit_code == 0
     with Producer(store.path) as producer:
         producer.send("orders", b"late", timestamp_ms=YEAR_10000_MS + 1).result(30)
     printed = consume("-o", "-1", "-f", "jsonl")

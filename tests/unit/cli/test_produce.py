@@ -437,12 +437,14 @@ def test_consume_and_produce_as_json_lines_lose_nothing(store, replog, monkeypat
             "timestamp": pa.array(TIMES_US, pa.timestamp("us", "UTC")),
         }
     )
+    admit = f"message.timestamp.after.max.ms={2**62}"
+    assert replog("topic", "config", "t", "set", admit).exit_code == 0
     with Producer(store) as producer:
         producer.send_arrow("t", table).result()
     before = records(store)
     printed = replog("consume", "t", "-f", "jsonl")
     pipe(monkeypatch, printed.out.encode())
-    assert replog("topic", "create", "copy", "-p", "2", "--replicas", "1").exit_code == 0
+    assert replog("topic", "create", "copy", "-p", "2", "--replicas", "1", "-c", admit).exit_code == 0
     assert replog("produce", "copy", "-i", "jsonl").exit_code == 0
     again = replog("consume", "copy", "-f", "jsonl").out
     assert again == printed.out.replace('"topic": "t"', '"topic": "copy"')

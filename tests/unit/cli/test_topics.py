@@ -24,6 +24,7 @@ ONE_ITEM_KEYS = {
     "bytes",
     "fenced",
     "minInsync",
+    "heldUntilMs",
 }
 
 
