@@ -246,10 +246,7 @@ class Producer:
                 size_bytes = record_size(key_bytes, data, headers)
             else:
                 size_bytes = ROW_OVERHEAD_BYTES + len(data) + (0 if key_bytes is None else len(key_bytes))
-            if timestamp_ms is None:
-                timestamp_ms = self._now_ms()
-            else:
-                check_times(entry.plan, checked_time(timestamp_ms), timestamp_ms, self._now_ms())
+            timestamp_ms = self._now_ms() if timestamp_ms is None else self._own_time(entry, timestamp_ms)
             if size_bytes > entry.limit_bytes:
                 raise _Failed(too_large(topic, size_bytes, entry.limit))
             handle = self._append_record(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky)
@@ -522,6 +519,11 @@ class Producer:
     def _serialize(self, topic: str, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
         key_bytes = serialize(self._key_serializer, "key", topic, key)
         return key_bytes, serialize(self._value_serializer, "value", topic, value)
+
+    def _own_time(self, entry: TopicEntry, timestamp_ms: object) -> int:
+        time_ms = checked_time(timestamp_ms)
+        check_times(entry.plan, time_ms, time_ms, self._now_ms())
+        return time_ms
 
     def _choose(
         self,
