@@ -13,6 +13,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.ledger.shell_io import newest_marker
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
@@ -135,7 +136,13 @@ def _look(
 
 
 def _check_journal(brokers: BrokerSet, broker_id: BrokerId, ledger_id: LedgerId, position: int) -> None:
-    if position >= 0 and brokers.store(broker_id).get(journal_key(ledger_id, position)) is None:
+    """Look for a record that other roots name. Below the root's marker none is needed: it was cut there, or rebuilt."""
+    store = brokers.store(broker_id)
+    if position < 0 or store.get(journal_key(ledger_id, position)) is not None:
+        return
+    found = newest_marker(ledger_id, store)
+    begins_at = -1 if found is None else found[0].position  # the record there is never deleted
+    if begins_at <= position or store.get(journal_key(ledger_id, begins_at)) is None:
         raise _went_back(broker_id, ledger_id)
 
 

@@ -17,7 +17,7 @@ from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMa
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
-from spark_replog.storage.object_store import Buffer, CreateOutcome
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.open_store import is_far
 from spark_replog.storage.paths import (
     journal_folder,
@@ -308,26 +308,7 @@ class RootIo:
                         return
 
     def _newest_marker(self, root: JournalRoot, number: int) -> tuple[Marker, int] | None:
-        """Return the root's newest marker from this number on and the number after it, None for none."""
-        get = partial(root.store.get, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
-        data = get(marker_key(self._ledger_id, number))
-        if data is None:
-            return None
-        newest = number
-        # A listing shows most markers at once; one get each finds those that it misses or that may not be listed.
-        try:
-            known = marker_key(self._ledger_id, number)
-            later = list(root.store.list_keys(marker_folder(self._ledger_id), after=known))
-        except ReplogError as error:
-            _log.debug("no listing of the markers on %s: %s", root.store.url, error)
-        else:
-            newest = max([newest, *(found for info in later if (found := marker_number(info.key)) is not None)])
-        if newest > number:
-            data = get(marker_key(self._ledger_id, newest)) or data
-        while (following := get(marker_key(self._ledger_id, newest + 1))) is not None:
-            newest, data = newest + 1, following
-        where = f"The marker {newest} of ledger {self._ledger_id} on {root.store.url}"
-        return decode_marker(data, genesis=self._genesis, where=where), newest + 1
+        return newest_marker(self._ledger_id, root.store, number)
 
     def _check(self, root: JournalRoot, check: Callable[[], None]) -> None:
         """Check the root's ``replog.json`` and, at the same time, look for `out`.
@@ -491,6 +472,32 @@ class RootIo:
             self._listed.discard(root.store.url)
             self._learned_ms = self._clock.monotonic_ms()
         return body
+
+
+def newest_marker(ledger_id: str, store: ObjectStore, number: int = 0) -> tuple[Marker, int] | None:
+    """Return a root's newest marker from this number on and the number after it, None for none.
+
+    Raises:
+        CorruptDataError, UnsupportedFormatError: it cannot be read; storage errors.
+    """
+    get = partial(store.get, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
+    data = get(marker_key(ledger_id, number))
+    if data is None:
+        return None
+    newest = number
+    # A listing shows most markers at once; one get each finds those that it misses or that may not be listed.
+    try:
+        later = list(store.list_keys(marker_folder(ledger_id), after=marker_key(ledger_id, number)))
+    except ReplogError as error:
+        _log.debug("no listing of the markers on %s: %s", store.url, error)
+    else:
+        newest = max([newest, *(found for info in later if (found := marker_number(info.key)) is not None)])
+    if newest > number:
+        data = get(marker_key(ledger_id, newest)) or data
+    while (following := get(marker_key(ledger_id, newest + 1))) is not None:
+        newest, data = newest + 1, following
+    where = f"The marker {newest} of ledger {ledger_id} on {store.url}"
+    return decode_marker(data, genesis=genesis_hash(ledger_id), where=where), newest + 1
 
 
 def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:

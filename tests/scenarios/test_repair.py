@@ -17,6 +17,7 @@ from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.cluster.root_check import look_at_roots
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
@@ -694,3 +695,25 @@ def test_a_root_of_five_is_rebuilt_while_another_is_away(tmp_path, store) -> Non
     five.away(4)
     five.reopen()
     assert five.high_watermarks("orders") == [6, 9] and read_all(five) == 15
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_health_is_green_once_a_repair_is_done(store, is_restored: bool) -> None:
+    """No entry has to follow: what other roots name of the journal from before is below its new marker."""
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    wait_at_rest(store.cluster.brokers)
+    if is_restored:
+        report = repair(store, rebuild=frozenset({1}))
+    else:
+        lose(store, 1)
+        report = repair(store)
+    assert report.roots[1].is_repaired
+    opened = Cluster.open(str(store.path), config=store.config)
+    opened.refresh()
+    ledger = opened.topic_ledger(opened.lookup("orders").ledger_id)
+    ledger.refresh()
+    assert [look.error for look in look_at_roots(opened, [ledger])] == [None] * 3
+    for path in (store.path / "broker-1" / journal_folder(ledger.ledger_id)).iterdir():
+        path.unlink()
+    assert look_at_roots(opened, [ledger])[1].error is not None
