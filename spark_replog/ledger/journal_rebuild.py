@@ -50,8 +50,12 @@ from spark_replog.storage.paths import (
 )
 
 POSITION_MARGIN = 16
-"""How far the new journal goes beyond the highest position that other roots name, for records written since:
-a process that knew the old journal goes on after its end and reads the new records there."""
+"""How far one of two journals is copied beyond the highest position that the other one names, for records written
+since: a process that knew the old journal goes on after its end and reads the new records there."""
+POSITION_STEP = 1 << 20
+"""How far after the highest position that is known of the lost journal the new one begins. That journal was longer if
+the names of its last records are gone: a snapshot may come from a process that began while the root was away. Positions
+that stay empty cost nothing, and no process commits so many records without any root naming one of them."""
 MARKER_MARGIN = 4
 """Each marker belongs to another snapshot, so few can have come since the newest one was read."""
 READ_WINDOW = 16
@@ -69,9 +73,8 @@ class OwnedLog:
         hashes: entry hash per decided index, from the marker's base on.
         payloads: value per decided index above it.
         known: last known record per root, NOTHING_KNOWN for the lost one.
-        named_position: the highest position that any record names for the lost root, -1 for none.
-        marker: where the new journal begins: its position is after the highest that any record names, its snapshot
-            replaces entries that are gone, if any, and its renewal is new.
+        marker: where the new journal begins: its position is far after the highest that is known of the lost one, its
+            snapshot replaces entries that are gone, if any, and its renewal is new.
         marker_no: number of the lost root's next marker, as far as this process knows.
     """
 
@@ -80,7 +83,6 @@ class OwnedLog:
     hashes: Mapping[int, bytes]
     payloads: Mapping[int, bytes]
     known: tuple[LastKnown, ...]
-    named_position: int
     marker: Marker
     marker_no: int = 0
 
@@ -99,10 +101,10 @@ class OwnedLog:
         if int(core.base_name[:20] or -1) != prefix.base.index:
             return None  # memory was full: own it again, with the newest snapshot
         longest = prefix.longest_named(root)
-        position = max(floor.position, longest + 1)
+        position = max(floor.position, prefix.views[root].next_position, longest + 1) + POSITION_STEP
         marker = Marker(position, prefix.base, core.base_name, os.urandom(HASH_SIZE_BYTES))
         hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
-        return cls(proposer.epoch, prefix.length, hashes, payloads, known, longest, marker, floor.marker_no)
+        return cls(proposer.epoch, prefix.length, hashes, payloads, known, marker, floor.marker_no)
 
 
 def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:
@@ -315,14 +317,11 @@ class JournalRebuild:
         return position, None
 
     def _missing_records(self) -> list[JournalRecord]:
-        """Return the next records: the promise, decided entries, padding, and a last record that vouches for all."""
+        """Return the next records: the promise, decided entries, and a last record that vouches for all."""
         records = [] if self._has_claim else [self._record(RecordKind.CLAIM, NO_INDEX)]
         first = (self._first if self._order.fault is not None else self._copied) + 1
         for index in range(first, min(first + _WINDOW, self._owned.length)):
             records.append(self._record(RecordKind.ENTRY, index))
-        end = self._owned.named_position + 1 + POSITION_MARGIN
-        while len(records) < _WINDOW and self._position + len(records) < end:
-            records.append(self._record(RecordKind.CLAIM, NO_INDEX))
         if not records and self._vouched < self._copied:
             records.append(self._record(RecordKind.CLAIM, NO_INDEX))
         return records[:_WINDOW]

@@ -370,7 +370,8 @@ class SnapshotIo:
             first = decode_marker(data, genesis=self._genesis, where=where).position
             kept = range(max(0, first - OLDER_RECORDS_KEPT), first + 1)
         positions: Sequence[int]
-        if is_new and cleared is not None and cleared.marker_no == floor.marker_no - 1:
+        is_next = cleared is not None and floor[0::3] == (cleared.marker_no + 1, cleared.renewal)
+        if is_new and cleared is not None and is_next:
             positions = range(cleared.position, floor.position)
         else:
             places = (record_position(info.key) for info in root.store.list_keys(journal_folder(self._ledger_id)))
