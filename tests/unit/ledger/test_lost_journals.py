@@ -79,6 +79,7 @@ def test_a_folder_in_place_of_a_record_is_not_the_end_of_a_journal(make_store, i
         put_folder(store.journal(root)[-1 if is_newest else -3])
     before = names(store)
     for call in (Process.commands, lambda process: process.append(command(99))):
-        with pytest.raises(CorruptDataError, match="must be a file"):
+        with pytest.raises(CorruptDataError) as caught:
             call(paged(store, replace(KEPT, **HASTY)))
+        assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
     assert names(store) == before, "nothing was written"
