@@ -725,6 +725,11 @@ class Ledger(Generic[S]):
         """Return a new one; a stored one would be a reference cycle that keeps a closed ledger's state in memory."""
         return SnapshotWriter(self, keeper)
 
+    @property
+    def snapshots(self) -> SnapshotWriter | None:
+        """Return what writes the snapshots; None: this process uses none."""
+        return None if self._snapshots is None else self._snapshot_writer(self._snapshots)
+
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
         """Write a snapshot now: see ``SnapshotWriter``. Raises what `append` raises."""
         if self._snapshots is None or self._settings.read_only:
@@ -736,10 +741,6 @@ class Ledger(Generic[S]):
         if self._snapshots is None or self._settings.read_only:
             return 0
         return self._snapshot_writer(self._snapshots).collect(is_dry_run=is_dry_run)
-
-    def snapshot_files(self) -> frozenset[str]:
-        """Return the keys of the files that the decided snapshot names: see ``SnapshotWriter.files``."""
-        return frozenset() if self._snapshots is None else self._snapshot_writer(self._snapshots).files()
 
     def _end_turn(self) -> None:
         core = self._core

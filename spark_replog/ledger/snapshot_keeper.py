@@ -181,9 +181,10 @@ class SnapshotKeeper:
         self._busy = threading.Lock()
 
     def is_behind(self) -> bool:
-        """Return whether entries other than the snapshot's own were folded since the decided snapshot."""
-        snapshot = self._state.snapshot
-        return self._state.applied_index > max(snapshot.index, 0 if snapshot.no == 0 else snapshot.entry_index)
+        """Return whether the next snapshot would have more than the decided one: entries, or rows that are gone."""
+        snapshot, state = self._state.snapshot, self._state
+        newest = max(snapshot.index, 0 if snapshot.no == 0 else snapshot.entry_index)
+        return state.has_gone_rows or state.applied_index > newest
 
     # -- restoring --------------------------------------------------------------------------------
 
@@ -676,6 +677,19 @@ class SnapshotWriter:
 
         ledger.refresh()
         return ledger.with_turn(look)
+
+    def derive(self) -> None:
+        """Make the state derive from the decided snapshot: only that one tells all that may be deleted.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        self._ledger.with_turn(self._derive)
+
+    def look_ahead(self) -> FrozenState | None:
+        """Return what the next snapshot would hold, and write nothing. None: entries are still to be folded."""
+        draft = self._ledger.with_turn(self.freeze)
+        return None if draft is None else draft.frozen
 
     def snapshot(self, *, timeout_ms: int) -> SnapshotStats:
         """Write a snapshot now, have it decided, and delete the journal records and heads that it replaces.

@@ -37,6 +37,11 @@ class SnapshotState(LedgerState, Protocol):
     feature_index: int
     """The entry from which on older releases refuse the ledger, -1 for none or unknown."""
 
+    @property
+    def has_gone_rows(self) -> bool:
+        """Whether a snapshot is due without further entries: it finds what may be deleted."""
+        ...
+
     def encode_feature_set(self) -> bytes | None:
         """Return the command that makes older releases refuse the ledger; None once it is applied."""
         ...

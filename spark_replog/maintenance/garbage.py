@@ -4,8 +4,9 @@ Garbage is of two kinds:
 
 * An object of a generation below the decided floor that no live row names. The fold refuses each later entry that
   names it. A retry, a killed or an aborted write left it, or its rows are gone.
-* An object whose last row this process saw go: the log start passed the row, its topic was deleted, or compaction
-  replaced the object. The append is known, so a repeated one is a duplicate.
+* An object whose last row is gone, as the fold knows: the log start passed the row, its topic was deleted, or
+  compaction replaced the object. The append is known, so a repeated one is a duplicate. The heads of snapshots keep
+  these objects, so every process deletes them.
 
 Garbage remains garbage. So a collector may stop at any point, may be slow, and may run beside others.
 
@@ -31,6 +32,7 @@ from spark_replog.errors import ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import OBJECT_NAME, BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger
+from spark_replog.log.fold.frozen_topics import FrozenTopics
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.logs import event
 from spark_replog.storage.io_pool import IO_POOL
@@ -41,6 +43,7 @@ _LOG = logging.getLogger(__name__)
 _CHUNK = 100
 _CHUNKS_AHEAD = 16
 _EMPTY_FOLDERS_MAX = 1_000
+SNAPSHOT_ATTEMPTS = 3
 
 
 class Why(Enum):
@@ -149,6 +152,8 @@ class GarbageCollector:
         ledger = self._cluster.topic_ledger(ledger_id)
         try:
             ledger.refresh()
+            if ledger.snapshots is not None:
+                ledger.snapshots.derive()
             self.collect(ledger)
             if not self._is_dry_run and self._decide(ledger):
                 self.collect(ledger)
@@ -160,6 +165,9 @@ class GarbageCollector:
         """Delete the garbage that the newest fold of one ledger shows, on every root that answers."""
         with ledger.lock:
             floor, dropped = ledger.state.gc_floor, ledger.state.dropped_objects()
+        if self._is_dry_run:
+            dropped |= _found_by_snapshot(ledger)
+        failure_count = len(self.report.failures)
         for broker_id in self._cluster.brokers.broker_ids:
             self._guarded(broker_id, self._collect_root, ledger, broker_id, dropped)
             if not self._is_dry_run:
@@ -167,7 +175,7 @@ class GarbageCollector:
                 folders = [data_folder(ledger.ledger_id, each) for each in range(oldest, floor)]
                 self._guarded(broker_id, self._delete_keys, broker_id, folders)
             self._on_progress(self.report)
-        if not self._is_dry_run:
+        if not self._is_dry_run and len(self.report.failures) == failure_count:
             with ledger.lock:
                 ledger.state.forget_dropped(dropped)
 
@@ -234,6 +242,9 @@ class GarbageCollector:
         elif is_dead_known:
             raise_floor(ledger, config.delivery_timeout_ms, is_dead)
         fault_point("gc.decided")
+        for _ in range(SNAPSHOT_ATTEMPTS):  # another process's may be decided first
+            if ledger.ask(lambda state: state.has_gone_rows):
+                ledger.snapshot(timeout_ms=config.delivery_timeout_ms)
         with ledger.lock:
             return ledger.state.applied_index != index
 
@@ -295,6 +306,13 @@ class GarbageCollector:
                 call(*arguments)
             except ReplogError as error:
                 self.report.failures.append((broker_id, error))
+
+
+def _found_by_snapshot(ledger: Ledger[TopicLedgerState]) -> dict[ObjectId, int]:
+    """Return the objects whose last rows in pages are gone, and the time of the last append (ms)."""
+    snapshots = ledger.snapshots if ledger.ask(lambda state: state.has_gone_rows) else None
+    frozen = None if snapshots is None else snapshots.look_ahead()
+    return dict.fromkeys(frozen.made.dead, frozen.tables.now_ms) if isinstance(frozen, FrozenTopics) else {}
 
 
 def _object_id(generation: int, info: ObjectInfo) -> ObjectId | None:

@@ -116,14 +116,14 @@ class SnapshotScrub:
             self.run(files_max=ROUND_FILES_MAX)
 
     def _run_ledger(self, ledger: Ledger[Any], report: SnapshotReport, files_max: int | None) -> None:
-        named, snapshot = ledger.snapshot_files(), ledger.state.snapshot
+        named, snapshot = _named(ledger), ledger.state.snapshot
         heads = set[str]().union(*(self._heads_on(each, ledger.ledger_id) for each in self._roots))
         wanted = sorted(key for key in named | heads if (ledger.ledger_id, key) > self._after)[:files_max]
         for key, bad, good in self._looks(ledger.ledger_id, wanted):
             report.file_count += 1
             self._after = ledger.ledger_id, key
             if bad and ledger.refresh().snapshot != snapshot:  # then files of the old one may be deleted
-                named, snapshot = ledger.snapshot_files(), ledger.state.snapshot
+                named, snapshot = _named(ledger), ledger.state.snapshot
             if key not in named:
                 bad = [each for each in bad if each.fault is Fault.CORRUPT]
             if not good and key in named:
@@ -204,3 +204,8 @@ class SnapshotScrub:
             done,
         )
         return replace(finding, is_repaired=True)
+
+
+def _named(ledger: Ledger[Any]) -> frozenset[str]:
+    """Return the keys of the files that the decided snapshot names."""
+    return frozenset() if ledger.snapshots is None else ledger.snapshots.files()

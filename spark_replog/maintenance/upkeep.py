@@ -30,6 +30,8 @@ MOVE_PAUSE_MS = 1_000
 """After a look that found no inline rows to move: another one at once would not help."""
 MOVE_FAILED_PAUSE_MS = 60_000
 """After rows could not be moved: each try may leave a copy on the roots that take one."""
+GARBAGE_PAUSE_MS = 30_000
+"""Between two looks for objects whose rows are gone: they go within a minute after ``file.delete.delay.ms``."""
 DELETES_MAX = 2_000
 """Of one run, on one root and of either kind; the next commit continues."""
 
@@ -46,6 +48,7 @@ class Upkeep:
         self._config = config or cluster.config
         self._next_ms: dict[LedgerId, int] = {}
         self._next_move_ms: dict[LedgerId, int] = {}
+        self._next_delete_ms: dict[LedgerId, int] = {}
         self._swept: dict[tuple[LedgerId, BrokerId], tuple[int, int]] = {}
         self._emptied: set[LedgerId] = set()
         self._half_emptied: set[LedgerId] = set()
@@ -53,30 +56,38 @@ class Upkeep:
         self._away = AwayRoots(cluster.clock)
         self._runs = BackgroundRuns(self.run)
         self._moves = BackgroundRuns(self._move_inline)
+        self._deletes = BackgroundRuns(self._delete_dropped)
 
     def start(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Begin a run in the background, if one is due: every ``log.retention.check.interval.ms``.
 
-        Inline rows do not wait for it: without room for them each small send costs one call more.
+        Inline rows do not wait for it: without room for them each small send costs one call more. Objects without rows
+        do not, either: compaction leaves as many as it joins.
         """
         if self._is_crowded(ledger):
             self._moves.start(ledger)
         if self._take_turn(ledger):
             self._runs.start(ledger)
+        elif self._has_garbage(ledger):
+            self._deletes.start(ledger)
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait for the runs in the background; return whether none is left."""
-        return self._moves.wait(timeout_ms) and self._runs.wait(timeout_ms)
+        return all(each.wait(timeout_ms) for each in (self._moves, self._deletes, self._runs))
 
     def run_if_due(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Make a run now, if one is due, and write the snapshot that commits have left out."""
         self._move_inline(ledger)
         if self._take_turn(ledger):
             self.run(ledger)
-            try:
-                ledger.snapshot(timeout_ms=self._config.delivery_timeout_ms)
-            except ReplogError as error:
-                warn_of_upkeep(_log, ledger.ledger_id, "there is no newer snapshot", error)
+        elif self._has_garbage(ledger, is_found_by_snapshot=True):
+            self._delete_dropped(ledger)
+        else:
+            return
+        try:
+            ledger.snapshot(timeout_ms=self._config.delivery_timeout_ms)
+        except ReplogError as error:
+            warn_of_upkeep(_log, ledger.ledger_id, "there is no newer snapshot", error)
 
     def run(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Delete some of the garbage, then decide what retention takes. Raises nothing: a later run repeats it.
@@ -84,7 +95,8 @@ class Upkeep:
         Deleting comes first, since it works where a full disk takes no entry.
         """
         try:
-            is_done = self._delete_dropped(ledger)
+            self._delete_dropped(ledger)
+            is_done = True
             for broker_id in self._cluster.brokers.broker_ids:
                 is_done &= self._sweep(ledger, broker_id)
             if not is_done:
@@ -147,11 +159,31 @@ class Upkeep:
                 self._next_again_ms = now_ms + self._config.log_retention_check_interval_ms
             self._cluster.close_ledger(ledger_id)
 
-    def _delete_dropped(self, ledger: Ledger[TopicLedgerState]) -> bool:
-        """Delete objects whose rows are gone for ``file.delete.delay.ms``; return whether none is left.
+    def _has_garbage(self, ledger: Ledger[TopicLedgerState], *, is_found_by_snapshot: bool = False) -> bool:
+        """Return whether it is time to look for objects without rows, and there are any.
+
+        Args:
+            is_found_by_snapshot: the caller writes a snapshot, so those that it finds count.
+        """
+        if self._cluster.clock.monotonic_ms() < self._next_delete_ms.get(ledger.ledger_id, 0):
+            return False
+        due_ms = self._cluster.clock.now_ms() - self._config.file_delete_delay_ms
+        with ledger.lock:
+            state = ledger.state
+            return state.has_due_objects(due_ms) or (is_found_by_snapshot and state.has_gone_rows)
+
+    def _delete_dropped(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Delete objects whose rows are gone for ``file.delete.delay.ms``. Raises nothing: a later run repeats it.
 
         A root that does not answer keeps its copies until the floor has passed them.
         """
+        now_ms = self._cluster.clock.monotonic_ms()
+        self._next_delete_ms[ledger.ledger_id] = now_ms + GARBAGE_PAUSE_MS
+        try:
+            if ledger.snapshots is not None:
+                ledger.snapshots.derive()
+        except ReplogError as error:
+            warn_of_upkeep(_log, ledger.ledger_id, "some garbage is left to a later commit", error)
         due_ms = self._cluster.clock.now_ms() - self._config.file_delete_delay_ms
         with ledger.lock:
             due = [each for each, at_ms in ledger.state.dropped_objects().items() if at_ms <= due_ms]
@@ -159,7 +191,8 @@ class Upkeep:
             self._delete(ledger, broker_id, due[:DELETES_MAX])
         with ledger.lock:
             ledger.state.forget_dropped(due[:DELETES_MAX])
-        return len(due) <= DELETES_MAX
+        if len(due) > DELETES_MAX:
+            self._next_delete_ms[ledger.ledger_id] = now_ms
 
     def _delete(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, ids: list[ObjectId]) -> None:
         files = (GarbageFile(broker_id, ledger.ledger_id, each, 0, Why.DROPPED, None) for each in ids)

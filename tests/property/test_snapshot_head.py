@@ -365,6 +365,13 @@ class Disk:
         self.pages = {name: self.pages[name] for name in named}
 
 
+def named_by(state):
+    """The objects with rows."""
+    if state.feature_level < 2:
+        return set()
+    return {ObjectId(at, name) for at in range(state.generation + 1) for name in state.objects.referenced(at)}
+
+
 def same_results(command, one, two):
     """A copy of an object without rows may be named or not: pages forget such objects when they are merged."""
     return one == two or isinstance(command, HoldersAdd)
@@ -407,6 +414,13 @@ def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_page
         assert answers(paged) == answers(kept)
         for generation in range(kept.generation + 1):
             assert paged.referenced_objects(generation) >= kept.referenced_objects(generation)
+        assert named_by(kept).isdisjoint(paged.dropped_objects())
+    for _ in range(2):  # rows that went while the first one was stored are found by the second
+        frozen = paged.freeze()
+        disk.store(frozen)
+        paged.adopted(frozen)
+    assert named_by(paged) == named_by(kept)
+    assert paged.dropped_objects().keys() >= kept.dropped_objects().keys()
 
 
 def a_cluster():

@@ -13,7 +13,9 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.cli.main import run
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.retention import raise_floor
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import ObjectId, new_id
@@ -27,7 +29,7 @@ from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
 from spark_replog.testing.faulty_store import FaultyStore
-from tests.scenarios.committing import commit_until_merged
+from tests.scenarios.committing import SMALL, commit_until_merged
 from tests.scenarios.sink_query import Query
 
 BROKERS = {0, 1, 2}
@@ -151,6 +153,80 @@ def test_a_deleted_topic_whose_rows_lie_in_pages_leaves_nothing(store, monkeypat
     store.reopen()
     collect(store)
     assert not list((store.path / "broker-0" / "ledgers" / ledger.ledger_id / "data").iterdir())
+
+
+@pytest.mark.parametrize("rows_are", ["in the head", "in pages"])
+@pytest.mark.parametrize("way", ["topic deleted", "rows trimmed"])
+def test_files_of_a_shared_ledger_go_with_their_rows_whichever_process_collects(store, monkeypatch, way, rows_are):
+    """The process that saw the rows go is gone, and a snapshot came after it."""
+    if rows_are == "in pages":
+        monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 1)
+    for topic in ("kept", "old"):
+        store.create(topic, ledger_name="both")
+    for batch in range(20):
+        store.append("old", {0: 5}, batch=2 * batch)
+        store.append("kept", {0: 5}, batch=2 * batch + 1)
+    ledger = ledger_of(store, "old")
+    ledger.snapshot(timeout_ms=60_000)
+    monkeypatch.undo()
+    if way == "topic deleted":
+        store.controller.delete_topic("old")
+    else:
+        store.controller.delete_records("old", {0: 100})
+    ledger.snapshot(timeout_ms=60_000)
+    store.reopen()
+    seen = []
+    assert collect(store, is_dry_run=True, on_file=seen.append).files.total() == 60
+    report = collect(store)
+    assert report.files == {(broker_id, Why.DROPPED): 20 for broker_id in BROKERS}
+    assert {each.id.name for each in seen}.isdisjoint(names(store, 0)) and len(names(store, 0)) == 20
+    store.reopen()
+    assert collect(store).files == {}
+
+
+class MovedClock:
+    """The system's clock, moved ahead."""
+
+    def __init__(self):
+        self.moved_ms = 0
+
+    def now_ms(self):
+        return SYSTEM_CLOCK.now_ms() + self.moved_ms
+
+    def monotonic_ms(self):
+        return SYSTEM_CLOCK.monotonic_ms() + self.moved_ms
+
+    def sleep_ms(self, duration_ms):
+        SYSTEM_CLOCK.sleep_ms(duration_ms)
+
+
+def test_two_writers_and_a_coordinator_leave_no_dead_file_after_a_minute_of_rest(store, monkeypatch):
+    """Each of them writes snapshots, applies retention and deletes; time is moved."""
+    for module, name, value in SMALL:
+        monkeypatch.setattr(module, name, value)
+    store.create("orders", partitions=2, config={"retention.ms": "1000"})
+    clock = MovedClock()
+    processes = [Cluster.open(str(store.path), config=store.config, clock=clock) for _ in range(3)]
+    upkeeps, coordinator = list(map(Upkeep, processes)), processes.pop()
+    ledger_id = ledger_of(store).ledger_id
+    for batch in range(60):
+        store.cluster, upkeep = processes[batch % 2], upkeeps[batch % 2]
+        store.manager = ReplicaManager(store.cluster, after_append=upkeep.start)
+        assert store.append("orders", {batch % 2: 5, 1: 5}, batch=batch).error is None
+        assert upkeep.wait(60_000)
+        clock.moved_ms += 8_000
+        upkeeps[2].run_if_due(coordinator.topic_ledger(ledger_id))
+    ledger = coordinator.topic_ledger(ledger_id)
+    for _ in range(2 + 60 + store.config.file_delete_delay_ms // 1000):
+        clock.moved_ms += 1_000
+        ledger.refresh()
+        upkeeps[2].run_if_due(ledger)
+    store.reopen()
+    live = {each.object.id.name for partition in (0, 1) for each in store.sections("orders", partition)}
+    for broker_id in BROKERS:
+        dead = names(store, broker_id) - live
+        assert live <= names(store, broker_id) and len(live) < 20
+        assert len(dead) <= 0.02 * len(live), dead
 
 
 def test_a_root_that_was_away_is_collected_when_it_is_back(store):

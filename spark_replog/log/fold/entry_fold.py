@@ -57,6 +57,11 @@ class EntryFold:
         self._name = name
         self._applies: Mapping[type, Apply] = {}
 
+    @property
+    def has_gone_rows(self) -> bool:
+        """Return whether the next snapshot finds what may be deleted; see `ledger.types.SnapshotState`."""
+        return False
+
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
         """Return the command that makes a snapshot the decided one."""
         return encode_command(SnapshotCommit(base_no, index, name))

@@ -5,7 +5,7 @@ Detached from the state: any thread can compute it, without the ledger's lock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from spark_replog.log.codec.wire import BOOL, SINT, TEXT, UINT, Reader, Writer, 
 from spark_replog.log.fold.paged_table import (
     FLUSH_ROWS,
     Bounds,
+    Gone,
     PageCache,
     PageWriter,
     Piece,
@@ -47,6 +48,7 @@ from spark_replog.log.fold.paged_table import (
 _RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT))
 _INDEX = fields(_RUNS, _RUNS)
 _SIZES = list_of(list_of(UINT))
+_DROPPED = list_of(UINT, TEXT, SINT)
 _FIRSTS = list_of(UINT, UINT, TEXT, UINT, UINT, UINT, SINT)
 Runs = tuple[Run, ...]
 
@@ -60,6 +62,9 @@ class Tables(NamedTuple):
         settled_below: rows of objects below this number may go to pages.
         open_numbers: objects that stay in memory nevertheless.
         is_trimmed: whether bounds are narrower than at the last search of the runs for rows that are gone.
+        gone: rows of the section runs that are gone and that no live count leaves out yet.
+        dropped: objects that lost their last row, and when (ms).
+        now_ms: time of the last append.
     """
 
     section_runs: Runs
@@ -70,6 +75,9 @@ class Tables(NamedTuple):
     settled_below: int
     open_numbers: frozenset[int]
     is_trimmed: bool
+    gone: tuple[Gone, ...]
+    dropped: Mapping[ObjectId, int]
+    now_ms: int
 
 
 class MadePages(NamedTuple):
@@ -79,8 +87,8 @@ class MadePages(NamedTuple):
         sections, objects: rows that stay in the head.
         pages: name -> bytes of the new ones.
         is_flushed: whether the settled rows are in pages.
-        lost: object -> how many sections that name it merges have dropped.
-        dead: the objects in pages that no section names now.
+        lost: object -> how many sections that name it are gone from pages.
+        dead: the objects that no section names now.
     """
 
     section_runs: Runs
@@ -134,12 +142,23 @@ class FrozenTopics:
         write_table(writer, made.objects.cells)
         write_texts(writer, made.objects.names)
         write_holders(writer, made.objects.holders)
+        write_dropped(writer, {**self.tables.dropped, **dict.fromkeys(made.dead, self.tables.now_ms)})
         writer.raw(self._after)
         hint = Writer()
         _SIZES.write(hint, [run.sizes for run in made.section_runs])
         for runs in (made.section_runs, made.object_runs):
             _FIRSTS.write(hint, [piece[:-1] for run in runs[:1] for piece in run.firsts])
         return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data), bytes(hint.data) if made.section_runs else b"")
+
+
+def write_dropped(writer: Writer, dropped: Mapping[ObjectId, int]) -> None:
+    """Write the objects that lost their last row, and when (ms)."""
+    _DROPPED.write(writer, [(*each, at_ms) for each, at_ms in dropped.items()])
+
+
+def read_dropped(reader: Reader) -> dict[ObjectId, int]:
+    """Read what `write_dropped` wrote."""
+    return {ObjectId(generation, name): at_ms for generation, name, at_ms in _DROPPED.read(reader)}
 
 
 def read_index(reader: Reader) -> tuple[Runs, Runs, Rows, Rows]:
@@ -181,50 +200,55 @@ def _with_firsts(reader: Reader, runs: Runs) -> Runs:
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
-    """Write settled rows to pages once there are enough, and merge runs; see `paged_table`."""
+    """Write settled rows to pages once there are enough or rows in pages are gone, and merge runs; see `paged_table`.
+
+    The live counts of objects then leave out the rows that are gone. Merges drop such rows and count nothing.
+    """
     numbers = tables.objects.cells[BASE]
     is_settled = tables.sections.cells[SectionColumn.OBJECT] < tables.settled_below
     is_open = np.isin(numbers, np.array(sorted(tables.open_numbers), np.int64))
     leaves = (numbers < tables.settled_below) & ~is_open
-    if int(is_settled.sum()) + int(leaves.sum()) < FLUSH_ROWS:
+    if int(is_settled.sum()) + int(leaves.sum()) < FLUSH_ROWS and not tables.gone:
         return MadePages(tables.section_runs, tables.object_runs, tables.sections, tables.objects, {}, False, {}, ())
-    section_runs, lost = _section_runs(tables, is_settled, writer)
+    lost = writer.count_gone(tables.section_runs, tables.gone)
+    section_runs = _section_runs(tables, is_settled, writer)
     objects = _without(tables.objects, lost)
     changed = _changed(tables, lost, writer)
     flushed = joined([objects.take(np.flatnonzero(leaves)), changed])
     flushed = flushed.take(np.argsort(flushed.cells[BASE], kind="stable"))
     object_runs = [*tables.object_runs, *writer.write_run(iter([flushed]))]
-    gone = np.flatnonzero(changed.cells[ObjectColumn.LIVE_COUNT] == 0).tolist()
-    is_mostly_gone = 2 * len(gone) >= sum(run.row_count for run in tables.object_runs) > 0
+    gone_count = int((changed.cells[ObjectColumn.LIVE_COUNT] == 0).sum())
+    is_mostly_gone = 2 * gone_count >= sum(run.row_count for run in tables.object_runs) > 0
     while count := len(object_runs) if is_mostly_gone else merge_count(object_runs):
         object_runs[-count:] = writer.merge_objects(object_runs[-count:], is_oldest=count == len(object_runs))
         is_mostly_gone = False
-    dead = tuple(ObjectId(int(changed.cells[ObjectColumn.GENERATION, row]), changed.names[row]) for row in gone)
+    dead = tuple(each for rows in (objects, changed) for each in _dead(rows, lost))
     stay = objects.take(np.flatnonzero(~leaves))
     pages = writer.pages_of(section_runs, object_runs)
     sections = tables.sections.take(np.flatnonzero(~is_settled))
     return MadePages(tuple(section_runs), tuple(object_runs), sections, stay, pages, True, lost, dead)
 
 
-def _section_runs(
-    tables: Tables, is_settled: npt.NDArray[np.bool_], writer: PageWriter
-) -> tuple[list[Run], dict[int, int]]:
+def _section_runs(tables: Tables, is_settled: npt.NDArray[np.bool_], writer: PageWriter) -> list[Run]:
     rows = tables.sections.take(np.flatnonzero(is_settled))
     runs = [*tables.section_runs, *writer.write_run(iter([rows]))]
-    lost: dict[int, int] = {}
 
     def merge(first: int, count: int) -> None:
-        merged, gone = writer.merge_sections(runs[first : first + count], tables.bounds)
-        runs[first : first + count] = merged
-        for number, each in gone.items():
-            lost[number] = lost.get(number, 0) + each
+        runs[first : first + count] = writer.merge_sections(runs[first : first + count], tables.bounds)
 
     while count := merge_count(runs):
         merge(len(runs) - count, count)
     if tables.is_trimmed:
         for number in reversed(half_dead([writer.directory(run) for run in runs], tables.bounds)):
             merge(number, 1)
-    return runs, lost
+    return runs
+
+
+def _dead(objects: Rows, lost: Mapping[int, int]) -> Iterator[ObjectId]:
+    """Yield the objects that lost their last section with these."""
+    for row in np.flatnonzero(objects.cells[ObjectColumn.LIVE_COUNT] == 0).tolist():
+        if int(objects.cells[BASE, row]) in lost:
+            yield ObjectId(int(objects.cells[ObjectColumn.GENERATION, row]), objects.names[row])
 
 
 def _without(objects: Rows, lost: Mapping[int, int]) -> Rows:

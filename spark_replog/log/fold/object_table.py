@@ -20,7 +20,7 @@ import numpy as np
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.snapshot import BASE, ObjectColumn, PageKind, Rows, damaged, some_of
 from spark_replog.log.codec.wire import BROKER_ID, BYTES, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
-from spark_replog.log.fold.paged_table import ObjectPages, PageRows
+from spark_replog.log.fold.paged_table import Gone, ObjectPages, PageRows
 from spark_replog.log.fold.partition_state import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_STORED_APPEND_TIME,
@@ -89,7 +89,7 @@ class LogObject:
     place: ObjectPlace
     has_offsets: bool = False
     live_count: int = 0
-    """Sections that name it, in memory and in pages; those in pages that are gone count until a merge drops them."""
+    """Sections that name it, in memory and in pages; those in pages that are gone count until the next snapshot."""
     changed_index: int = 0
     """The entry that changed it last: its row in a page is older."""
     # Kept only while a replica lacks the object: which partitions need it for which offsets, and how to check a copy.
@@ -98,6 +98,8 @@ class LogObject:
     sections: tuple[Section, ...] = ()
     inline: bytes = b""
     """Its bytes, if an entry carried them and a partition still has rows in them."""
+    has_file: bool = True
+    """Whether it has a file: no entry carried it."""
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ INLINE_BYTES_MAX = 256 * 1024
 snapshot holds them. Writers look before they append, so several at once may pass it by one append each."""
 
 DROPPED_MAX = 100_000
-"""About 15 MB; an object that falls out is found below the floor."""
+"""About 15 MB in memory, 8 MB in a head; an object that falls out is found below the floor."""
 SectionLookup = Callable[[set[int]], Mapping[int, tuple[Section, ...]]]
 
 
@@ -162,8 +164,10 @@ class ObjectTable:
         inline_numbers: the inline objects, oldest first.
         inline_bytes: of all of them.
         unstable: the appends that are not on every in-sync replica yet, and those after them, oldest first.
-        dropped: the newest objects that lost their last row, oldest first, and when. Not part of the state: a hint for
-            garbage collection, which finds the others below the floor.
+        dropped: the newest objects that lost their last row, oldest first, and when; until their files are deleted, or
+            the floor passes them. No judgement depends on it: it tells garbage collection which unnamed objects no
+            entry can name again. Objects of rows in pages come in with the next snapshot.
+        gone: rows in pages that are gone, and that no live count leaves out yet.
         is_exact: whether an object no longer counts as missing once the rows or replicas that need it are gone. Entries
             before feature level 2 were judged by releases that still counted it.
     """
@@ -180,8 +184,9 @@ class ObjectTable:
         self.inline_numbers: dict[int, None] = {}
         self.inline_bytes = 0
         self.unstable: deque[Unstable] = deque()
-        self._removed: list[int] = []  # objects of sections that left memory and may come back with the frozen pages
         self.dropped: dict[ObjectId, int] = {}
+        self.gone: list[Gone] = []
+        self._frozen_gone_count = 0
         self.now_ms = 0
         self.is_exact = False
 
@@ -286,7 +291,7 @@ class ObjectTable:
 
     def begin_freeze(self) -> None:
         """Note that objects in memory may be in pages soon."""
-        self._removed = []
+        self._frozen_gone_count = len(self.gone)
         self.paged_below = max(self.paged_below, self.settled_below)
 
     def leave_to_pages(
@@ -297,14 +302,11 @@ class ObjectTable:
         Args:
             below: their numbers are lower.
             changed_before: objects that this entry or a later one changed stay, as they are newer than their row.
-            lost: object -> how many sections that name it a merge has dropped.
-            dead: objects in pages that lost their last section by this.
+            lost: object -> how many sections that name it are gone from pages; those gone before the freeze.
+            dead: objects that lost their last section by this.
         """
         self.dropped.update(dict.fromkeys(dead, self.now_ms))
-        for number in self._removed:
-            if number in self._objects:
-                self._objects[number].live_count += 1
-        self._removed = []
+        del self.gone[: self._frozen_gone_count]
         for number, count in lost.items():
             item = self._objects.get(number)
             if item is not None:
@@ -355,6 +357,7 @@ class ObjectTable:
 
     def _carry(self, number: int, inline: bytes) -> None:
         self._objects[number].inline = inline
+        self._objects[number].has_file = False
         self.inline_numbers[number] = None
         self.inline_bytes += len(inline)
 
@@ -459,8 +462,7 @@ class ObjectTable:
 
         `place` is that of the first object; `rows` are the new ones, in order.
         """
-        first, end = rows[0].base_offset, rows[-1].end_offset
-        self._shorten(partition, first, end)
+        self._shorten(partition, rows[0].base_offset, rows[-1].end_offset)
         at = 0
         for object_no, item in enumerate(outputs):
             spans = [(partition, row.base_offset, row.end_offset) for row in rows[at : at + len(item.sections)]]
@@ -526,14 +528,19 @@ class ObjectTable:
             if number >= self.paged_below and not self._is_unstable(number):
                 self._forget(number)
 
+    def note_gone(self, partition: PartitionState, start_offset: int, end_offset: int) -> None:
+        """Note that the rows of a partition go whose last offset is in [start, end): before they leave the partition.
+
+        Which objects lose rows in pages is found when the next snapshot is made: here that would load the pages.
+        """
+        self.gone += [(partition.slot, *each) for each in partition.in_pages(start_offset, end_offset)]
+
     def count_off(self, numbers: Iterable[int], *, is_hint: bool = True) -> None:
         """Note that sections left memory, by the numbers of their objects; `is_hint`: none is ever named again."""
         for number in numbers:
             item = self._objects[number]
             item.live_count -= 1
             item.changed_index = self.next_number >> ORDINAL_BITS
-            if number < self.paged_below:
-                self._removed.append(number)
             if is_hint:
                 self._note_dropped(item)
             is_free = number >= self.paged_below and not self._is_unstable(number)
@@ -543,8 +550,12 @@ class ObjectTable:
             del self.dropped[next(iter(self.dropped))]
 
     def _note_dropped(self, item: LogObject) -> None:
-        if item.live_count == 0:
+        if item.live_count == 0 and item.has_file:
             self.dropped[item.id] = self.now_ms
+
+    def forget_below(self, floor: int) -> None:
+        """Forget the dropped objects below the floor: a listing of their generation finds them."""
+        self.dropped = {each: at_ms for each, at_ms in self.dropped.items() if each.generation >= floor}
 
     def _is_lacked(self, number: int) -> bool:
         return any(number in numbers for numbers in self.missing.values())
@@ -611,6 +622,7 @@ class ObjectTable:
         if end_offset >= partition.log_end_offset:
             return 0
         self._shorten(partition, end_offset, partition.log_end_offset)
+        self.note_gone(partition, end_offset, partition.log_end_offset)
         # Not a hint: their append may be cut later and then repeated.
         self.count_off(partition.objects_in_memory(end_offset), is_hint=False)
         for pending in self.unstable:

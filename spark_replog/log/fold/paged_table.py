@@ -53,6 +53,8 @@ _MERGED_PAGES_MAX = 1024
 """Decoded pages that a merge keeps at a time, about 400 MB at most; a larger merge loads some twice."""
 
 Interval = tuple[int, int]
+Gone = tuple[int, int, int]
+"""Slot and offsets [low, high) whose rows in pages are gone since the pages were written."""
 Bounds = Mapping[int, Interval]
 """Slot -> offsets [log start, log end); rows outside are gone."""
 
@@ -552,8 +554,28 @@ class PageWriter:
         self._loaded[name] = directory
         return (Run(name, False, row_count, spans, sizes, firsts),)
 
-    def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[tuple[Run, ...], dict[int, int]]:
-        """Return the run of the rows of neighbouring runs that are not gone, and how many rows each object lost."""
+    def count_gone(self, runs: Sequence[Run], gone: Iterable[Gone]) -> dict[int, int]:
+        """Return how many of the rows that are gone name each object.
+
+        A row is gone with the offset before its end.
+        """
+        by_slot: dict[int, list[Interval]] = {}
+        for slot, low, high in gone:
+            by_slot.setdefault(slot, []).append((low, high))
+        newest = [self.directory(run) for run in reversed(runs)] if by_slot else []
+        found: list[Cells] = []
+        for slot, intervals in by_slot.items():
+            pieces, is_whole = plan_pieces(newest, slot, sorted(intervals))
+            if not is_whole:
+                raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
+            for piece in pieces:
+                cells = rows_of(self.page(piece.page), piece).take().cells
+                found.append(cells[SectionColumn.OBJECT, (cells[END] > piece.base) & (cells[END] <= piece.end)])
+        numbers, counts = np.unique(np.concatenate([np.empty(0, np.int64), *found]), return_counts=True)
+        return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+
+    def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[Run, ...]:
+        """Return the run of the rows of neighbouring runs that are not gone."""
         newest = [self.directory(run) for run in reversed(runs)]
         plan: list[tuple[int, Piece]] = []
         for slot in np.unique(np.concatenate([each.pieces[SLOT] for each in newest])).tolist():
@@ -571,21 +593,15 @@ class PageWriter:
             for _, piece in plan
             if piece.is_whole and piece.page in alone and piece.row_count >= PAGE_ROWS // 2
         }
-        names = [name for directory in newest for name in directory.pages if name not in kept]
-        before = [self.page(name).cells[SectionColumn.OBJECT] for name in names]
-        after = []
 
         def parts() -> Iterator[Rows | tuple[int, Piece]]:
             for slot, piece in plan:
                 if piece.page in kept:
                     yield slot, piece
                     continue
-                rows = rows_of(self.page(piece.page), piece).take()
-                after.append(rows.cells[SectionColumn.OBJECT])
-                yield rows
+                yield rows_of(self.page(piece.page), piece).take()
 
-        merged = self.write_run(parts())
-        return merged, _difference(before, after)
+        return self.write_run(parts())
 
     def merge_objects(self, runs: Sequence[Run], *, is_oldest: bool) -> tuple[Run, ...]:
         """Return the run of the newest rows of neighbouring runs; the oldest run drops objects that are gone."""
@@ -622,16 +638,6 @@ class PageWriter:
             yield rows.take(slice(at, None))
 
         return self.write_run(parts())
-
-
-def _difference(before: list[Cells], after: list[Cells]) -> dict[int, int]:
-    """Return value -> how many more times it occurs in `before` than in `after`."""
-    nothing = np.empty(0, np.int64)
-    values, counts = np.unique(np.concatenate([nothing, *before]), return_counts=True)
-    kept, kept_counts = np.unique(np.concatenate([nothing, *after]), return_counts=True)
-    counts[np.searchsorted(values, kept)] -= kept_counts
-    lost = np.flatnonzero(counts)
-    return dict(zip(values[lost].tolist(), counts[lost].tolist(), strict=True))
 
 
 def _spans(

@@ -455,6 +455,13 @@ class PartitionState:
         """Remove the rows in memory that are below the log start; return the numbers of their objects."""
         return self._cut(0, bisect_right(self._ends, self.log_start_offset))
 
+    def in_pages(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the live offsets of [start, end) that pages cover, as intervals; loads none."""
+        low, high = self.bounds
+        low, high = max(low, start_offset), min(high, end_offset)
+        is_paged = self._pages is not None and self._pages.runs and low < high
+        return self._split(low, high)[1] if is_paged else []
+
     def live_sections(self) -> Iterator[SectionRow]:
         """Return the sections with rows from the log start on, oldest first."""
         return self.sections_between(*self.bounds)

@@ -17,7 +17,7 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
 from spark_replog.log.codec.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
 from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE, EntryFold
-from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_hint, read_index
+from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_dropped, read_hint, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import (
     INLINE_BYTES_MAX,
@@ -264,9 +264,11 @@ class TopicLedgerState(EntryFold):
         self.objects.begin_entry(max(self.applied_index, 0))
         partitions = {each.slot: each for each in self._topics.every_partition()}
         section_runs, object_runs, sections, objects = read_index(reader)
+        dropped = read_dropped(reader)
         self._pages.use(section_runs)
         self.objects.pages.use(object_runs)
         self.objects.paged_below = UINT.read(reader)
+        self.objects.dropped = dropped
         self.objects.take_rows(objects)
         self.objects.read_open(reader, partitions)
         self._leadership.read_left(reader, self.applied_index)
@@ -306,6 +308,9 @@ class TopicLedgerState(EntryFold):
                 self.objects.settled_below,
                 self.objects.open_numbers,
                 trims != self._trims,
+                tuple(self.objects.gone),
+                dict(self.objects.dropped),
+                self.objects.now_ms,
             ),
         )
         return self._frozen
@@ -429,14 +434,24 @@ class TopicLedgerState(EntryFold):
     def dropped_objects(self) -> dict[ObjectId, int]:
         """Return objects that lost their last row, oldest first, and the append time then: none is named again.
 
-        Only the newest ones, as this process has folded them; others are found below the floor.
+        Those of rows in pages come in with the next snapshot (`has_gone_rows`). At most `DROPPED_MAX`; others are found
+        below the floor.
         """
         return dict(self.objects.dropped)
+
+    def has_due_objects(self, due_ms: int) -> bool:
+        """Return whether the oldest of ``dropped_objects`` lost its last row at this time or before."""
+        return next(iter(self.objects.dropped.values()), due_ms + 1) <= due_ms
 
     def forget_dropped(self, ids: Iterable[ObjectId]) -> None:
         """Take objects out of ``dropped_objects`` once their files are deleted."""
         for each in ids:
             self.objects.dropped.pop(each, None)
+
+    @property
+    def has_gone_rows(self) -> bool:
+        """Return whether rows in pages are gone whose objects only the next snapshot finds."""
+        return bool(self.objects.gone)
 
     @property
     def fenced(self) -> frozenset[BrokerId]:
@@ -547,6 +562,7 @@ class TopicLedgerState(EntryFold):
             self.traffic = {}
             for generation, began_ms in self.generation_began_ms.items():
                 self.generation_began_ms[generation] = min(began_ms, now_ms)
+            self.objects.dropped = {each: min(at_ms, now_ms) for each, at_ms in self.objects.dropped.items()}
         if not self.generation_began_ms:
             self.generation_began_ms[self.generation] = now_ms
         undo = self.producers.record(append, judgement.ranges)
@@ -590,6 +606,7 @@ class TopicLedgerState(EntryFold):
         if refused:
             return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
         rows = output_rows(command, inputs, self.objects.next_number)
+        self.objects.note_gone(partition, first, end)
         gone = partition.replace(rows)
         time_ms = max(item.place.append_time_ms for item in items)
         self.objects.replace(partition, command.outputs, ObjectPlace(index, number, 0, time_ms), rows)
@@ -620,6 +637,7 @@ class TopicLedgerState(EntryFold):
         self.generation_began_ms.setdefault(self.generation, self.append_time_ms)
         for each in [each for each in self.generation_began_ms if each < self.gc_floor]:
             del self.generation_began_ms[each]
+        self.objects.forget_below(self.gc_floor)
         self.producers.forget_one_shots(self.gc_floor)
         return OK
 

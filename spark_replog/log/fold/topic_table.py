@@ -113,6 +113,8 @@ class TopicTable:
             return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' was deleted before")
         topic.closed = True
         ends = {partition: partition.log_end_offset for partition in topic.partitions}
+        for partition, end in ends.items():
+            self._objects.note_gone(partition, 0, end)
         self._objects.drop_rows(ends, [number for partition in ends for number in partition.retire()])
         return OK
 
@@ -152,6 +154,7 @@ class TopicTable:
         for number, offset in moved:
             partition = topic.partitions[number]
             if offset > partition.log_start_offset:
+                self._objects.note_gone(partition, 0, offset)
                 gone += partition.advance_log_start(offset, command.reason)
                 ends[partition] = offset
         self._objects.drop_rows(ends, gone)

@@ -32,6 +32,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
     DataObject,
+    GenerationAdvance,
     HoldersAdd,
     IdentityKind,
     LogStartAdvance,
@@ -451,9 +452,43 @@ def test_rows_below_the_log_start_leave_the_pages_and_their_objects_are_dropped(
         life.snapshot()
     named = life.state.referenced_objects(0)
     live = {row.object.id.name for row in life.state.sections(TOPIC, 0, 0, 10**9)}
-    assert live <= named and len(named) <= 2 * len(live) + 8
+    assert named == live
     assert {each.name for each in life.state.dropped_objects()} | named == life.names
     assert len(life.pages) < before // 2
+
+
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize("command", ["trim", "delete"])
+def test_one_snapshot_finds_every_object_without_rows_and_its_head_tells_other_processes(small, command):
+    """However few rows there are since the last one; no merge is due."""
+    life = aged(12)
+    life.append(3)
+    end = life.partition().high_watermark
+    trim = LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, end - 15),))
+    life.entry(trim if command == "trim" else TopicClose(TOPIC))
+    live = {row.object.id.name for row in life.state.sections(TOPIC, 0, 0, 10**9)}
+    assert len(live) == (2 if command == "trim" else 0)
+    assert life.state.has_gone_rows and not life.loads
+    head = life.snapshot().head
+    other = TopicLedgerState(LEDGER)
+    other.restore(head, life.load)
+    for state in (life.state, other):
+        assert {each.name for each in state.dropped_objects()} == life.names - live
+        assert state.objects.referenced(0) == live
+        assert not state.has_gone_rows
+    life.state.forget_dropped(list(life.state.dropped_objects()))
+    life.append(1)
+    other.restore(life.snapshot().head, life.load)
+    assert other.dropped_objects() == {}
+
+
+def test_the_floor_takes_objects_off_those_to_delete_by_name(small):
+    life = aged(2)
+    life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 100),)))
+    life.snapshot()
+    assert life.state.dropped_objects()
+    life.entry(GenerationAdvance(1, 1))
+    assert life.state.dropped_objects() == {}
 
 
 def test_the_rows_of_a_deleted_topic_leave_the_pages(small):
