@@ -380,24 +380,44 @@ def _action(cluster: Cluster, root: RootRepair) -> str:
     return root.detail or root.note or "copy what is missing"
 
 
-@store.command("gc", examples=["-s ./store store gc --dry-run", "-s ./store store gc --now"])
+@store.command(
+    "gc",
+    examples=[
+        "-s ./store store gc --dry-run",
+        "-s ./store store gc --now",
+        "-s ./store store gc --now --older-than 0s",
+    ],
+)
 @click.option("--dry-run", is_flag=True, help="Show each file that is garbage, and why; apply no retention.")
 @click.option(
     "--now",
     is_flag=True,
-    help="Also delete what was written within gc.floor.lag.ms and is not committed. Batches that are being written now "
-    "are refused and written again.",
+    help="Also delete what was written within gc.floor.lag.ms and is not committed, down to --older-than.",
 )
-def gc(dry_run: bool, now: bool) -> int:
+@click.option(
+    "--older-than",
+    default="1h",
+    show_default=True,
+    metavar="DURATION",
+    help="With --now: leave what writes of the last DURATION may commit. 0s refuses all of them: producers write their "
+    "batches again, Spark's queries end and must be restarted.",
+)
+def gc(dry_run: bool, now: bool, older_than: str) -> int:
     """Delete old rows by retention, and the files that no row needs. Commits do a part of it all the time.
 
     A file is garbage if all of its rows were deleted, or if no row names it and the floor of generations has passed it:
     no entry can name it any more. Writers and readers go on meanwhile. A root that does not answer is left to a later
     run.
 
+    With --now, a file that no commit names goes once the generation after its own is older than --older-than. The
+    first run begins a generation; run it again after that time, or stop all writers and give 0s.
+
     Exit code 1 when a root or a ledger was left out.
     """
     settings = current_settings()
+    age_ms = parse_duration_ms(older_than)
+    if age_ms < 0:
+        raise click.UsageError("--older-than needs a duration of zero or more")
     from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.garbage import GarbageCollector
@@ -412,6 +432,7 @@ def gc(dry_run: bool, now: bool) -> int:
         on_progress=lambda report: line.update(f"{'found' if dry_run else 'deleted'} {report.files.total()} files"),
         is_dry_run=dry_run,
         is_floor_raised=now,
+        age_ms=age_ms,
     )
     try:
         report = collector.run()

@@ -150,8 +150,8 @@ _REFUSALS: Mapping[Outcome, tuple[type[ReplogError], ErrorCode, str]] = {
     Outcome.BELOW_FLOOR: (
         ReplogError,
         ErrorCode.REPLOG_JOB_TOO_LONG,
-        "the write took too long: garbage collection may have deleted its files ({}). Raise gc.floor.lag.ms or write "
-        "smaller batches.",
+        "the write took longer than garbage collection waits, which may have deleted its files ({}). Write it again: "
+        "nothing of it is in the log. For more time raise gc.floor.lag.ms, or --older-than of store gc.",
     ),
     Outcome.CHECKPOINT_RESET: (
         ReplogError,

@@ -173,7 +173,22 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
     if not is_full and not is_over:
         return None
     old = [each for each, at_ms in state.generation_began_ms.items() if at_ms <= now_ms - lag_ms]
-    return GenerationAdvance(state.generation + 1, max([state.gc_floor, *old]))
+    return GenerationAdvance(state.generation + 1, max([state.gc_floor, *old]), now_ms)
+
+
+def hurried_generation(state: TopicLedgerState, now_ms: int, age_ms: int) -> GenerationAdvance | None:
+    """Return the advance that frees what was written longer than `age_ms` ago, as far as generations tell; or None.
+
+    Files since the newest such generation stay, since a plan that names their folder may be younger. The generation
+    that begins now lets a later call free them. Age 0: all files, and batches that are being written are refused.
+    """
+    if not age_ms:
+        return GenerationAdvance(state.generation + 1, state.generation + 1, now_ms)
+    old = [each for each, at_ms in state.generation_began_ms.items() if at_ms <= now_ms - age_ms]
+    began_ms = state.generation_began_ms.get(state.generation)
+    is_new = began_ms is not None and abs(now_ms - began_ms) < age_ms // 4
+    advance = GenerationAdvance(state.generation + (not is_new), max([state.gc_floor, *old]), now_ms)
+    return None if is_new and advance.floor == state.gc_floor else advance
 
 
 def is_dead(state: TopicLedgerState) -> bool:
@@ -183,11 +198,17 @@ def is_dead(state: TopicLedgerState) -> bool:
 
 
 def raise_floor(
-    ledger: Ledger[TopicLedgerState], timeout_ms: int, is_due: Callable[[TopicLedgerState], bool] = lambda _: True
+    ledger: Ledger[TopicLedgerState],
+    timeout_ms: int,
+    is_due: Callable[[TopicLedgerState], bool] = lambda _: True,
+    *,
+    now_ms: int = 0,
+    age_ms: int = 0,
 ) -> None:
-    """Begin a generation and refuse the objects of all earlier ones: unnamed objects there are garbage at once.
+    """Refuse the objects of old generations: unnamed objects there are garbage at once. See `hurried_generation`.
 
-    Batches that are being written now are refused, and written again by their retries.
+    A batch that is refused is written again by its producer. A micro-batch of Spark cannot be: its query ends, and
+    writes the batch again when it is restarted.
 
     Args:
         is_due: judges the newest fold; nothing is decided where it says no.
@@ -197,6 +218,7 @@ def raise_floor(
     """
 
     def propose(state: TopicLedgerState) -> bytes | None:
-        return encode_command(GenerationAdvance(state.generation + 1, state.generation + 1)) if is_due(state) else None
+        advance = hurried_generation(state, now_ms, age_ms) if is_due(state) else None
+        return None if advance is None else encode_command(advance)
 
     ledger.append(propose, timeout_ms=timeout_ms)

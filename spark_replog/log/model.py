@@ -334,10 +334,15 @@ class GenerationAdvance:
     """New objects go to `generation`; objects below `floor` are refused from now on.
 
     Objects below the floor that no live row names are garbage.
+
+    Attributes:
+        began_ms: the proposer's clock: when the generation begins, if that is after the last append. It only chooses
+            when the floor passes the generations before.
     """
 
     generation: int
     floor: int
+    began_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from itertools import groupby, islice
 from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.retention import decide_upkeep, is_dead, raise_floor
+from spark_replog.commit.retention import decide_upkeep, hurried_generation, is_dead, raise_floor
 from spark_replog.errors import ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import OBJECT_NAME, BrokerId, LedgerId, ObjectId
@@ -107,6 +107,7 @@ class GarbageCollector:
         on_progress: called with the report after each chunk of deleted files and after each root of each ledger.
         is_dry_run: find files, change nothing.
         is_floor_raised: include files that writers put within the last ``gc.floor.lag.ms``: see `raise_floor`.
+        age_ms: with `is_floor_raised`: files of writes that began later than this ago stay.
     """
 
     def __init__(
@@ -117,12 +118,14 @@ class GarbageCollector:
         on_progress: Callable[[GarbageReport], None] = _ignore,
         is_dry_run: bool = False,
         is_floor_raised: bool = False,
+        age_ms: int = 0,
     ) -> None:
         self._cluster = cluster
         self._on_file = on_file
         self._on_progress = on_progress
         self._is_dry_run = is_dry_run
         self._is_floor_raised = is_floor_raised
+        self._age_ms = age_ms
         self.report = GarbageReport()
 
     def run(self) -> GarbageReport:
@@ -218,14 +221,13 @@ class GarbageCollector:
 
     def _needed(self, generation: int, state: TopicLedgerState) -> tuple[bool, AbstractSet[str], int | None]:
         """Return whether a generation is below the floor, the names its live rows need, and when the floor's began."""
-        floor = state.generation + 1 if self._is_dry_floor else state.gc_floor
+        floor = state.gc_floor
+        if self._is_floor_raised and self._is_dry_run:
+            advance = hurried_generation(state, self._cluster.clock.now_ms(), self._age_ms)
+            floor = floor if advance is None else advance.floor
         is_below = generation < floor
         needed = state.referenced_objects(generation) if is_below else frozenset[str]()
         return is_below, needed, state.generation_began_ms.get(floor)
-
-    @property
-    def _is_dry_floor(self) -> bool:
-        return self._is_floor_raised and self._is_dry_run
 
     def _decide(self, ledger: Ledger[TopicLedgerState]) -> bool:
         """Apply retention and raise the floor where that is due; return whether there may be more garbage now.
@@ -238,7 +240,7 @@ class GarbageCollector:
         now_ms = self._cluster.retention_now_ms()
         decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
         if self._is_floor_raised:
-            raise_floor(ledger, config.delivery_timeout_ms)
+            raise_floor(ledger, config.delivery_timeout_ms, now_ms=clock_ms, age_ms=self._age_ms)
         elif is_dead_known:
             raise_floor(ledger, config.delivery_timeout_ms, is_dead)
         fault_point("gc.decided")

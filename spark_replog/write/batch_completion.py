@@ -179,6 +179,10 @@ class BatchCompletion:
             return False
         if batch.has_expired(now_ms, self._config.delivery_timeout_ms):
             return False
+        if error.code is ErrorCode.REPLOG_JOB_TOO_LONG:
+            # The log refuses that object for ever, so the batch goes into another one: unless the ledger may have
+            # forgotten that an earlier attempt was appended.
+            return request.state is not RequestState.REDELIVERED
         if self._sequences is not None and batch.has_sequence:
             return self._sequences.can_retry(batch, error)
         return isinstance(error, (RetriableError, OutcomeUnknownError))

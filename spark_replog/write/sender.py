@@ -60,10 +60,14 @@ from spark_replog.write.transport import NEEDED_AWAY_MS, PutResult, PutTransport
 
 POLL_MS_MAX = 1_000
 """Longest time that ``run_once`` asks its owner to wait."""
-_OF_OLD_METADATA = (RetriableError, NotFoundError)
-"""Errors that old metadata may cause: a new leader, ISR or generation; a topic that was deleted, or created again."""
 LATE_SHARE = 15
 """A put is late after ``request.timeout.ms`` divided by this: by default 2 s, as long as commits wait for a replica."""
+
+
+def _is_of_old_metadata(error: ReplogError | None) -> bool:
+    """Return whether old metadata may be the cause: a new leader, ISR or generation, a topic that is gone or new."""
+    is_of_generation = error is not None and error.code is ErrorCode.REPLOG_JOB_TOO_LONG
+    return is_of_generation or isinstance(error, (RetriableError, NotFoundError))
 
 
 class Sender:
@@ -272,14 +276,14 @@ class Sender:
         is_in_time = request.delivery_count <= self._config.retries and now_ms < request.expires_ms
         if is_doubtful and is_in_time and not is_parked:
             settled = self._completion.settle(request, result, self._now_ms)
-            if any(isinstance(result.responses[name].error, _OF_OLD_METADATA) for name in settled):
+            if any(_is_of_old_metadata(result.responses[name].error) for name in settled):
                 self.wants_metadata = True
             if self._keeps_order:
                 self._accumulator.unmute(settled)
             request.redeliver_ms = now_ms + int(self._backoff.pause_ms(request.delivery_count - 1))
             request.move_to(RequestState.IN_DOUBT)
             return
-        if any(isinstance(response.error, _OF_OLD_METADATA) for response in result.responses.values()):
+        if any(_is_of_old_metadata(response.error) for response in result.responses.values()):
             self.wants_metadata = True
         self._completion.complete(request, result, self._now_ms, is_doubtful=is_doubtful)
         self._end(request, RequestState.ANSWERED)

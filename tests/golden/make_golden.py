@@ -52,7 +52,7 @@ def entries() -> dict[str, list[c.Command]]:
             c.IsrChange(None, 2, False, 1_700_000_000_000),
             c.IsrChange(TOPIC, 2, True, 1_700_000_000_001),
             c.HoldersAdd(300, 1, 0, (2, 200)),
-            c.GenerationAdvance(5, 3),
+            c.GenerationAdvance(5, 3, 70_000),
             c.TopicClose(TOPIC),
         ],
         "entry_log_start": [

@@ -76,7 +76,7 @@ def keep(path: str, rounds: int, *, is_upkeep: bool) -> None:
         if is_upkeep:
             continue
         codes = [run([*store, "topic", "compact", topic, "--all"]) for topic in TOPICS]
-        codes.append(run([*store, "store", "gc", *(["--now"] if number % 2 else [])]))
+        codes.append(run([*store, "store", "gc", *(["--now", "--older-than", "0s"] if number % 2 else [])]))
         say(round=number, codes=codes)
 
 

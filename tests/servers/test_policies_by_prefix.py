@@ -196,7 +196,7 @@ def test_a_coordinator_deletes_in_ledgers_only(store):
     for arguments in (
         ("topic", "create", "brief", "-p", "1", "--replicas", "3"),
         ("topic", "delete", "brief", "-y"),
-        ("store", "gc", "--now"),
+        ("store", "gc", "--now", "--older-than", "0s"),
         ("store", "verify"),
         ("store", "repair", "--dry-run"),
     ):

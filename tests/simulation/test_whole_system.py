@@ -58,6 +58,7 @@ def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paged_table, "PAGE_ROWS", 4)
     monkeypatch.setattr(paged_table, "FLUSH_ROWS", 3)
     monkeypatch.setattr(frozen_topics, "FLUSH_ROWS", 3)
+    monkeypatch.setattr(topic_state, "PRODUCER_KEPT_MS", 0)  # an hour would be longer than a schedule
     # Every process folds every entry and reads pages: they are values, so one decoding serves all.
     monkeypatch.setattr(paged_table, "decode_page", lru_cache(256)(decode_page))
     decode_once = lru_cache(1024)(decode_commands)

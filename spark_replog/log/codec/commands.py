@@ -510,7 +510,7 @@ _CODECS = (
     _row(5, ConfigSet, topic_id=ID, changes=_CHANGES),
     _row(6, IsrChange, topic_id=optional(ID), broker_id=BROKER_ID, in_sync=BOOL, time_ms=TIME_MS),
     _row(7, HoldersAdd, entry_index=UINT, command_no=UINT, object_no=UINT, broker_ids=_IDS),
-    _row(8, GenerationAdvance, generation=_GENERATION, floor=UINT),
+    _row(8, GenerationAdvance, generation=_GENERATION, floor=UINT, began_ms=SINT),
     _row(
         40,
         PartitionChange,

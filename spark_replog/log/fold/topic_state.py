@@ -70,6 +70,9 @@ MINUTES_KEPT = 16
 DAY_MINUTES = 24 * 60
 CLOCK_SKEW_MAX_MS = 60_000
 """Clocks of proposers that differ by less never move the time of appends back."""
+PRODUCER_KEPT_MS = 3_600_000
+"""Random producer ids are known at least this long, also if the floor has passed their objects: an append that the
+floor refused is written again, in order, with the sequences that it had."""
 APPENDS_EARLIER = 3
 """After this many consecutive appends that are further in the past, the time before them counts as wrong."""
 
@@ -634,11 +637,13 @@ class TopicLedgerState(EntryFold):
         if command.generation > self.generation:
             self.generation, self.generation_object_count = command.generation, 0
         self.gc_floor = max(self.gc_floor, command.floor)
-        self.generation_began_ms.setdefault(self.generation, self.append_time_ms)
+        self.generation_began_ms.setdefault(self.generation, max(self.append_time_ms, command.began_ms))
+        kept_since_ms = self.append_time_ms - PRODUCER_KEPT_MS
+        old = [each for each, began_ms in self.generation_began_ms.items() if began_ms <= kept_since_ms]
         for each in [each for each in self.generation_began_ms if each < self.gc_floor]:
             del self.generation_began_ms[each]
         self.objects.forget_below(self.gc_floor)
-        self.producers.forget_one_shots(self.gc_floor)
+        self.producers.forget_one_shots(min(self.gc_floor, max(old, default=0)))
         return OK
 
     def _apply_group_records(self, command: GroupRecords, index: int, number: int) -> CommandResult:

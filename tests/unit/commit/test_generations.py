@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_replog.commit.retention import next_generation
+from spark_replog.commit.retention import hurried_generation, next_generation
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -54,7 +54,8 @@ def test_a_generation_lasts_a_seventh_of_the_lag_and_the_floor_follows_a_lag_beh
         assert life.append(day, life.state.generation, f"p{day}") is Outcome.APPLIED
         advances.append(life.round(day))
         assert life.round(day) is None  # once is enough, whoever asks again
-    assert advances[:9] == [None, *(GenerationAdvance(number, max(0, number - 7)) for number in range(1, 9))]
+    expected = [GenerationAdvance(number, max(0, number - 7), number * DAY_MS) for number in range(1, 9)]
+    assert advances[:9] == [None, *expected]
     assert (life.state.generation, life.state.gc_floor) == (11, 4)
     assert min(life.state.generation_began_ms) == 4
     # A writer of a generation below the floor is refused, as is a repeat of one that was forgotten.
@@ -68,4 +69,20 @@ def test_a_ledger_that_nobody_writes_to_stays_as_it_is():
     life.append(0, 0, "p")
     assert life.round(30) is None
     life.append(30, 0, "q")
-    assert life.round(30) == GenerationAdvance(1, 0)
+    assert life.round(30) == GenerationAdvance(1, 0, 30 * DAY_MS)
+
+
+def test_a_hurried_floor_spares_what_a_plan_of_the_last_hour_may_name():
+    """Also in a ledger without appends for long: a generation is as old as the clock of its advance says."""
+    life, hour_ms = Life(), 3_600_000
+    life.append(0, 0, "p")
+    now_ms = 30 * DAY_MS
+    life.entry(hurried_generation(life.state, now_ms, hour_ms))
+    assert (life.state.generation, life.state.gc_floor) == (1, 0)
+    assert life.state.generation_began_ms == {0: 0, 1: now_ms}
+    assert hurried_generation(life.state, now_ms + 60_000, hour_ms) is None, "it gives nothing free, again and again"
+    life.entry(hurried_generation(life.state, now_ms + hour_ms - 1, hour_ms))
+    assert (life.state.generation, life.state.gc_floor) == (2, 0)
+    life.entry(hurried_generation(life.state, now_ms + hour_ms, hour_ms))
+    assert (life.state.generation, life.state.gc_floor) == (2, 1)
+    assert hurried_generation(life.state, now_ms, 0) == GenerationAdvance(3, 3, now_ms)

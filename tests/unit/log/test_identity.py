@@ -6,6 +6,7 @@ import tracemalloc
 
 import pytest
 
+from spark_replog.log.fold import topic_state
 from spark_replog.log.fold.producer_state import RUNS_KEPT, TXN_VERSIONS_KEPT, ProducerTable
 from spark_replog.log.model import (
     Append,
@@ -250,7 +251,8 @@ def test_a_one_shot_is_a_duplicate_of_itself_only(kit):
 
 
 @pytest.mark.guarantee("G6")
-def test_a_forgotten_one_shot_meets_the_floor(kit):
+def test_a_forgotten_one_shot_meets_the_floor(kit, monkeypatch):
+    monkeypatch.setattr(topic_state, "PRODUCER_KEPT_MS", 0)
     log = kit.Log()
     log.one(kit.append({0: 1}, producer="r1", kind=ONE))
     log.one(kit.append({0: 1}, 4))

@@ -10,6 +10,7 @@ from spark_replog.commit.append_request import AppendRequest, respond
 from spark_replog.errors import ErrorCode
 from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.fold.producer_state import BATCHES_KEPT
+from spark_replog.log.fold.topic_state import PRODUCER_KEPT_MS
 from spark_replog.log.model import (
     BatchSequence,
     GenerationAdvance,
@@ -91,6 +92,11 @@ def test_an_expired_producer_may_continue_anywhere(kit):
     log.one(sequenced(kit, {0: 1}, 0))
     assert outcome(log, sequenced(kit, {0: 1}, 2)) is Outcome.OUT_OF_SEQUENCE
     log.one(GenerationAdvance(1, 1))
+    assert outcome(log, sequenced(kit, {0: 1}, 0)) is Outcome.DUPLICATE, "known for an hour at least"
+    assert outcome(log, sequenced(kit, {0: 1}, 1)) is Outcome.BELOW_FLOOR
+    later = sequenced(kit, {1: 1}, 0, producer="other", generation=1)
+    log.one(replace(later, append_time_ms=log.state.append_time_ms + PRODUCER_KEPT_MS))
+    log.one(GenerationAdvance(2, 1))
     assert outcome(log, sequenced(kit, {0: 1}, 0)) is Outcome.BELOW_FLOOR
     assert outcome(log, sequenced(kit, {0: 1}, 2, generation=1)) is Outcome.APPLIED
 
