@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from typing import NamedTuple
@@ -46,9 +47,21 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+_process_ids: dict[int, str] = {}
+
+
 def new_id() -> str:
     """Return 32 random hex digits (cluster, topic and ledger ids, object names)."""
     return uuid.uuid4().hex
+
+
+def process_id() -> str:
+    """Return the id of this process, 32 hex digits; a forked one has its own."""
+    pid = os.getpid()
+    if pid not in _process_ids:
+        _process_ids.clear()
+        _process_ids[pid] = new_id()
+    return _process_ids[pid]
 
 
 def is_valid_topic_name(name: str) -> bool:

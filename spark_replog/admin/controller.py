@@ -250,7 +250,7 @@ class Controller(Admin):
         """
         self._require_topic(AclOperation.DESCRIBE_CONFIGS, name)
         handle, ledger = self._open(name)
-        now_ms = self._cluster.retention_now_ms()
+        now_ms = self._cluster.retention_now_ms(ledger)
 
         def ask(state: TopicLedgerState) -> list[Retired]:
             topic = live_topic(state, handle.topic_id)

@@ -22,7 +22,7 @@ from spark_replog.commit.append_request import AppendRequest, ProduceResponse, w
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
+from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id, process_id
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -158,7 +158,7 @@ class Appender:
         now_ms = self._clock.now_ms()
         if not batches:
             producer_id = new_id()
-        identity = ProducerIdentity(producer_id, producer_id, self._count if batches else 0, "", kind)
+        identity = ProducerIdentity(producer_id, producer_id, self._count if batches else 0, process_id(), kind)
         if not batches:
             return Append(identity, self.principal, self._client_id, now_ms, tuple(objects))
         return SequencedAppend(identity, self.principal, self._client_id, now_ms, tuple(objects), tuple(batches))

@@ -24,7 +24,7 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.fault_point import fault_point
-from spark_replog.ids import TopicPartition, new_id
+from spark_replog.ids import TopicPartition, new_id, process_id
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
@@ -136,7 +136,7 @@ class TopicCopy:
     def _identity(self, key: TopicPartition, end: int) -> ProducerIdentity:
         words = f"{self._source.brokers.cluster_id}/{self._source_id}/{key.partition}/{self._target_id}/{self._name}"
         producer_id = f"copy-{blake2b(words.encode(), digest_size=16).hexdigest()}"
-        return ProducerIdentity(producer_id, producer_id, end, "", IdentityKind.TXN_BATCH)
+        return ProducerIdentity(producer_id, producer_id, end, process_id(), IdentityKind.TXN_BATCH)
 
     def _check_source(self) -> None:
         """Refuse rows that were read by the source's name since another topic has it: they are not counted as its."""

@@ -34,6 +34,7 @@ from spark_replog.ledger.types import JournalRoot, LedgerSettings
 from spark_replog.log.acl import normal_principal
 from spark_replog.log.codec.commands import decode_commands
 from spark_replog.log.entry_words import state_changes
+from spark_replog.log.fold.append_time import agreed_of
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
@@ -199,16 +200,20 @@ class Cluster:
         """Free the memory of a ledger; ``topic_ledger`` reads it again when needed."""
         self._topic_ledgers.pop(ledger_id, None)
 
-    def retention_now_ms(self) -> int:
-        """Return the time for retention: this process's clock, but no later than the newest known append.
+    def retention_now_ms(self, ledger: Ledger[TopicLedgerState]) -> int:
+        """Return the time for retention in a ledger: this process's clock, but no later than what writers agree on.
 
-        So a single clock that is ahead deletes nothing too early, and without appends no row ages.
+        They are the ledger's own, or two of any known ledger. So a single clock that is ahead deletes nothing too early
+        (ADR 24), and without appends no row ages.
         """
-        newest_ms = 0
-        for ledger in list(self._topic_ledgers.values()):
-            with ledger.lock:
-                newest_ms = max(newest_ms, ledger.state.append_time_ms)
-        return min(self.clock.now_ms(), newest_ms)
+        agreed_ms = ledger.ask(lambda state: state.agreed_time.now_ms)
+        clocks: dict[str, int] = {}
+        for each in list(self._topic_ledgers.values()):
+            with each.lock:
+                found = each.state.agreed_time.clocks
+            for writer, clock_ms in found.items():
+                clocks[writer] = max(clock_ms, clocks.get(writer, 0))
+        return min(self.clock.now_ms(), max(agreed_ms, agreed_of(clocks.values())))
 
     def lookup(self, name: str, *, is_folded: bool = False) -> TopicHandle:
         """Return the ids of a topic; read the cluster ledger only if the name is unknown

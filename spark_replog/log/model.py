@@ -91,7 +91,7 @@ class ProducerIdentity:
     """Query id; equal to producer_id if the kind has none."""
     sequence: int
     run_id: str
-    """One start of the query; '' if the kind has none."""
+    """One start of the query; if the kind has none, the process that appends: whose clock the append's time is from."""
     kind: IdentityKind
     on_reset: ResetPolicy = ResetPolicy.FAIL
     evidence: bytes = b""

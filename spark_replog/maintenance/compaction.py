@@ -419,7 +419,7 @@ class Compactor:
         """Make one pass of compaction by key over a partition, if it is due, and count it."""
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         ledger.refresh()
-        now_ms = self._cluster.retention_now_ms()
+        now_ms = self._cluster.retention_now_ms(ledger)
 
         def plan_on(state: TopicLedgerState) -> CleaningPlan | None:
             config = stored_topic_config(tuple(state.topics[handle.topic_id].config.items()))[0]
@@ -444,7 +444,7 @@ class Compactor:
         self._resume.clear()
         fault_point("compaction.before_clean")
         # Tombstones wait from now, not from the plan: a reader may have read the last replaced row just before it went.
-        clean = LogClean(handle.topic_id, partition, end_offset, self._cluster.retention_now_ms())
+        clean = LogClean(handle.topic_id, partition, end_offset, self._cluster.retention_now_ms(ledger))
         command_of_end = encode_command(clean)
         ledger.append(lambda _: command_of_end, timeout_ms=self._cluster.config.delivery_timeout_ms)
 

@@ -237,7 +237,7 @@ class GarbageCollector:
         config, clock_ms = self._cluster.config, self._cluster.clock.now_ms()
         with ledger.lock:
             index, is_dead_known = ledger.state.applied_index, is_dead(ledger.state)
-        now_ms = self._cluster.retention_now_ms()
+        now_ms = self._cluster.retention_now_ms(ledger)
         decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
         if self._is_floor_raised:
             raise_floor(ledger, config.delivery_timeout_ms, now_ms=clock_ms, age_ms=self._age_ms)

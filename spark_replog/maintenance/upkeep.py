@@ -102,7 +102,7 @@ class Upkeep:
             if not is_done:
                 self._next_ms.pop(ledger.ledger_id, None)
             config, clock_ms = self._config, self._cluster.clock.now_ms()
-            now_ms = self._cluster.retention_now_ms()
+            now_ms = self._cluster.retention_now_ms(ledger)
             decide_upkeep(ledger, now_ms, clock_ms, config.gc_floor_lag_ms, config.delivery_timeout_ms)
             self._collect_deleted()
             ledger.collect()

@@ -41,6 +41,13 @@ def write(store, batches, *, age_days=0, settings=None):
             producer.flush()
 
 
+def go_ahead(monkeypatch, seconds):
+    """Set this process's clock ahead."""
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + seconds * 10**9)
+    monkeypatch.setattr(time, "time", lambda: time.time_ns() / 10**9)
+
+
 def files(tmp_path, broker_id=0):
     return sorted(path.name for path in (tmp_path / "store" / f"broker-{broker_id}").rglob("*.arrow"))
 
@@ -102,12 +109,30 @@ def test_a_plan_whose_objects_are_gone_is_made_again_by_the_newest_fold(store, t
 def test_one_clock_that_is_ahead_deletes_nothing(store, monkeypatch):
     store.admin().create_topic("orders", partitions=1, replicas=3, config={"retention.ms": str(30 * DAY_MS)})
     write(store, 3, age_days=1)
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 100 * 86_400)
+    go_ahead(monkeypatch, 100 * 86_400)
     assert run(["-q", "-s", store.path, "store", "gc"]) == 0
     assert run(["-q", "-s", store.path, "coordinator", "run", "--once"]) == 0
     monkeypatch.undo()
     assert store.admin().offsets("orders", "start") == {0: 0}
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable.idempotence": False}])
+def test_a_writer_whose_clock_is_ahead_deletes_nothing(store, monkeypatch, settings):
+    """It appends, so its own commits and collections see its time in the ledger: of this topic and of others."""
+    for topic in ("orders", "other"):
+        store.admin().create_topic(topic, partitions=1, replicas=3, config={"retention.ms": "3600000"})
+    write(store, 5)
+    go_ahead(monkeypatch, 2 * 3_600)
+    monkeypatch.setattr("spark_replog.client.producer.UPKEEP_WAIT_MS", 60_000)
+    often = {"log.retention.check.interval.ms": 1, "file.delete.delay.ms": 0, **settings}
+    for _ in range(2):
+        write(store, 3, settings=often)
+        with store.producer(often) as producer:
+            producer.send("other", b"x")
+    assert run(["-q", "-s", store.path, "store", "gc"]) == 0
+    monkeypatch.undo()
+    assert store.admin().offsets("orders", "start") == {0: 0}
+    assert len(store.topic("orders").scan().to_arrow()) == 110
 
 
 @pytest.mark.parametrize("inline_max_bytes", [0, 10_000])

@@ -16,6 +16,7 @@ from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
 from spark_replog.log.codec.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
+from spark_replog.log.fold.append_time import AgreedTime, AppendTime
 from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE, EntryFold
 from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_dropped, read_hint, read_index
 from spark_replog.log.fold.group_state import GroupTable
@@ -68,13 +69,9 @@ MINUTE_MS = 60_000
 MINUTES_KEPT = 16
 """Fifteen full minutes and the current one."""
 DAY_MINUTES = 24 * 60
-CLOCK_SKEW_MAX_MS = 60_000
-"""Clocks of proposers that differ by less never move the time of appends back."""
 PRODUCER_KEPT_MS = 3_600_000
 """Random producer ids are known at least this long, also if the floor has passed their objects: an append that the
 floor refused is written again, in order, with the sequences that it had."""
-APPENDS_EARLIER = 3
-"""After this many consecutive appends that are further in the past, the time before them counts as wrong."""
 
 
 class Traffic(NamedTuple):
@@ -147,36 +144,6 @@ class Traffic(NamedTuple):
 NO_TRAFFIC = Traffic()
 
 
-class AppendTime:
-    """The time of a ledger's appends, from the clocks of their proposers (ADR 18).
-
-    It never falls while clocks agree within `CLOCK_SKEW_MAX_MS`. A proposer whose clock is ahead moves it ahead;
-    after `APPENDS_EARLIER` appends of others it follows theirs again.
-
-    Attributes:
-        now_ms: of the last append; 0 before the first.
-    """
-
-    __slots__ = ("_earlier_ms", "now_ms")
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self._earlier_ms: tuple[int, ...] = ()
-
-    def observe(self, clock_ms: int) -> bool:
-        """Add the clock of the next applied append; return whether the time went back."""
-        if clock_ms >= self.now_ms - CLOCK_SKEW_MAX_MS:
-            self.now_ms = max(self.now_ms, clock_ms)
-            self._earlier_ms = ()
-            return False
-        self._earlier_ms = (*self._earlier_ms, clock_ms)
-        if len(self._earlier_ms) < APPENDS_EARLIER:
-            return False
-        self.now_ms = max(self._earlier_ms)
-        self._earlier_ms = ()
-        return True
-
-
 class TopicLedgerState(EntryFold):
     """State of one topic ledger.
 
@@ -192,6 +159,7 @@ class TopicLedgerState(EntryFold):
         last_shrink_ms, left_at: see `Leadership`.
         produce_rates: bytes per second of each client, by the appends' times.
         traffic: recent appends by topic; none for a topic without appends.
+        agreed_time: by which rows age.
     """
 
     _part = SnapshotPart.TOPIC_HEAD
@@ -210,6 +178,7 @@ class TopicLedgerState(EntryFold):
         self.generation_began_ms: dict[int, int] = {}
         self.generation_object_count = 0
         self._append_time = AppendTime()
+        self.agreed_time = AgreedTime()
         self.produce_rates = ProduceRates()
         self.traffic: dict[TopicId, Traffic] = {}
         self.groups = GroupTable()
@@ -247,7 +216,8 @@ class TopicLedgerState(EntryFold):
         self._leadership.write(writer)
         scalars = (self.generation, self.generation_object_count, self.gc_floor, self.generation_began_ms)
         _SCALARS.write(writer, scalars)
-        _APPEND_TIME.write(writer, (self._append_time.now_ms, self._append_time._earlier_ms))
+        self._append_time.write(writer)
+        self.agreed_time.write(writer)
         self.produce_rates.write(writer)
         _TRAFFIC.write(writer, self.traffic)
         self.producers.write(writer)
@@ -258,7 +228,8 @@ class TopicLedgerState(EntryFold):
         self._leadership.read(reader)
         self.generation, self.generation_object_count, *rest = _SCALARS.read(reader)
         self.gc_floor, self.generation_began_ms = rest
-        self._append_time.now_ms, self._append_time._earlier_ms = _APPEND_TIME.read(reader)
+        self._append_time.read(reader)
+        self.agreed_time.read(reader)
         self.objects.now_ms = self._append_time.now_ms
         self.produce_rates.read(reader)
         self.traffic = _TRAFFIC.read(reader)
@@ -558,9 +529,12 @@ class TopicLedgerState(EntryFold):
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
         if self.feature_level < FEATURE_LEVEL_INLINE and any(item.inline for item in append.objects):
             return CommandResult(Outcome.INVALID, {}, f"an object is inline at feature level {self.feature_level}")
+        identity = append.identity
         is_earlier = self._append_time.observe(append.append_time_ms)
+        self.agreed_time.observe(identity.run_id or identity.producer_id, append.append_time_ms)
         now_ms = self.objects.now_ms = self._append_time.now_ms
         if is_earlier:
+            self.agreed_time.go_back(now_ms)
             self.produce_rates = ProduceRates()
             self.traffic = {}
             for generation, began_ms in self.generation_began_ms.items():
@@ -672,5 +646,4 @@ class TopicLedgerState(EntryFold):
 
 
 _SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))
-_APPEND_TIME = fields(SINT, list_of(SINT))
 _TRAFFIC = map_of(ID, record(Traffic, last_append_ms=SINT, minutes=list_of(SINT, UINT, UINT)))

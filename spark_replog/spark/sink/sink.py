@@ -24,7 +24,7 @@ from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line
-from spark_replog.ids import LedgerId, new_id
+from spark_replog.ids import LedgerId, new_id, process_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
@@ -135,12 +135,12 @@ class BatchWriter(DataSourceArrowWriter):
         written = _in_task_order(messages)
         self._warn_of_foreach_batch(written)
         _warn_of_dropped_rows(written, 0 if self._options.txn is None else self._options.txn[1])
-        identity = ProducerIdentity(self._write_id, self._write_id, 0, "", IdentityKind.ONE_SHOT)
+        identity = ProducerIdentity(self._write_id, self._write_id, 0, process_id(), IdentityKind.ONE_SHOT)
         if self._options.txn is not None:
             app_id, version = self._options.txn
             evidence = evidence_of_rows(message.contents for message in written)
             kind, policy = IdentityKind.TXN_BATCH, self._options.on_reset
-            identity = ProducerIdentity(app_id, app_id, version, "", kind, policy, evidence)
+            identity = ProducerIdentity(app_id, app_id, version, process_id(), kind, policy, evidence)
         if any(message.objects for message in written):  # a write without rows opens no store
             _commit(self._options.store.cluster(), self._options, identity, written)
 
