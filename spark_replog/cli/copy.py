@@ -42,7 +42,8 @@ def copy(source: str, target: str, **given: Any) -> int:
 
     Offsets are not kept; the order of each partition is. Each append to the target records how far the copy came. Run
     the command again after it was stopped or killed, and it continues there; no row is copied twice. Run it again
-    later, and it copies what is new. Another --name begins from the start.
+    later, and it copies what is new. Another --name begins from the start. Rows before those that an earlier run copied
+    would come out of order: they are refused, unless another --name copies them.
 
     Rows reported as copied are in the target's log, even if the command fails.
     """

@@ -1,9 +1,10 @@
 """Copies a range of a topic into another one, of this store or of another, each row once.
 
 Rows of a source partition are copied in chunks; each chunk is one append to the target's ledger. The append's identity
-names the source topic and partition and the offset that it reaches. So the target's log shows the progress: a stopped
-or killed copy continues after its last decided append, in any process. Two copies at once copy no row twice: the ledger
-refuses an append that does not follow the one that its writer saw.
+names the source topic and partition, the offset that it reaches and, as its incarnation, where the copied ranges begin.
+So the target's log shows the progress: a stopped or killed copy continues after its last decided append, in any
+process. Two copies at once copy no row twice: the ledger refuses an append that does not follow the one that its writer
+saw.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id, process_id
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
@@ -44,6 +46,7 @@ class CopiedPartition:
         start, end: the requested range, half-open, in source offsets.
         position: next source offset to copy. Begins above `start` if an earlier run copied rows.
         last: source offset up to which the target's log has rows of this copy; -1 without any.
+        ranges: the source offsets that are copied, as ``10-15,18-``: the last range ends at `last`.
         row_count, size_bytes: copied by this run.
     """
 
@@ -52,6 +55,7 @@ class CopiedPartition:
     end: int
     position: int
     last: int
+    ranges: str
     row_count: int = 0
     size_bytes: int = 0
 
@@ -108,11 +112,26 @@ class TopicCopy:
         self._manager = ReplicaManager(target, None, Upkeep(target, target.config).start)
 
     def plan(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[CopiedPartition]:
-        """Return the ranges, each starting where an earlier run under the same name ended."""
+        """Return the ranges, each starting where an earlier run under the same name ended.
+
+        Raises:
+            InvalidConfigError: INVALID_REQUEST: earlier runs left out rows of a range and copied later ones. The order
+                of rows is kept, so these rows can only be copied under another name.
+        """
         found = []
         for key, start in sorted(starts.items()):
-            last = self._last(key)
-            found.append(CopiedPartition(key, start, ends[key], max(start, last), last))
+            last, ranges = self._copied(key)
+            left_out = _left_out(ranges, start, min(ends[key], last))
+            if left_out:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"earlier runs copied offsets {ranges}{last} of {key.topic}-{key.partition}, without {left_out} of "
+                    "this range. Rows of one copy stay in order. Copy these under another name, as with --name rest, "
+                    f"or begin at or after {last}.",
+                )
+            if start > last:
+                ranges = f"{ranges}{last},{start}-" if last >= 0 else f"{start}-"
+            found.append(CopiedPartition(key, start, ends[key], max(start, last), last, ranges))
         return found
 
     def run(self, parts: list[CopiedPartition], on_progress: Callable[[], object] = lambda: None) -> None:
@@ -133,10 +152,10 @@ class TopicCopy:
             part.position = part.end  # compaction removed all rows of the remaining offsets
             on_progress()
 
-    def _identity(self, key: TopicPartition, end: int) -> ProducerIdentity:
+    def _identity(self, key: TopicPartition, end: int, ranges: str) -> ProducerIdentity:
         words = f"{self._source.brokers.cluster_id}/{self._source_id}/{key.partition}/{self._target_id}/{self._name}"
         producer_id = f"copy-{blake2b(words.encode(), digest_size=16).hexdigest()}"
-        return ProducerIdentity(producer_id, producer_id, end, process_id(), IdentityKind.TXN_BATCH)
+        return ProducerIdentity(producer_id, ranges, end, process_id(), IdentityKind.TXN_BATCH)
 
     def _check_source(self) -> None:
         """Refuse rows that were read by the source's name since another topic has it: they are not counted as its."""
@@ -150,10 +169,15 @@ class TopicCopy:
             raise _made_again(self._topic)
         return plan
 
-    def _last(self, key: TopicPartition) -> int:
-        """Return the source offset up to which the partition is copied; -1 if nothing is."""
-        identity = self._identity(key, 0)
-        return self._ledger.ask(lambda state: state.producers.last_sequence(identity))
+    def _copied(self, key: TopicPartition) -> tuple[int, str]:
+        """Return the source offset up to which the partition is copied, and the ranges; (-1, "") if nothing is."""
+        identity = self._identity(key, 0, "")
+
+        def look(state: TopicLedgerState) -> tuple[int, str]:
+            known = state.producers.get(identity)
+            return (-1, "") if known is None else (known.last_sequences[known.incarnation], known.incarnation)
+
+        return self._ledger.ask(look)
 
     def _chunks(self, part: CopiedPartition) -> Iterator[list[pa.RecordBatch]]:
         """Yield the rows from the position to the end, in chunks."""
@@ -178,7 +202,7 @@ class TopicCopy:
     def _append(self, part: CopiedPartition, batches: list[pa.RecordBatch]) -> None:
         self._check_source()
         end = batches[-1].column("offset")[-1].as_py() + 1
-        identity = self._identity(part.key, end)
+        identity = self._identity(part.key, end, part.ranges)
         config = ProducerConfig()
         writer = TaskWriter(
             self._plan_append(),
@@ -222,6 +246,17 @@ class TopicCopy:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def _left_out(ranges: str, start: int, end: int) -> str:
+    """Return the offsets of [start, end) that are in none of the ranges, as ``0-10,15-18``; the last one is open."""
+    found, at = [], start
+    for each in filter(None, ranges.split(",")):
+        begin, _, stop = each.partition("-")
+        if at < min(int(begin), end):
+            found.append(f"{at}-{min(int(begin), end)}")
+        at = max(at, int(stop or end))
+    return ",".join(found)
 
 
 def _made_again(topic: str) -> ReplogError:

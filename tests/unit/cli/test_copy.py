@@ -65,6 +65,25 @@ def test_rows_arrive_whole_in_another_topic_and_in_another_store(source, other, 
     assert records(other, "orders") == records(source, "orders")
 
 
+def test_a_range_that_earlier_runs_left_out_is_refused_and_another_name_copies_it(source, replog):
+    def run(*words):
+        return replog("-s", source.path, "copy", "orders", "copied", "-p", "0", *words, "-f", "json")
+
+    assert run("--from", "10", "--to", "15").items[0]["rows"] == 5
+    assert run("--from", "12", "--to", "15").items[0]["rows"] == 0
+    for words in ([], ["--to", "12"], ["--from", "9"], ["--dry-run"]):
+        refused = run(*words)
+        assert refused.exit_code != 0 and "INVALID_REQUEST" in refused.err + refused.out, words
+    assert "0-10" in run().err + run().out
+    assert run("--from", "18", "--to", "20").items[0]["rows"] == 2
+    assert "0-10,15-18" in run().err + run().out
+    assert run("--from", "18").items[0]["rows"] == 0
+    assert run("--from", "0", "--to", "10", "--name", "rest").items[0]["rows"] == 10
+    assert [row["key"] for row in records(source, "copied")] == [
+        row["key"] for at in ((10, 15), (18, 20), (0, 10)) for row in records(source, "orders")[slice(*at)]
+    ]
+
+
 def test_given_again_it_copies_what_is_new_and_a_name_begins_anew(source, replog):
     assert sum(item["rows"] for item in replog("-s", source.path, "copy", "orders", "copied", "-f", "json").items) == 40
     source.write("orders", rows(2, 900), partition=1)
