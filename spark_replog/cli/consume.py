@@ -301,7 +301,9 @@ def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, whe
         raise click.UsageError(
             f"{flag} is '{where}'. Give beginning, end, N, -N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
         ) from None
-    return {key: min(number, end) if number >= 0 else max(starts[key], end + number) for key, end in ends.items()}
+    if where.startswith("-"):
+        return {key: max(starts[key], end + number) for key, end in ends.items()}
+    return {key: min(number, end) for key, end in ends.items()}
 
 
 def _time_ms(where: str) -> int:

@@ -173,7 +173,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:
     """Plan new offsets for a group that has no members; apply them with --execute."""
     settings = current_settings()
-    given = {word: value for word, value in how.items() if value not in (None, False)}
+    given = {word: value for word, value in how.items() if value is not None and value is not False}
     if len(given) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
                                "--to-datetime, --by-duration, --from-file")  # fmt: skip

@@ -13,6 +13,7 @@ from spark_replog.client.async_clients import AsyncConsumer, AsyncProducer
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
+from spark_replog.client.subscription_state import whole_number
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
@@ -228,10 +229,13 @@ def _offset(bound: Bound, partition: int, first: int, last: int) -> int:
                 ErrorCode.REPLOG_INVALID_OPTION, f"no offset is given for partition {partition}. Name every partition."
             )
         bound = bound[partition]
-    if isinstance(bound, int):
-        return min(max(bound, first), last)
-    if bound not in ("earliest", "latest"):
+    if bound in ("earliest", "latest"):
+        return first if bound == "earliest" else last
+    number = None if isinstance(bound, bool) else whole_number(bound)
+    if number is None or number < 0:
         raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION, f"Invalid bound '{bound}': give earliest, latest, or offsets."
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"Invalid bound {bound!r}: give earliest, latest, or offsets, which are 0 or more. For the newest rows, "
+            "subtract from `admin().offsets(topic)`.",
         )
-    return first if bound == "earliest" else last
+    return min(max(number, first), last)

@@ -161,6 +161,11 @@ def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
     [
         (lambda topic: topic.scan("soon"), InvalidConfigError),
         (lambda topic: topic.scan({0: 1}), InvalidConfigError),
+        (lambda topic: topic.scan(-10), InvalidConfigError),
+        (lambda topic: topic.scan(0, -1), InvalidConfigError),
+        (lambda topic: topic.scan({0: 1, 1: -1}), InvalidConfigError),
+        (lambda topic: topic.scan(True), InvalidConfigError),
+        (lambda topic: topic.scan(1.5), InvalidConfigError),
         (lambda topic: topic.scan(partitions=[2]), NotFoundError),
     ],
 )
