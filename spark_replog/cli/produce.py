@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import codecs
+import io
 import json
 import math
 import os
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from csv import reader as csv_reader
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from spark_replog.client.arrow_sender import TableHandle
     from spark_replog.client.producer import Producer
 
-FORMATS = ("lines", "jsonl", "csv", "parquet", "arrow")
+FORMATS = ("lines", "jsonl", "json", "csv", "parquet", "arrow")
 HANDLES_OPEN_MAX = 64
 """Maximum number of batches that wait for their acknowledgement."""
 
@@ -41,6 +44,8 @@ HANDLES_OPEN_MAX = 64
 @click.option("-i", "--input", "kind", type=click.Choice(FORMATS), help="Input format. [by file name, else lines]")
 @click.option("-k", "--key", metavar="KEY", help="Lines: separator of key and value. Other formats: field of the key.")
 @click.option("--value", metavar="FIELD", help="Field of the value. [the whole line or row]")
+@click.option("--typed", is_flag=True, help="CSV: columns but the key become JSON numbers, times and booleans if they "
+              "look so. [text, as it is written]")  # fmt: skip
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header to add to every record. Repeatable."
 )
@@ -53,7 +58,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     """Append lines or rows of FILES, or of standard input, to TOPIC.
 
     With -i jsonl, a line of 'replog consume -f jsonl' is appended as the record that it describes: key, value,
-    headers, timestamp and partition. Any other line is a value.
+    headers, timestamp and partition. Any other line is a value. A .json file may also be one array of records.
+    Files ending in .gz, .bz2, .zst and .lz4 are decompressed.
 
     A table with a column 'value' gives its columns key, value, headers, partition and timestamp as they
     are (a time without a zone is UTC); of any other table a row becomes a JSON object.
@@ -196,12 +202,17 @@ def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.Recor
         if kind == "lines" and given["value"] is not None:
             raise click.UsageError("--value needs fields, and lines have none: add --input jsonl, csv or parquet")
         with _opened(name, kind) as stream:
-            yield from read_batches(stream, name, kind, given["key"], given["value"])
+            yield from read_batches(stream, name, kind, given["key"], given["value"], is_typed=given["typed"])
 
 
 @contextmanager
 def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
     if name != "-":
+        compression = _COMPRESSIONS.get(Path(name).suffix.lower())
+        if compression is not None and kind in ("parquet", "arrow"):
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INPUT, f"{name} is compressed, and {kind} needs a plain file. Decompress it first."
+            )
         try:
             stream = open(name, "rb")  # noqa: SIM115
         except OSError as error:
@@ -209,11 +220,15 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
                 ErrorCode.REPLOG_INPUT, f"Cannot open {name}: {error.strerror}. Correct the path."
             ) from error
         with stream:
-            if kind == "lines" or kind == "jsonl" or not os.path.isfile(name):
+            if compression is None and (kind in ("lines", "jsonl", "json") or not os.path.isfile(name)):
                 yield stream
                 return
             import pyarrow as pa
 
+            if compression is not None:
+                with pa.CompressedInputStream(stream, compression) as plain:
+                    yield plain
+                return
             # Arrow's threads read ahead, and must not use a Python file object at interpreter exit.
             with pa.OSFile(name) as native:
                 yield native
@@ -252,26 +267,44 @@ def _with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.Recor
 _SUFFIXES = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".csv": "csv",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
 }
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_NOT_LINES = frozenset(
+    {".zip", ".tgz", ".tar", ".xz", ".7z", ".br", ".snappy", ".sz", ".avro", ".orc", ".xls", ".xlsx", ".db", ".pkl"}
+)
+"""Suffixes of files whose lines mean nothing."""
 READ_BYTES = 1 << 20
 _RECORD_FIELDS = frozenset({"key", "value", "headers", "timestamp"})
 """Fields in each line of ``replog consume -f jsonl``, besides ``_POSITION_FIELDS``."""
 _POSITION_FIELDS = frozenset({"topic", "partition", "offset"})
+_NEXT_ELEMENT = re.compile(r"[\s,]*")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_of(path: str) -> str:
-    """Return the format of a file by its suffix, else ``lines``."""
-    return _SUFFIXES.get(Path(path).suffix.lower(), "lines")
+    """Return the format of a file by its suffix, before that of a compression, else ``lines``.
+
+    Raises:
+        InvalidConfigError: REPLOG_INPUT: a format that has no lines.
+    """
+    *before, last = ["", *(each.lower() for each in Path(path).suffixes)]
+    if last in _NOT_LINES:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INPUT,
+            f"Cannot read {path}: {last} is none of {', '.join(sorted({*_SUFFIXES, *_COMPRESSIONS}))}. Convert the "
+            "file, or append its lines as they are with --input lines.",
+        )
+    return _SUFFIXES.get(before[-1] if last in _COMPRESSIONS else last, "lines")
 
 
 def read_batches(
-    stream: IO[bytes], name: str, kind: str, key: str | None, value: str | None
+    stream: IO[bytes], name: str, kind: str, key: str | None, value: str | None, *, is_typed: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches with a value column, and key, headers, partition, timestamp if the input has them.
 
@@ -280,6 +313,7 @@ def read_batches(
         kind: one of ``FORMATS``.
         key: separator of key and value in a line; else a field's name.
         value: a field's name; None: the whole line, or the row as JSON.
+        is_typed: whether the columns of CSV that become JSON get types.
 
     Raises:
         InvalidConfigError: REPLOG_INPUT: the file has another format, or lacks the field.
@@ -291,14 +325,18 @@ def read_batches(
         if kind == "lines":
             yield from _lines(stream, key)
         elif kind == "jsonl":
-            yield from _json_lines(stream, name, key, value)
+            yield from _json_lines(_chunks(stream), name, key, value)
+        elif kind == "json":
+            yield from _json_lines(_json_values(stream.read()), name, key, value)
         else:
-            for batch in _tables(stream, kind, key, value):
+            for batch in _tables(stream, kind, key, value, is_typed=is_typed):
                 yield _columns(batch, name, key, value)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         remedy = "Correct it, or give its format with --input."
-        if "CSV conversion error" in str(error):
-            remedy = "The first MiB of a CSV file gives the types of its columns. Convert the file to JSON lines."
+        if "invalid UTF8" in str(error):
+            remedy = "Convert the file to UTF-8, as with iconv."
+        elif "CSV conversion error" in str(error):
+            remedy = "With --typed the first MiB of a CSV file gives the types of its columns. Leave --typed out."
         raise InvalidConfigError(ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. {remedy}") from error
 
 
@@ -334,13 +372,47 @@ def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]
         yield pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
-def _json_lines(stream: IO[bytes], name: str, key: str | None, value: str | None) -> Iterator[pa.RecordBatch]:
+def _json_values(data: bytes) -> Iterator[list[bytes]]:
+    """Yield the elements of an array as they are written, or one other value; else the lines of the text.
+
+    Raises:
+        UnicodeError: it is not UTF-8.
+    """
+    text = data.removeprefix(codecs.BOM_UTF8).decode().strip()
+    decoder = json.JSONDecoder(parse_constant=_no_json)
+    try:
+        whole, end = decoder.raw_decode(text)
+    except (ValueError, RecursionError):
+        end = 0
+    if not text or end != len(text):
+        yield [line.removesuffix("\r").encode() for line in text.split("\n")]
+        return
+    if not isinstance(whole, list):
+        yield [text.encode()]
+        return
+    at, found = 1, []
+    for _ in whole:
+        at = _NEXT_ELEMENT.match(text, at).end()  # type: ignore[union-attr]
+        _, end = decoder.raw_decode(text, at)
+        found.append(text[at:end].encode())
+        at = end
+    yield found
+
+
+def _json_lines(
+    chunks: Iterator[list[bytes]], name: str, key: str | None, value: str | None
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     first, row_count, lacking = 1, 0, {field for field in (key, value) if field is not None}
-    for lines in _chunks(stream):
-        if first == 1:
+    for lines in chunks:
+        if first == 1 and lines:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # with it the line is not JSON, and readers would fail
+            if lines[0].strip() in (b"[", b"[{"):
+                raise InvalidConfigError(
+                    ErrorCode.REPLOG_INPUT,
+                    f"{name} is not JSON lines: it seems to be one JSON array. Read it with --input json.",
+                )
         rows = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
         columns: dict[str, Any] = {}
         if key is None and value is None:
@@ -472,24 +544,56 @@ def _no_json(word: str) -> None:
     raise ValueError(f"{word} is not a JSON value")
 
 
-def _tables(stream: IO[bytes], kind: str, key: str | None, value: str | None) -> Iterator[pa.RecordBatch]:
+class _Joined(io.RawIOBase):
+    """Bytes that were read ahead, then the rest of their stream."""
+
+    def __init__(self, ahead: bytes, rest: IO[bytes]) -> None:
+        self._ahead, self._rest = ahead, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._ahead[: len(buffer)] if self._ahead else self._rest.read(len(buffer))
+        self._ahead = self._ahead[len(found) :]
+        buffer[: len(found)] = found
+        return len(found)
+
+
+def _csv(stream: IO[bytes], key: str | None, value: str | None, *, is_typed: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a CSV file: all columns are text, as they are written (007 is not 7).
+
+    Only the columns partition and timestamp of a table with a column 'value' have types of their own.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    begin = stream.tell() if stream.seekable() else 0
+    ahead = stream.read(READ_BYTES)
+    first = codecs.getincrementaldecoder("utf-8")("replace").decode(ahead.removeprefix(codecs.BOM_UTF8))
+    names = next(csv_reader(io.StringIO(first, newline="")), [])
+    texts = [key or "key", value or "value"] if is_typed else names
+    if value is None and "value" in names:
+        texts = [each for each in texts if each not in ("partition", "timestamp") or each == key]
+    options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
+    parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
+    source: IO[bytes] | _Joined = _Joined(ahead, stream)
+    if stream.seekable():  # read it twice, so that of a file with a value that does not fit nothing is appended
+        source = stream
+        stream.seek(begin)
+        for _ in csv.open_csv(stream, convert_options=options, parse_options=parsing):
+            pass
+        stream.seek(begin)
+    yield from csv.open_csv(source, convert_options=options, parse_options=parsing)
+
+
+def _tables(
+    stream: IO[bytes], kind: str, key: str | None, value: str | None, *, is_typed: bool
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     if kind == "csv":
-        from pyarrow import csv
-
-        # Keys and values stay text (007 is not 7). In rows that become JSON, numbers stay numbers.
-        texts = ["value" if value is None else value]
-        if value is not None or key is None:
-            texts.append(key or "key")
-        options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
-        parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
-        if stream.seekable():  # read it twice, so that of a file with a value that does not fit nothing is appended
-            begin = stream.tell()
-            for _ in csv.open_csv(stream, convert_options=options, parse_options=parsing):
-                pass
-            stream.seek(begin)
-        yield from csv.open_csv(stream, convert_options=options, parse_options=parsing)
+        yield from _csv(stream, key, value, is_typed=is_typed)
         return
     if kind == "parquet":
         from pyarrow import parquet

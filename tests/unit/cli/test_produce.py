@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
 import os
@@ -118,7 +120,10 @@ def test_tables(store, replog, tmp_path, kind):
             writer.write_table(table)
     assert replog("produce", "t", file, "-k", "id").exit_code == 0
     assert replog("produce", "t", file, "-k", "id", "--value", "name").exit_code == 0
-    assert pairs(store) == [(b"1", b"x"), (b"1", b'{"id":1,"name":"x"}'), (b"2", b"y"), (b"2", b'{"id":2,"name":"y"}')]
+    rows = [b'{"id":1,"name":"x"}', b'{"id":2,"name":"y"}']
+    if kind == "csv":
+        rows = [b'{"id":"1","name":"x"}', b'{"id":"2","name":"y"}']
+    assert pairs(store) == [(b"1", b"x"), (b"1", rows[0]), (b"2", b"y"), (b"2", rows[1])]
 
 
 def test_a_table_with_the_logs_columns_goes_as_it_is(store, replog, tmp_path):
@@ -249,6 +254,58 @@ def test_keys_and_values_of_a_csv_file_stay_as_they_are_written(store, replog, t
     assert (answer.exit_code, "REPLOG_INPUT" in answer.err) == (2, True)
 
 
+ODD = "id,price,big,none,flag,at\n00501,1.10,4611686018427387905,NA,true,2024-01-02\n501,1.1,1e3,,NULL,x\n"
+
+
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_no_value_of_a_csv_file_changes(store, replog, tmp_path, monkeypatch, is_piped):
+    (tmp_path / "in.csv").write_text(ODD, encoding="utf-8-sig")
+    if is_piped:
+        read_end, write_end = os.pipe()
+        os.write(write_end, ODD.encode())
+        os.close(write_end)
+        with open(read_end, encoding="utf-8") as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            assert replog("produce", "t", "-k", "id", "-i", "csv").exit_code == 0
+    else:
+        assert replog("produce", "t", tmp_path / "in.csv", "-k", "id").exit_code == 0
+    (tmp_path / "again.csv").write_text(ODD)
+    assert replog("produce", "t", tmp_path / "again.csv", "-k", "id", "--value", "price").exit_code == 0
+    names, *rows = [line.split(",") for line in ODD.splitlines()]
+    found = [(each.key.decode(), each.value.decode()) for each in records(store)]
+    assert sorted(found) == sorted(
+        [(row[0], json.dumps(dict(zip(names, row, strict=True)), separators=(",", ":"))) for row in rows]
+        + [(row[0], row[1]) for row in rows]
+    )
+
+
+def test_types_of_a_csv_file_come_by_request(store, replog, tmp_path):
+    (tmp_path / "in.csv").write_text("id,amount,ok\n007,1.5,true\n")
+    assert replog("produce", "t", tmp_path / "in.csv", "-k", "id", "--typed").exit_code == 0
+    assert pairs(store) == [(b"007", b'{"id":"007","amount":1.5,"ok":true}')]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "values"),
+    [
+        ("a.json", b'[{"a": 1.10},\n\n {"b":[2]}, "x", null]\n', [b'{"a": 1.10}', b'{"b":[2]}', b'"x"', b"null"]),
+        ("a.json", b'\xef\xbb\xbf{\n "a": 1\n}\n', [b'{\n "a": 1\n}']),
+        ("a.json", b'{"a":1}\r\n{"a":2}\n', [b'{"a":1}', b'{"a":2}']),
+        ("a.json", b"[]", []),
+        ("a.jsonl.gz", gzip.compress(b'{"a":1}\n{"a":2}\n'), [b'{"a":1}', b'{"a":2}']),
+        ("a.json.bz2", bz2.compress(b"[1,2]"), [b"1", b"2"]),
+        ("a.csv.gz", gzip.compress(b"a\n01\n"), [b'{"a":"01"}']),
+        ("a.log.gz", gzip.compress(b"x\ny\n"), [b"x", b"y"]),
+        ("a.gz", gzip.compress(b"x\n"), [b"x"]),
+    ],
+)
+def test_json_arrays_and_compressed_files_are_decoded(store, replog, tmp_path, name, data, values):
+    (tmp_path / name).write_bytes(data)
+    answer = replog("produce", "t", tmp_path / name, "-p", "0")
+    assert answer.exit_code == 0, answer.err
+    assert [each.value for each in records(store)] == values
+
+
 def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path):
     value = "first, line\nsecond\n"
     row_count = 2 * produce_module.READ_BYTES // len(value)  # the reader cuts the file into blocks of 1 MiB
@@ -261,9 +318,9 @@ def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path)
 def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path, monkeypatch):
     row = f"{'x' * 1000},2\n"
     (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * produce_module.READ_BYTES // len(row)) + "1,many\n")
-    answer = replog("produce", "t", tmp_path / "in.csv")
+    answer = replog("produce", "t", tmp_path / "in.csv", "--typed")
     assert answer.exit_code == 2
-    assert "'many'" in answer.err and "Convert the file to JSON lines." in answer.err
+    assert "'many'" in answer.err and "Leave --typed out." in answer.err
     assert records(store) == []
     (tmp_path / "in.csv").write_text(f"id,amount\n{row}{row}")
     with open(tmp_path / "in.csv", encoding="utf-8") as stream:
@@ -308,6 +365,12 @@ def test_bytes_that_are_no_utf_8_go_as_they_are(store, replog, tmp_path):
         ("in.csv", b"\xff,b\n1,2\n", []),
         ("in.csv", b"a,b\n1,2\n3\n", ["-k", "a"]),
         ("in.csv", b"", []),
+        ("in.csv", b"a,b\nM\xfcller,2\n", []),
+        ("in.csv.gz", b"a,b\n1,2\n", []),
+        ("in.parquet.gz", b"\x1f\x8b", []),
+        ("in.zip", b"PK", []),
+        ("in.jsonl", b'[\n{"a":1},\n{"a":2}\n]\n', []),
+        ("in.json", b'[{"a":1}, 2]', ["-k", "a"]),
         ("in.parquet", b"PAR1", []),
         ("in.arrow", b"ARROW1\0\0", []),
         ("in.txt", b"a\n", ["-k", ""]),
