@@ -81,6 +81,7 @@ class Upkeep:
         if self._take_turn(ledger):
             self.run(ledger)
         elif self._has_garbage(ledger, is_found_by_snapshot=True):
+            self._derive(ledger)
             self._delete_dropped(ledger)
         else:
             return
@@ -95,6 +96,7 @@ class Upkeep:
         Deleting comes first, since it works where a full disk takes no entry.
         """
         try:
+            self._derive(ledger)
             self._delete_dropped(ledger)
             is_done = True
             for broker_id in self._cluster.brokers.broker_ids:
@@ -172,6 +174,14 @@ class Upkeep:
             state = ledger.state
             return state.has_due_objects(due_ms) or (is_found_by_snapshot and state.has_gone_rows)
 
+    def _derive(self, ledger: Ledger[TopicLedgerState]) -> None:
+        """Learn which objects other processes' snapshots found; a commit's quick look leaves these to them."""
+        try:
+            if ledger.snapshots is not None:
+                ledger.snapshots.derive()
+        except ReplogError as error:
+            warn_of_upkeep(_log, ledger.ledger_id, "some garbage is left to a later commit", error)
+
     def _delete_dropped(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Delete objects whose rows are gone for ``file.delete.delay.ms``. Raises nothing: a later run repeats it.
 
@@ -179,11 +189,6 @@ class Upkeep:
         """
         now_ms = self._cluster.clock.monotonic_ms()
         self._next_delete_ms[ledger.ledger_id] = now_ms + GARBAGE_PAUSE_MS
-        try:
-            if ledger.snapshots is not None:
-                ledger.snapshots.derive()
-        except ReplogError as error:
-            warn_of_upkeep(_log, ledger.ledger_id, "some garbage is left to a later commit", error)
         due_ms = self._cluster.clock.now_ms() - self._config.file_delete_delay_ms
         with ledger.lock:
             due = [each for each, at_ms in ledger.state.dropped_objects().items() if at_ms <= due_ms]

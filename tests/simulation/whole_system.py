@@ -276,7 +276,8 @@ class World:
             broker_ids=BROKERS, store=lambda each: Store(self, each), url=str, check_root=self.check_root
         )
         config = SimpleNamespace(delivery_timeout_ms=0)
-        return SimpleNamespace(brokers=brokers, config=config, topic_ledger=lambda _: process)
+        clock = SimpleNamespace(now_ms=lambda: process.clock_ms)
+        return SimpleNamespace(brokers=brokers, config=config, clock=clock, topic_ledger=lambda _: process)
 
     def load_page(self, name: str) -> bytes:
         if name not in self.pages:

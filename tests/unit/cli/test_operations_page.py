@@ -13,7 +13,7 @@ def test_the_commands_of_the_page_run(tmp_path, replog, monkeypatch):
     store = tmp_path / "store"
     assert replog("-s", store, "init", "--brokers", 3, "--no-fsync").exit_code == 0
     lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.S) for line in block.splitlines()]
-    assert len(lines) == 7
+    assert len(lines) == 8
     for line in lines:
         name, *arguments = shlex.split(line)
         answer = replog("-s", store, *arguments)

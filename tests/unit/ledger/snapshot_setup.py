@@ -56,6 +56,7 @@ class PagedState:
         return encode_entry(commands)
 
     feature_index = -1
+    has_gone_rows = False
 
     def encode_feature_set(self) -> bytes | None:
         return None
