@@ -91,7 +91,7 @@ def kinds(path: Path) -> dict[str, list[str]]:
         folders = journal_folder, marker_folder, snapshot_folder
         records, markers, heads = (_keys(path / "broker-0", each(ledger.ledger_id)) for each in folders)
         records = [each for each in records if int(each[-20:]) >= ledger.core.roots[0].floor.position]
-        keys = sorted(ledger.snapshot_files())
+        keys = sorted(ledger.snapshots.files())
         found[f"{name}: record"], found[f"{name}: last record"] = records, records[::-1]
         found[f"{name}: first marker"], found[f"{name}: marker"] = markers, markers[::-1]
         found[f"{name}: head"] = sorted(heads, key=lambda each: each not in keys)

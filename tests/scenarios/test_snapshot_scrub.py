@@ -27,11 +27,11 @@ def paged(store, monkeypatch):
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
     for batch in range(40):
         commit(store, "q", batch)
-        if len(ledger.snapshot_files()) > 3:
+        if len(ledger.snapshots.files()) > 3:
             break
     ledger.snapshot(timeout_ms=60_000)
     wait_at_rest(store.cluster.brokers)
-    return store, sorted(ledger.snapshot_files())
+    return store, sorted(ledger.snapshots.files())
 
 
 def whole(path: Path, keys) -> bool:
