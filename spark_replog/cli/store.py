@@ -220,7 +220,8 @@ def verify(deep: bool) -> int:
     report = scrub(cluster, deep=deep, on_object=lambda done, total: progress("objects", done, total))
     item = _verify_item(journals, snapshots, report)
     findings, journal_findings, snapshot_findings = item["findings"], item["journalFindings"], item["snapshotFindings"]
-    behind = f", {journals.behind_count} behind" if journals.behind_count else ""
+    names = ", ".join(f"broker {broker_id} of {ledger_id}" for broker_id, ledger_id in journals.behind)
+    behind = f", {len(journals.behind)} behind ({names}; `replog store repair` brings them up)" if names else ""
     lines = [
         f"journals {journals.journal_count} with {journals.record_count} records{behind}",
         f"files    {snapshots.file_count} of snapshots",
@@ -262,7 +263,8 @@ def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: Scr
         "findings": findings,
         "journals": journals.journal_count,
         "journalRecords": journals.record_count,
-        "journalsBehind": journals.behind_count,
+        "journalsBehind": len(journals.behind),
+        "behind": [{"broker": broker_id, "ledgerId": ledger_id} for broker_id, ledger_id in journals.behind],
         "undecidableLedgers": journals.undecidable,
         "journalFindings": journal_findings,
         "snapshotFiles": snapshots.file_count,

@@ -86,14 +86,14 @@ class JournalReport:
     Attributes:
         journal_count: journals that were looked at: ledgers x metadata roots.
         record_count: records read.
-        behind_count: whole journals that lack decided entries; the next commit gives them these.
+        behind: (broker, ledger) of whole journals that lack decided entries; the next commits give them these.
         undecidable: ledgers of which no majority of the journals is whole.
         findings: in the order of ledgers and brokers; at most one a journal, the first that was met.
     """
 
     journal_count: int = 0
     record_count: int = 0
-    behind_count: int = 0
+    behind: list[tuple[BrokerId, LedgerId]] = field(default_factory=list)
     undecidable: list[LedgerId] = field(default_factory=list)
     findings: list[JournalFinding] = field(default_factory=list)
 
@@ -172,7 +172,7 @@ class _LedgerScrub:
         self._away = away
         self._brokers = brokers
         self._ledger_id = ledger_id
-        self._behind_count = 0
+        self._behind: list[BrokerId] = []
         genesis = self._genesis = genesis_hash(ledger_id)
         roots = brokers.metadata_broker_ids
         self._journals = [_Journal(each, brokers.store(each)) for each in roots]
@@ -223,7 +223,7 @@ class _LedgerScrub:
 
     def report_to(self, report: JournalReport) -> None:
         """Add what was found."""
-        report.behind_count += self._behind_count
+        report.behind += [(broker_id, self._ledger_id) for broker_id in self._behind]
         report.journal_count += len(self._journals)
         report.record_count += sum(each.position - each.start for each in self._journals)
         found = [each.finding for each in self._journals if each.finding is not None]
@@ -327,7 +327,7 @@ class _LedgerScrub:
             why = f"it vouches for another value of entry {view.matched + 1} than was decided. {self._remedy(journal)}"
             self._note(journal, JournalFault.DIVERGED, None, why)
         elif view.matched < decided_count - 1:
-            self._behind_count += 1
+            self._behind.append(journal.broker_id)
 
     def _remedy(self, journal: _Journal) -> str:
         root_count = len(self._prefix.views)
