@@ -17,7 +17,7 @@ from spark_replog.ids import KEY
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, folder_at_key, refused_key
-from spark_replog.storage.paths import ROOT_FILE_KEY
+from spark_replog.storage.paths import ROOT_FILE_KEY, is_data_key
 
 MAP_SIZE_BYTES_MIN = 65536
 """Ranges from this size on are mapped; for smaller ones, page faults cost more than the copy."""
@@ -37,6 +37,8 @@ _FOLDER_BITS, _FILE_BITS = 0o3777, 0o644
 """Mode bits that a new folder or file takes from the folder above. Files are never written again: read bits only."""
 _WRITEV_PIECES_MAX = 1024
 _READ_SIZE_BYTES_MAX = 1 << 30
+RESERVE_BYTES_MAX, RESERVE_SHARE = 64 << 20, 64
+"""Data objects leave this much of a local disk free, or this share of a small one, for journals and snapshots."""
 _REFUSED_ERRNOS = frozenset(
     {
         errno.EACCES,
@@ -152,6 +154,8 @@ class PosixStore:
         folder_fd, is_in_doubt = -1, False
         try:
             folder_fd, above = self._open_folder(folder, make_last=make_parent, is_to_flush=self._fsync)
+            if is_data_key(key) and self._is_local_disk():
+                _leave_reserve(folder_fd, data)
             self._write_temp(folder_fd, above, temp_name, data)
             is_in_doubt = True
             outcome = self._publish(folder_fd, temp_name, name)
@@ -585,6 +589,19 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
             url=url,
         ) from error
     return swept_count
+
+
+def _leave_reserve(folder_fd: int, data: Buffer | Sequence[Buffer]) -> None:
+    """Refuse a data object where little is free: journals need it, for the entries that delete rows and topics.
+
+    Raises:
+        OSError: ENOSPC.
+    """
+    found = os.fstatvfs(folder_fd)
+    size_bytes = sum(memoryview(piece).nbytes for piece in ((data,) if isinstance(data, Buffer) else data))
+    reserve_bytes = min(RESERVE_BYTES_MAX, found.f_blocks * found.f_frsize // RESERVE_SHARE)
+    if found.f_bavail * found.f_frsize < size_bytes + reserve_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class _UnconfirmedError(OSError):

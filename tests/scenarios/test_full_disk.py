@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import spark_replog
+from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
@@ -47,3 +50,36 @@ class TestFullDisk:
         assert small.create("j/0", bytes(50_000)) is CreateOutcome.CREATED
         assert posix_store.sweep_temp_files(small.url, 0) == 1
         assert small.create("j/more", bytes(250_000)) is CreateOutcome.CREATED
+
+
+@pytest.fixture
+def full_roots(tmp_path):
+    """Return the path of three roots, each on a file system of 4 MiB."""
+    folders = [tmp_path / "store" / f"broker-{number}" for number in range(3)]
+    mounted = []
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True)
+            command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+            if subprocess.run(command, check=False).returncode:
+                pytest.skip("mounting a small file system needs root")
+            mounted.append(folder)
+        yield tmp_path / "store"
+    finally:
+        for folder in mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_rows_that_fill_all_roots_leave_room_to_delete_a_topic(full_roots):
+    path = str(full_roots)
+    assert run(["-q", "-s", path, "init", "--brokers", "3"]) == 0
+    for topic in ("large", "small"):
+        assert run(["-q", "-s", path, "topic", "create", topic]) == 0
+    settings = {"delivery.timeout.ms": 5_005, "request.timeout.ms": 5_000, "compression.type": "none"}
+    with pytest.raises(ReplogError, match="full"), spark_replog.open(path).producer(settings) as producer:
+        for _ in range(100):
+            producer.send("large", os.urandom(300_000)).result(60)
+    assert run(["-q", "-s", path, "topic", "delete", "large", "-y"]) == 0
+    assert run(["-s", path, "store", "gc", "--now"]) == 0
+    with spark_replog.open(path).producer(settings) as producer:
+        assert producer.send("small", os.urandom(300_000)).result(60).offset == 0
