@@ -14,6 +14,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
 from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.paths import data_key, journal_key
 from spark_replog.storage.posix_store import PosixStore
 
 
@@ -50,6 +51,15 @@ class TestFullDisk:
         assert small.create("j/0", bytes(50_000)) is CreateOutcome.CREATED
         assert posix_store.sweep_temp_files(small.url, 0) == 1
         assert small.create("j/more", bytes(250_000)) is CreateOutcome.CREATED
+
+    def test_data_objects_leave_room_for_records(self, small):
+        small.make_folder("ledgers/l/journal")
+        with pytest.raises(ReplogError) as raised:
+            for number in range(1_000):
+                small.create(data_key("l", 0, f"{number}.arrow"), bytes(4_096), make_parent=True)
+        assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED and "full" in str(raised.value)
+        for number in range(4):
+            assert small.create(journal_key("l", number), bytes(500)) is CreateOutcome.CREATED
 
 
 @pytest.fixture
