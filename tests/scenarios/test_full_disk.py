@@ -14,7 +14,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.storage import posix_store
 from spark_replog.storage.object_store import CreateOutcome
-from spark_replog.storage.paths import data_key, journal_key
+from spark_replog.storage.paths import data_key, journal_key, ledger_folders
 from spark_replog.storage.posix_store import PosixStore
 
 
@@ -53,7 +53,8 @@ class TestFullDisk:
         assert small.create("j/more", bytes(250_000)) is CreateOutcome.CREATED
 
     def test_data_objects_leave_room_for_records(self, small):
-        small.make_folder("ledgers/l/journal")
+        for folder in ledger_folders("l"):
+            small.make_folder(folder)
         with pytest.raises(ReplogError) as raised:
             for number in range(1_000):
                 small.create(data_key("l", 0, f"{number}.arrow"), bytes(4_096), make_parent=True)
