@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import emit, item_table, warn_and_ask
+from spark_replog.cli.output import confirm, emit, item_table, note
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, yes_flag
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def list_brokers() -> int:
     return _show("broker list", _admin(settings), settings)
 
 
-@broker.command("fence", examples=["broker fence 2"])
+@broker.command("fence", examples=["broker fence 2 -y"])
 @click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
 @yes_flag
 def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
@@ -74,7 +74,8 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     if findings:
         shown = "; ".join(each.detail for each in findings[:_SHOWN_MAX])
         more = f"; and {len(findings) - _SHOWN_MAX} more" if len(findings) > _SHOWN_MAX else ""
-        warn_and_ask(yes, f"{shown}{more}. Look first: replog topic describe.", "Fence anyway?")
+        note(f"warning: {shown}{more}. Look first: replog topic describe.")
+    confirm(yes, f"Fence {', '.join(map(str, broker_ids))}: take out of service?")
     admin = BrokerAdmin(cluster)
     for broker_id in broker_ids:
         admin.fence(broker_id)

@@ -344,7 +344,7 @@ def confirm(yes: bool, question: str) -> None:
     if yes:
         return
     if not is_terminal(sys.stdin):
-        raise click.UsageError("this cannot be undone: add -y to confirm")
+        raise click.UsageError("stdin is no terminal: add -y to confirm")
     click.confirm(question, abort=True, err=True)
 
 

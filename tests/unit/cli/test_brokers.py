@@ -29,7 +29,7 @@ def test_brokers_are_listed_with_what_they_lead(store, replog):
 
 def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, replog):
     before = leaders(replog, store)
-    (fenced,) = replog("-s", store, "broker", "fence", 1, "-f", "json").items
+    (fenced,) = replog("-s", store, "broker", "fence", 1, "-y", "-f", "json").items
     assert (fenced["state"], fenced["leaders"], fenced["inSync"]) == ("fenced", 0, 0)
     assert 1 not in leaders(replog, store)
     failed = replog("-s", store, "topic", "elect", "orders", "-f", "json")
@@ -40,7 +40,7 @@ def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, rep
     (report,) = replog("-s", store, "coordinator", "run", "--once", "-f", "json").items
     assert (report["ledgerCount"], report["joinedCount"], report["failedCount"]) == (1, 1, 0)
     assert leaders(replog, store) == before
-    unknown = replog("-s", store, "broker", "fence", 9, "-f", "json")
+    unknown = replog("-s", store, "broker", "fence", 9, "-y", "-f", "json")
     assert (unknown.exit_code, unknown.items[0]["error"]) == (1, "BROKER_ID_NOT_REGISTERED")
 
 
@@ -60,14 +60,20 @@ def test_one_round_says_why_a_replica_has_not_joined(store, replog):
     joined, ((broker, reason),) = round_of("-c", "replica.rejoin.wait.ms=3600000")
     assert (joined, broker) == (0, 1) and "replica.rejoin.wait.ms" in reason
     assert round_of("-c", "replica.rejoin.wait.ms=0") == (1, [])
-    assert replog("-s", store, "broker", "fence", 1).exit_code == 0
+    assert replog("-s", store, "broker", "fence", 1, "-y").exit_code == 0
     joined, ((broker, reason),) = round_of()
     assert (joined, broker) == (0, 1) and "broker unfence 1" in reason
 
 
+def test_fencing_needs_a_confirmation_off_a_terminal(store, replog):
+    refused = replog("-s", store, "broker", "fence", 1)
+    assert refused.exit_code == 2 and "add -y" in refused.err
+    assert {item["state"] for item in replog("-s", store, "broker", "list", "-f", "json").items} == {"active"}
+
+
 def test_fencing_below_min_isr_is_warned_of(store, replog):
-    assert "warning" not in replog("-s", store, "broker", "fence", 0).err
-    warned = replog("-s", store, "broker", "fence", 1)
+    assert "warning" not in replog("-s", store, "broker", "fence", 0, "-y").err
+    warned = replog("-s", store, "broker", "fence", 1, "-y")
     assert warned.exit_code == 0 and "orders-" in warned.err and "min.insync.replicas" in warned.err
 
 
@@ -77,7 +83,7 @@ def test_the_coordinator_takes_its_settings(store, replog):
         (report,) = replog("-s", store, "coordinator", "run", "--once", *flags, "-f", "json").items
         return report["electedCount"]
 
-    replog("-s", store, "broker", "fence", 1)
+    replog("-s", store, "broker", "fence", 1, "-y")
     replog("-s", store, "broker", "unfence", 1)
     wait = "replica.rejoin.wait.ms=0"
     assert elected("auto.leader.rebalance.enable=false", wait) == 0
