@@ -41,7 +41,7 @@ LOOK_SHARE = 4
 """Or for this many times the duration of the last look, if that is longer."""
 WATCH_AGAIN_MS = 10_000
 """How long until journals that could not be watched are tried again: a root may be back."""
-_NO_ROWS = pa.RecordBatch.from_pylist([], schema=read_schema(True))
+_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in read_schema(True)], schema=read_schema(True))
 
 
 @dataclass(slots=True)

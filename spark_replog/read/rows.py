@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, join_batches
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, array_of, join_batches
 
-_CACHED_ROWS_MIN = 65_536
 _READ_FIELDS = [
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -83,13 +82,13 @@ def read_columns(
         parts = [_with_headers(part) for part in parts]
     batch = join_batches(parts)
     rows = batch.num_rows
-    cached_rows = max(_CACHED_ROWS_MIN, 1 << (rows - 1).bit_length())
+    cached_rows = 1 << max(0, rows - 1).bit_length()  # a slice keeps all of it in memory: at most twice what it needs
     columns = [
         batch.column(0),
         batch.column(1),
         _topic_array(run.topic, cached_rows).slice(0, rows),
         _number_array(run.partition, cached_rows).slice(0, rows),
-        pa.array(
+        array_of(
             np.concatenate(stored_offsets)
             if stored_offsets
             else np.arange(first_offset, first_offset + rows, dtype=np.int64)
@@ -120,7 +119,7 @@ def _null_empty(headers: pa.Array) -> pa.Array:
 
 
 def _constant_time(rows: int, time_ms: int) -> pa.Array:
-    return pa.array(np.full(rows, time_ms * 1000, dtype=np.int64)).cast(TIMESTAMP_TYPE)
+    return array_of(np.full(rows, time_ms * 1000, dtype=np.int64)).cast(TIMESTAMP_TYPE)
 
 
 @lru_cache(maxsize=8)
@@ -132,4 +131,4 @@ def _topic_array(topic: str, rows: int) -> pa.Array:
 
 @lru_cache(maxsize=64)
 def _number_array(value: int, rows: int) -> pa.Array:
-    return pa.array(np.full(rows, value, dtype=np.int32))
+    return array_of(np.full(rows, value, dtype=np.int32))

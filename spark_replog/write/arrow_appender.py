@@ -21,7 +21,7 @@ from spark_replog.clock import Clock
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
-from spark_replog.log.codec.data_object import ROW_MEMORY
+from spark_replog.log.codec.data_object import ROW_MEMORY, array_of
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import PinnedBytes
@@ -90,7 +90,7 @@ class RoutedRows:
             data = pa.RecordBatch.from_arrays(columns, part.schema.names)
             return SlotRows(data, [self.lone_slot], [0, len(data)])
         order, found, bounds = _sorted(self.slots[start:stop])
-        data = pc.take(part, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY)
+        data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
         return SlotRows(data, found, bounds)
 
 
@@ -175,7 +175,7 @@ class RowRouter:
         """Return the slots of a topic's rows, which have these numbers; None: all."""
         keys, partition = rows.data.column(0), rows.partition
         if at is not None:
-            indices = pa.array(at)
+            indices = array_of(at)
             keys, partition = keys.take(indices), None if partition is None else partition.take(indices)
 
         def sizes_of() -> Int64Array:

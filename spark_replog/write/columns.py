@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE
+from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, array_of
 
 Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 Int32Array = np.ndarray[Any, np.dtype[np.int32]]
@@ -249,7 +249,7 @@ def normalise_headers(column: pa.Array) -> pa.Array | None:
     )
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), structs, type=HEADERS_TYPE, mask=pa.array(counts == 0))
+    return pa.ListArray.from_arrays(array_of(offsets), structs, type=HEADERS_TYPE, mask=pa.array(counts == 0))
 
 
 def _find(schema: pa.Schema, name: str) -> int | None:

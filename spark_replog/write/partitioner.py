@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.log.codec.data_object import array_of
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.columns import Int32Array, Int64Array, offsets_of
 from spark_replog.write.producer_batch import PartitionQueue
@@ -408,7 +409,7 @@ class TopicPartitioner:
             return chosen
         result: Int32Array = chosen.copy()
         rows = np.flatnonzero(is_open)
-        result[rows] = self._decide(keys.take(pa.array(rows)), lambda: row_sizes()[rows])
+        result[rows] = self._decide(keys.take(array_of(rows)), lambda: row_sizes()[rows])
         return result
 
     def _decide(self, keys: pa.Array, row_sizes: Callable[[], Int64Array]) -> Int32Array:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, TopicPartition
-from spark_replog.log.codec.data_object import HEADERS_TYPE, ROW_MEMORY, TIMESTAMP_TYPE, data_schema
+from spark_replog.log.codec.data_object import HEADERS_TYPE, ROW_MEMORY, TIMESTAMP_TYPE, array_of, data_schema
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.write.record_handle import BatchResult
@@ -160,7 +160,7 @@ class RecordColumns:
         offsets = np.ascontiguousarray(np.frombuffer(self._key_starts, np.int32)[::-1])
         last = self.row_count - 1
         backwards = _column(offsets, [last - row for row in self._empty_keys], pa.py_buffer(self._buffer))
-        return backwards.take(pa.array(np.arange(last, -1, -1)))
+        return backwards.take(array_of(np.arange(last, -1, -1)))
 
     def _values(self) -> pa.Array:
         data = pa.py_buffer(self._buffer).slice(0, self._value_end)

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+from spark_replog import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, FetchPartition, RecordFetcher
 from spark_replog.client.store import open_store
 from spark_replog.clock import SYSTEM_CLOCK
@@ -210,6 +211,16 @@ def test_paused_partitions_give_nothing_and_lose_nothing(filled):
     assert {record.partition for record in [*reader.poll(), *reader.poll()]} == {1}
     reader.resume([P0])
     assert values(reader.poll()) == rows(8, 2)
+
+
+def test_to_arrow_keeps_little_more_in_memory_than_the_rows(store):
+    store.create("wide", 300)
+    with Producer(store.path) as producer:
+        for number in range(300):
+            producer.send("wide", b"v" * 100, partition=number)
+    table = consumer(store.another_process(), "wide").to_arrow()
+    assert table.num_rows == 300
+    assert table.get_total_buffer_size() <= 3 * table.nbytes
 
 
 def test_to_arrow_brings_everything_up_to_now_and_moves_the_positions(filled):
