@@ -499,10 +499,11 @@ class PosixStore:
             )
         if not is_of_journal:
             return
-        known, self._root_file = self._root_file, root_file_identity(self.url)
-        if known not in (None, NO_ROOT_FILE, self._root_file):
+        if self._root_file not in (None, NO_ROOT_FILE, root_file_identity(self.url)):
             raise RetriableError(
-                ErrorCode.REPLOG_ROOT_STALE, f"{ROOT_FILE_KEY} has changed since this process read it.", url=self.url
+                ErrorCode.REPLOG_ROOT_STALE,
+                f"{ROOT_FILE_KEY} has changed since this process first used the root.",
+                url=self.url,
             )
 
     def _read_failed(self, error: OSError, key: str) -> RetriableError:
