@@ -355,9 +355,10 @@ class LedgerCore:
         position = self.prefix.views[root].next_position
         is_due = state.marker_at_ms is None or now_ms - state.marker_at_ms >= self._settings.marker_check_ms
         is_first = state.standing is Standing.UNREAD
-        # A named position that is empty may have been truncated; so may the next one, after a long sleep.
+        # Where a record was, the position is empty only after a cut or a loss. The next one may be cut too, in time.
         is_glance = self._glanced is not None
-        checks_marker = is_first or (is_due and not is_glance) or position <= self.prefix.named[root]
+        is_known_taken = position <= self.prefix.named[root] or position < state.end_min()
+        checks_marker = is_first or (is_due and not is_glance) or is_known_taken
         if self._glanced == root:
             return Read(root, position, 0, state.floor.marker_no, checks_marker=True)
         return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)

@@ -247,24 +247,32 @@ class RootState:
         """Return whether it was read to its end and nothing is in flight there."""
         return self.standing is Standing.KNOWN and self.busy is None and self.error is None
 
+    def end_min(self) -> int:
+        """Return the position that the journal ends at or after, unless it lost records or has a newer marker.
+
+        A journal's last record is never deleted. So there is one at the marker's position, and one before the point
+        from which a snapshot lets a process read on: a cut after that has put a newer marker.
+        """
+        proven = self.proven.position if self.proven.floor.renewal == self.floor.renewal else 0
+        return max(proven, self.floor.position + 1 if self.floor.position else 0)
+
     def is_cut_short(self, completion: Completion, end: int, last_crc: int) -> bool:
         """Return whether a journal that was read to its end lacks records that it had: an alarm, as all looks at ends.
 
-        A journal's last record is never deleted. So there is one at the marker's position, and one before the point
-        from which a snapshot lets a process read on: a cut after that has put a newer marker. If there was one, this
-        read shows nothing: what it missed may have come and gone.
+        Only a look for the marker after the read shows this. `LedgerCore._read` asks for it below `end_min`. If it
+        found a newer marker, this read shows nothing: what it missed may have come and gone.
 
         Args:
             end: the empty position.
             last_crc: of the record before it, 0 if it is not known.
         """
-        if not completion.ended or completion.marker is not None:
-            return False
-        end_min = self.proven.position if self.proven.floor.renewal == self.floor.renewal else 0
-        if end < max(end_min, self.floor.position + 1 if self.floor.position else 0):
-            return True
         read, before = completion.operation, completion.before
-        if not isinstance(read, Read) or not read.finds_gaps or completion.records or not end:
+        if not completion.ended or completion.marker is not None or not isinstance(read, Read):
+            return False
+        if end < self.end_min():
+            assert read.checks_marker or completion.records, (read, end)
+            return True
+        if not read.finds_gaps or completion.records or not end:
             return False
         return before is None or (last_crc != 0 and record_crc(before) != last_crc)
 

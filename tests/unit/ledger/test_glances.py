@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_replog.ledger.root import Completion, Read, Status
+from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.testing.faulty_store import Fault
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import Process, Store
@@ -122,6 +125,52 @@ def test_glances_at_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_seco
         clock.sleep_ms(5_000)
         seen = glance(watcher).commands
     assert seen == wanted
+
+
+class CutAfterMarker:
+    """Cuts a journal once more when a process has found its newest marker, before it reads on from there."""
+
+    def __init__(self, store: ObjectStore, cut: Callable[[], object]) -> None:
+        self._store = store
+        self._cut: Callable[[], object] | None = cut
+        self._has_found = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
+        found = self._store.get(key, start=start, size_bytes=size_bytes)
+        if "/markers/" in key:
+            if found is None and self._has_found and self._cut is not None:
+                cut, self._cut = self._cut, None
+                cut()
+            self._has_found |= found is not None
+        return found
+
+
+@pytest.mark.parametrize("read", [glance, Process.commands])
+def test_a_cut_between_a_marker_and_the_read_from_there_is_no_damage_and_hides_nothing(make_store, read):
+    """The record that the marker names is gone, and the marker was looked for just now."""
+    store = make_store(1)
+    writer, watcher = paged(store), paged(store, replace(BY_HAND, marker_check_ms=5_000))
+    fill(writer, 0, 20)
+    read(watcher)
+    fill(writer, 20, 30)
+    shoot(writer)
+    wanted = []
+
+    def cut() -> None:
+        wanted.extend(fill(writer, 30, 70))
+        shoot(writer)
+
+    faulty = watcher.faulty[0]
+    faulty.store = CutAfterMarker(faulty.store, cut)
+    watcher.reset()
+    for _ in range(2):  # the tail, then the marker
+        core_of(watcher).roots[0].marker_at_ms = None  # as if it was looked for five seconds ago
+        seen = read(watcher)
+    assert wanted and getattr(seen, "commands", seen) == wanted
+    assert ("get", "replog.json") not in watcher.counting[0].calls, "a root with an error is checked first"
 
 
 def test_a_late_answer_of_a_glance_does_not_count_as_a_read_of_the_root(make_store):
