@@ -11,6 +11,7 @@ import os
 import sys
 
 import spark_replog
+from spark_replog import fault_point
 from spark_replog.cli.main import run
 from spark_replog.clock import SystemClock
 from spark_replog.cluster.cluster import Cluster
@@ -25,6 +26,8 @@ TOPICS = {
     "keyed": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"},
 }
 KEYS = 5
+ROUNDS_MAX = 20
+"""A keeper that has not reached its step by then does nothing at that step."""
 SETTINGS = {"delivery.timeout.ms": 20_000, "request.timeout.ms": 10_000}
 UPKEEP = CoordinatorConfig(
     log_retention_check_interval_ms=1, file_delete_delay_ms=0, gc_floor_lag_ms=1, delivery_timeout_ms=20_000
@@ -57,14 +60,26 @@ def write(path: str, name: str, count: int) -> None:
     producer.close()
 
 
-def keep(path: str, rounds: int, *, is_upkeep: bool) -> None:
+def is_step_ahead() -> bool:
+    """Return whether this process is to be killed or stopped at a step that it has not reached."""
+    return bool(fault_point._step) and fault_point._left > 0
+
+
+def keep(path: str, name: str, rounds: int, *, is_upkeep: bool) -> None:
     """Do all that deletes or moves rows, round by round; what cannot be done now is left to the next round.
+
+    A keeper that is to die or stop at a step makes more rounds until it is there, and writes rows before each of them:
+    what a round finds to do depends on what the ones before it and other processes have left.
 
     `is_upkeep`: only what commits do themselves.
     """
     store, cluster = ["-q", "-s", path], Cluster.open(path, config=UPKEEP)
     upkeep = Upkeep(cluster)
-    for number in range(rounds):
+    for number in range(ROUNDS_MAX):
+        if number >= rounds:
+            if not is_step_ahead():
+                return
+            write(path, f"{name}r{number}", 2 * len(TOPICS))
         for topic in TOPICS:
             try:
                 cluster.refresh()
@@ -87,4 +102,7 @@ if __name__ == "__main__":
     pass_fault_points_at_journals()
     real, ahead_ms = SystemClock.now_ms, int(os.environ.get("REPLOG_TEST_CLOCK_MS", "0"))
     SystemClock.now_ms = lambda clock: real(clock) + ahead_ms  # type: ignore[method-assign]
-    write(path, name, int(count)) if role == "writer" else keep(path, int(count), is_upkeep=role == "upkeep")
+    if role == "writer":
+        write(path, name, int(count))
+    else:
+        keep(path, name, int(count), is_upkeep=role == "upkeep")

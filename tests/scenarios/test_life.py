@@ -58,6 +58,12 @@ class Life:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen(command, env={**os.environ, **extra}, cwd=Path(__file__).parents[2], text=True, **pipes)
 
+    def write(self, count: int) -> None:
+        """Have a process write rows while others go on."""
+        writer = self.start("writer", count)
+        errors = self.hear(writer)
+        assert writer.returncode == 0, errors
+
     def hear(self, process: subprocess.Popen[str]) -> str:
         """Read on while a process lives; take what it said; return its errors."""
         reads = threading.Event()
@@ -165,13 +171,12 @@ STEPS = KILLS if IS_LONG else ["compaction.before_entry:1", "gc.delete:2"]
 def test_keepers_that_are_killed_at_every_step_lose_nothing(life: Life) -> None:
     """One store, one death after the other, beside a writer."""
     for step in STEPS:
-        writer = life.start("writer", COUNT)
-        errors = life.hear(writer)
-        assert writer.returncode == 0, errors
+        life.write(COUNT)
         writer, keeper = life.start("writer", 6), life.start("keeper", 4, step)
         errors = life.hear(keeper)
         assert keeper.returncode == -signal.SIGKILL, (step, errors, life.said[-3:])
-        assert life.hear(writer) is not None and writer.returncode == 0
+        errors = life.hear(writer)
+        assert writer.returncode == 0, errors
         life.check()
     life.settle()
 
@@ -182,7 +187,7 @@ STOPS = [each for each in KILLS if each not in ("snapshot.pages:1", "snapshot.st
 @pytest.mark.parametrize("step", STOPS if IS_LONG else ["gc.delete:1"])
 def test_a_keeper_that_sleeps_over_collections_and_truncations_does_no_harm(life: Life, step: str) -> None:
     """SIGSTOP, longer than every timeout as others go on, SIGCONT: what it deletes or decides late is harmless."""
-    assert life.hear(life.start("writer", COUNT)) is not None
+    life.write(COUNT)
     sleeper = life.start("keeper", 2, f"{step}:stop")
     try:
         _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
@@ -202,7 +207,7 @@ def test_a_keeper_that_sleeps_over_collections_and_truncations_does_no_harm(life
 def test_two_keepers_at_once_one_with_a_wrong_clock_while_a_root_is_away(
     life: Life, ahead_ms: int, away: int | None
 ) -> None:
-    assert life.hear(life.start("writer", COUNT)) is not None
+    life.write(COUNT)
     root = life.path / f"broker-{away}"
     if away is not None:
         os.rename(root, f"{root}.away")
@@ -247,7 +252,7 @@ def test_a_full_disk_during_all_of_it_loses_nothing(tmp_path: Path, full: tuple[
 def _run_full(store: Path, full: list[Path]) -> None:
     assert run(["-q", "-s", str(store), "init", "--brokers", "3", "--no-fsync"]) == 0
     life = Life(store)
-    assert life.hear(life.start("writer", COUNT)) is not None
+    life.write(COUNT)
     for root in full:
         with (root / "ballast").open("wb", buffering=0) as ballast:
             try:

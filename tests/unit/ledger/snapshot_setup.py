@@ -20,6 +20,7 @@ from spark_replog.log.codec.commands import (
 )
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, hash_of
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
+from tests.waiting import wait_until
 
 NEVER = 10**9
 FEATURE = encode_command(FeatureSet(2))
@@ -134,6 +135,22 @@ def fill(process: Process, first: int, end: int) -> list[bytes]:
 
 def shoot(process: Process) -> Any:
     return process.ledger.snapshot(timeout_ms=60_000)
+
+
+def collect_until(process: Process, condition: Callable[[], bool], what: object = "garbage is gone") -> None:
+    """Collect until a condition is true while this process has no call to a root's snapshots under way.
+
+    A majority answers for all roots. One that is busy takes a file later, when it may be garbage already: only another
+    snapshot or collection deletes it there.
+    """
+    calls = keeper_of(process)._io._running
+
+    def is_true() -> bool:
+        if not all(future.done() for running in calls.values() for future in running):
+            return False
+        return condition() or process.ledger.collect() < 0
+
+    wait_until(is_true, what)
 
 
 def pages(store: Store, root: int = 0) -> set[str]:

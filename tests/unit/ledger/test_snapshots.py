@@ -38,11 +38,14 @@ from tests.unit.ledger.snapshot_setup import (
     FEATURE,
     KEPT,
     PagedState,
+    collect_until,
     command,
     core_of,
     fill,
+    heads,
     keeper_of,
     paged,
+    pages,
     shoot,
     shoot_and_die,
 )
@@ -58,13 +61,20 @@ ALWAYS = replace(
 )
 
 
+def wait_for_pages(store: Store, count: int) -> None:
+    """Return once the last root has the pages too: a majority is waited for only."""
+    wait_until(lambda: all(len(pages(store, root)) == count for root in range(store.root_count)))
+
+
 def newest_heads(store: Store) -> list[Path]:
     """The newest head on each root, once the last root has it too: a majority is waited for only."""
-    for _ in range(10_000):
-        found = [sorted(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/*"))[-1] for root in range(3)]
-        if len({each.name for each in found}) == 1:
-            break
-    return found
+
+    def found() -> list[Path]:
+        every = [sorted(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/[0-9]*"))[-1:] for root in range(3)]
+        newest = [path for paths in every for path in paths]
+        return newest if len(newest) == 3 and len({each.name for each in newest}) == 1 else []
+
+    return wait_until(found)
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
@@ -78,9 +88,7 @@ def test_a_cold_process_reads_the_snapshot_and_the_tail(make_store, root_count):
     assert report.deleted >= 25 * root_count, "the records before the snapshot are gone"
     wanted = fill(writer, 120, 123)
     assert all(len(store.journal(root)) < 40 for root in range(root_count))
-    for root in range(root_count):
-        heads = store.root_path(root) / f"ledgers/{LEDGER_ID}/snapshots"
-        wait_until(lambda heads=heads: len(list(heads.iterdir())) <= 2)
+    collect_until(writer, lambda: all(len(heads(store, root)) <= 2 for root in range(root_count)))
     cold = paged(store)
     assert cold.commands() == wanted
     assert cold.journal_gets() <= 40 * root_count, "from the snapshot before the newest on, at most"
@@ -99,8 +107,7 @@ def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_
         wanted = fill(writer, first, end)
         shoot(writer)
     assert all(len(store.journal(root)) > 150 for root in range(root_count))
-    folders = [store.root_path(root) / f"ledgers/{LEDGER_ID}/snapshots" for root in range(root_count)]
-    wait_until(lambda: all(len(list(folder.iterdir())) == 1 for folder in folders), "the one before is deleted")
+    collect_until(writer, lambda: all(len(heads(store, root)) == 1 for root in range(root_count)))
     cold, listed = paged(store, KEPT), []
     for root in cold.counting:
         real = root.store.list_keys
@@ -271,16 +278,16 @@ def test_a_damaged_or_missing_head_is_read_from_another_root(make_store):
     shoot(writer)
     wanted = fill(writer, 40, 80)
     shoot(writer)
-    heads = newest_heads(store)
-    whole = heads[0].read_bytes()
-    heads[0].write_bytes(whole[:50] + b"x" + whole[51:])
-    heads[1].unlink()
+    found = newest_heads(store)
+    whole = found[0].read_bytes()
+    found[0].write_bytes(whole[:50] + b"x" + whole[51:])
+    found[1].unlink()
     assert paged(store).commands() == wanted
-    heads[2].write_bytes(whole[:-1])
-    heads[1].write_bytes(whole[: len(whole) // 2])
+    found[2].write_bytes(whole[:-1])
+    found[1].write_bytes(whole[: len(whole) // 2])
     with pytest.raises((CorruptDataError, RetriableError), match="snapshot"):
         paged(store).commands()
-    heads[1].write_bytes(whole)
+    found[1].write_bytes(whole)
     assert paged(store).commands() == wanted
 
 
@@ -289,6 +296,7 @@ def test_a_damaged_page_is_read_from_another_root(make_store):
     writer = paged(store)
     wanted = fill(writer, 0, 40)
     shoot(writer)
+    wait_for_pages(store, 1)
     copies = [next(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")) for root in range(3)]
     whole = copies[0].read_bytes()
     copies[0].write_bytes(whole[:20] + b"x" + whole[21:])
@@ -309,6 +317,7 @@ def test_a_page_is_the_one_that_its_name_says_or_is_read_from_another_root(make_
     shoot(writer)
     wanted = fill(writer, 10, 20)
     shoot(writer)
+    wait_for_pages(store, 2)
     first, second = store.root_path(0).glob(f"ledgers/{LEDGER_ID}/pages/*/*")
     if damage == "emptied":
         first.write_bytes(b"")
@@ -349,6 +358,7 @@ def test_a_page_that_a_newer_snapshot_replaced_is_asked_for_again_there(make_sto
     lazy = paged(store)
     lazy.ledger.refresh()
     del reader
+    wait_for_pages(store, 1)
     for root in range(3):
         for page in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*"):
             page.unlink()
