@@ -145,8 +145,10 @@ SICK = {
 
 def repaired(roots):
     """Repair and check the store; return the values of its rows."""
-    assert roots.replog("store", "repair", "-y")[0] == 0
-    assert roots.replog("store", "verify", "--deep")[0] == 0
+    repair = roots.replog("store", "repair", "-y")
+    assert repair[0] == 0, repair
+    verify = roots.replog("store", "verify", "--deep")
+    assert verify[0] == 0, verify
     return spark_replog.open(roots.path).topic("orders").scan().to_arrow()["value"].to_pylist()
 
 
