@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -176,6 +177,8 @@ def test_a_cold_open_and_a_consumers_wait(counted):
     with Consumer(counted.open(), "orders", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll(20_000)) == sent
         counted.costs(lambda: consumer.poll(0), {"get topic journal": ROOTS})
+        began = time.monotonic()
         records, waited = counted.of(lambda: consumer.poll(2_000))
+        waited_ms = (time.monotonic() - began) * 1000  # a busy machine returns late, and looks until then
     assert len(records) == 0 and all(step.startswith("get ") for step in waited)
-    assert ROOTS < waited["get topic journal"] <= ROOTS * (2_000 // LOOK_MS_MAX + SHORT_LOOKS)
+    assert ROOTS < waited["get topic journal"] <= ROOTS * (waited_ms // LOOK_MS_MAX + SHORT_LOOKS)
