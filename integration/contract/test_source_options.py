@@ -57,7 +57,6 @@ EITHER = {
     "value.deserializer": ({**GOOD, "kafka.value.deserializer": "x"}, "'value.deserializer' is not supported"),
     "isolation.level": ({**GOOD, "kafka.isolation.level": "none"}, "isolation.level"),
     "misspelled": ({**GOOD, "maxOffsetPerTrigger": "5"}, "Did you mean 'maxOffsetsPerTrigger'"),
-    "of the sink": ({**GOOD, "acks": "all"}, "for the sink"),
 }
 BATCH = {
     "start at latest": ({**GOOD, "startingOffsets": "Latest"}, "starting offset can't be latest for batch"),

@@ -35,6 +35,7 @@ from spark_replog.ui.views import overview
 from tests.unit.client.consumer_setup import P0, Store, rows, with_a_group
 from tests.unit.monitor.test_queries import Query
 from tests.unit.ui.console_client import ConsoleClient
+from tests.waiting import wait_until
 
 DOWN = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "the root does not answer.")
 PAGES = (
@@ -313,12 +314,19 @@ def test_entries_that_a_snapshot_holds_are_read_from_a_journal_once(store):
     ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
     for _ in range(5):
         store.write("orders", rows(1))
-    ledger.snapshot(timeout_ms=10_000)
-    again = store.another_process()
-    calls = again.count_calls()
-    console = ConsoleClient(again, age_ms=60_000).enter()
-    own = next(each for each in console.get("ledgers")["ledgers"] if each["topics"] == ["orders"])
-    assert len(console.get("entries", ledger=own["ledger"])["entries"]) < own["entries"]
+
+    def begin_at_a_snapshot():
+        """A process that reads a root before the newest record is there begins at the start of the journal."""
+        store.write("orders", rows(1))
+        ledger.snapshot(timeout_ms=10_000)
+        again = store.another_process()
+        calls = again.count_calls()
+        console = ConsoleClient(again, age_ms=60_000).enter()
+        own = next(each for each in console.get("ledgers")["ledgers"] if each["topics"] == ["orders"])
+        is_short = len(console.get("entries", ledger=own["ledger"])["entries"]) < own["entries"]
+        return (again, calls, console, own) if is_short else None
+
+    again, calls, console, own = wait_until(begin_at_a_snapshot)
     found = console.get("entries", ledger=own["ledger"], earlier=1)["entries"]
     assert [each["index"] for each in found] == list(range(own["entries"] - 1, -1, -1))
     assert any("creates topic orders" in each for each in found[-1]["words"])
