@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import tiers
+from tests import examples, tiers
 
 ROOT = Path(__file__).parent
 UNIT = ROOT / "tests" / "unit"
@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"run these tiers only: {', '.join(tiers.TIERS)}; or {tiers.NEWCOMER}, the default where no path is named",
     )
     group.addoption("--no-skips", action="store_true", help="a skip fails, but for reasons that tests/tiers.py lists")
+    group.addoption("--examples", type=float, default=1.0, metavar="FACTOR", help="so many times the generated cases")
     group.addoption("--shuffle", type=int, metavar="SEED", help="run the files in a random order")
 
 
@@ -49,10 +50,11 @@ def selection_of(config: pytest.Config) -> tuple[str, ...]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the tests of plain Python keep their files in memory: on a disk, much of their time goes to the disk.
+    """Pass the options on; let the tests of plain Python keep their files in memory: on a disk they take far longer.
 
     The other tiers are on the disk. ``PYTEST_DEBUG_TEMPROOT`` and ``--basetemp`` still count.
     """
+    examples.factor = config.option.examples
     is_plain = bool(selection_of(config)) and IN_MEMORY.issuperset(selection_of(config))
     is_fast_set = all((config.invocation_params.dir / each).is_relative_to(UNIT) for each in config.args)
     if (is_plain or is_fast_set) and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_NEEDED_BYTES:

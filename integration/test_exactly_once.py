@@ -20,7 +20,7 @@ pytestmark = pytest.mark.case("connector-repeated-batch-written-once-kafka")
 ROWS_PER_KILL = 4_000
 """Of a query; more than it copies until the next one."""
 ROWS_PER_BATCH = 300
-FEW_KILLS = 4
+FEW_KILLS = 2
 
 
 def numbers(folder: Path) -> set[int]:

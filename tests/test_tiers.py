@@ -67,7 +67,7 @@ PROJECT = {
 @pytest.fixture
 def run_pytest(tmp_path):
     """Return a function: arguments of pytest in a small project to its exit code and the outcome of each test."""
-    for name in ("conftest.py", "pyproject.toml", "tests/tiers.py"):
+    for name in ("conftest.py", "pyproject.toml", "tests/tiers.py", "tests/examples.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name, text in PROJECT.items():

@@ -46,6 +46,7 @@ from spark_replog.log.model import (
 )
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity
 from spark_replog.storage.paths import object_name
+from tests.examples import examples
 
 YEAR_MS = 31_536_000_000
 
@@ -208,7 +209,7 @@ def micro_batch(tasks: int, partitions: int) -> Append:
     return Append(who, "User:analytics", "spark-replog", base_ms + YEAR_MS, tuple(made))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(commands)
 def test_every_command_survives_the_codec(command):
     assert decode_command(encode_command(command)) == command
@@ -326,7 +327,7 @@ def test_trailing_bytes_are_damage():
         decode_entry(encode_entry([]) + b"\0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(2, 10_000), st.integers(1, 255))
 def test_a_flipped_byte_never_raises_anything_else(position, mask):
     data = bytearray(encode_command(micro_batch(2, 5)))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.log.model import Outcome
+from tests.examples import examples
 
 _spec = importlib.util.spec_from_file_location(
     "replog_scenario_kit", Path(__file__).parents[1] / "scenarios" / "conftest.py"
@@ -103,7 +104,7 @@ class World:
 
 
 @pytest.mark.guarantee("G4")
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_acknowledged_batches_stay(steps: list[tuple]) -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -17,6 +17,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.maintenance import compaction, segment_writer
 from spark_replog.maintenance.compaction import Compactor
+from tests.examples import examples
 
 KEYS = ["a", "b", "c", "d"]
 batches = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 99)), min_size=1, max_size=5)
@@ -127,7 +128,7 @@ class CompactedLog(RuleBasedStateMachine):
 
 
 CompactedLog.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(10), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestCompactedLog = CompactedLog.TestCase
 

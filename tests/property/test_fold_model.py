@@ -32,6 +32,7 @@ from spark_replog.log.model import (
     TopicInit,
     Truncate,
 )
+from tests.examples import examples
 
 TOPICS = ("a" * 32, "b" * 32)
 PARTITIONS = 3
@@ -272,7 +273,7 @@ def histories(draw):
 
 
 @pytest.mark.case("server-4-10-4-11-truncation-epochs")
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(histories())
 def test_the_fold_is_the_slow_model(history):
     state, model = TopicLedgerState("L"), Model()
@@ -319,7 +320,7 @@ def check_rows(state, model):
     assert lacking == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(histories())
 def test_two_folds_of_the_same_entries_agree(history):
     states = (TopicLedgerState("L"), TopicLedgerState("L"))

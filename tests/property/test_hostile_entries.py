@@ -20,6 +20,7 @@ from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
 from spark_replog.storage.paths import data_key
+from tests.examples import examples
 
 TOPIC, LEDGER = "ab" * 16, "cd" * 16
 GOLDEN = sorted((Path(__file__).parents[1] / "golden/v2").glob("entry_*.bin"))
@@ -301,7 +302,7 @@ def encoded(command):
         return c.encode_command(c.Truncate(0))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(anything, max_size=3), max_size=12))
 def test_no_command_raises_and_all_processes_agree(entries):
     states = [TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)]

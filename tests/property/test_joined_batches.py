@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_replog.log.codec import data_object
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
+from tests.examples import examples
 
 TOPIC = "ab" * 16
 _HEADER = st.fixed_dictionaries({"key": st.text(max_size=3), "value": st.none() | st.binary(max_size=3)})
@@ -47,7 +48,7 @@ def _batches(draw: st.DrawFn, has_headers: bool, has_offsets: bool) -> list[pa.R
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(st.data(), st.booleans(), st.booleans(), st.sampled_from([1, 100]))
 def test_they_are_written_as_if_they_were_copied(
     data: st.DataObject, has_headers: bool, has_offsets: bool, shared_bytes_min: int

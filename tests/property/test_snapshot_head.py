@@ -59,6 +59,7 @@ from spark_replog.log.model import (
     inputs_digest,
 )
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity, QuotaScope
+from tests.examples import examples
 
 LEDGER = "12" * 16
 TOPICS = ("a" * 32, "b" * 32)
@@ -328,7 +329,7 @@ def answers(state):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 2**32), st.integers(5, 40))
 def test_a_restored_fold_answers_and_goes_on_as_the_one_it_was_made_of(seed, length):
     kept, other = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)
@@ -377,7 +378,7 @@ def same_results(command, one, two):
     return one == two or isinstance(command, HoldersAdd)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.integers(5, 80))
 def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_pages, seed, length):
     """Pages of four rows, written every few entries, while entries go on; memory for some pages only."""

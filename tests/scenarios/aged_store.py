@@ -50,8 +50,8 @@ def age(path: Path, patch: pytest.MonkeyPatch) -> None:
             producer.send("plain", f"inline-{number}".encode(), key=b"i").result(60)
         with store.producer({"transactional.id": "t"}) as producer, producer.transaction():
             producer.send("plain", f"transaction-{number}".encode(), key=b"t")
-        with store.consumer("plain", group="readers") as consumer:
-            consumer.poll(timeout_ms=60_000)
+        with store.consumer("plain", group="readers", auto_offset_reset="earliest") as consumer:
+            assert len(consumer.poll(timeout_ms=60_000))
             consumer.commit()
         for topic in TOPICS:
             cluster.refresh()

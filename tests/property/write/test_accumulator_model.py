@@ -19,6 +19,7 @@ from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES, row_ends
 from spark_replog.write.producer_batch import BatchState, Destination, PartitionQueue, ProducerBatch, record_size
 from spark_replog.write.record_handle import RecordHandle
+from tests.examples import examples
 
 TOTAL_BYTES = 1 << 20
 BATCH_BYTES = 120
@@ -261,7 +262,7 @@ class FillingMachine(AccumulatorMachine):
     fills_requests = True
 
 
-_SETTINGS: Any = settings(max_examples=150, stateful_step_count=40, deadline=None)
+_SETTINGS: Any = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 TestAccumulator = AccumulatorMachine.TestCase
 TestAccumulator.settings = _SETTINGS
 TestFillingAccumulator = FillingMachine.TestCase

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.write.buffer_pool import BufferPool
+from tests.examples import examples
 
 TOTAL_BYTES = 20
 POOLABLE_BYTES = 4
@@ -147,4 +148,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.write.partitioner import murmur2_array
+from tests.examples import examples
 
 
 def murmur2(data: bytes) -> int:
@@ -32,7 +33,7 @@ keys_strategy = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(keys_strategy, st.data())
 def test_agrees_with_the_plain_hash(keys: list[bytes | None], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(keys) - 1))

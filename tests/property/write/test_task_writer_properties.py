@@ -18,6 +18,7 @@ from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.paths import data_key
 from spark_replog.write.partitioner import murmur2_array
 from spark_replog.write.task_writer import TaskWriter
+from tests.examples import examples
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 COUNTS = {"a": 1, "b": 5, "c": 300}
@@ -71,7 +72,7 @@ def partition_of(row: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.guarantee("G1")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(batch_strategy, max_size=6),
     st.sampled_from([100, 1_000, 100_000]),

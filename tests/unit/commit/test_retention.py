@@ -29,6 +29,7 @@ from spark_replog.log.codec.commands import (
 )
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
+from tests.examples import examples
 
 TOPIC = "a" * 32
 LAG_MS = 1_000_000
@@ -241,7 +242,7 @@ def test_a_copy_of_a_trimmed_object_ended_what_the_older_release_counted():
     assert (copied.outcome, joined.outcome) == (Outcome.APPLIED, Outcome.APPLIED)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.data())
 def test_live_bytes_and_references_are_those_of_the_rows(data):
     """Whatever is appended, trimmed and aged: counters that are kept equal a count over the rows."""

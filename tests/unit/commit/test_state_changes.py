@@ -28,6 +28,7 @@ from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerFence, IsrChange, Outcome, PartitionsAdd, TopicClose, TopicInit
+from tests.examples import examples
 
 P, R = PartitionPhase, ReplicaPhase
 BROKERS = range(4)
@@ -294,7 +295,7 @@ def take(step, sut, model):
 
 
 @pytest.mark.case("server-7-4-7-5-creation-growth-deletion")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STEPS)
 def test_every_change_is_the_slow_models_and_a_walk_of_kafkas_state_machines(steps):
     sut, model = Sut(), SlowModel()

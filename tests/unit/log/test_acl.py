@@ -21,6 +21,7 @@ from spark_replog.log.acl import (
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.model import ClusterConfigSet, Outcome
+from tests.examples import examples
 
 ALICE = "User:alice"
 READ, WRITE, DESCRIBE, ALL = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.ALL
@@ -194,7 +195,7 @@ def slow_decide(bindings, principal, operation, kind, name):
     return Decision.DENIED if found else Decision.NO_ACL
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(some.lists(some.tuples(some.booleans(), BINDINGS), max_size=25))
 def test_an_index_of_acls_decides_as_a_plain_list_does(changes):
     acls, plain = AclSet(), {}

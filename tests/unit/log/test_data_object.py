@@ -21,6 +21,7 @@ from spark_replog.log.codec.data_object import (
     joined_crc,
 )
 from spark_replog.log.model import Section
+from tests.examples import examples
 
 TOPIC = "ab" * 16
 
@@ -286,7 +287,7 @@ def test_bad_requests_are_refused():
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.lists(st.none() | st.binary(max_size=40), min_size=1, max_size=30)),

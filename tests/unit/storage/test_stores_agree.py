@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.storage.posix_store import PosixStore
+from tests.examples import examples
 from tests.memory_store import new_memory_store
 
 # Folder and file names never meet, and sort around each other: '.' < '/' < '0'.
@@ -37,7 +38,7 @@ def answer(store, call):
     return store.delete(key)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(calls, max_size=30))
 def test_directory_and_dict_agree(sequence):
     with tempfile.TemporaryDirectory() as root:

@@ -15,6 +15,7 @@ from spark_replog.log.codec.data_object import data_schema
 from spark_replog.write.columns import row_ends
 from spark_replog.write.producer_batch import RecordColumns, record_size
 from spark_replog.write.record_handle import BatchResult
+from tests.examples import examples
 
 LIMIT_BYTES = 400
 record_strategy = st.tuples(
@@ -38,7 +39,7 @@ def append(columns: RecordColumns, key: Any, value: Any, headers: Any = None, ti
     return columns.try_append(key, value, headers, timestamp_ms, record_size(key, value, headers))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(record_strategy, min_size=1, max_size=20))
 def test_what_was_appended_is_what_is_built(records: list[tuple[Any, ...]]) -> None:
     columns = columns_of()
