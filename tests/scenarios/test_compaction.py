@@ -345,7 +345,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(each, marks=pytest.mark.wide) for each in STEPS[1::2])])
 def test_a_compactor_that_is_killed_at_a_step_is_finished_by_the_next(topic, step):
     topic.write()
     before = topic.rows()

@@ -202,6 +202,7 @@ def test_a_keeper_that_sleeps_over_collections_and_truncations_does_no_harm(life
     life.settle()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("away", [None, 0, 1, 2] if IS_LONG else [1])
 @pytest.mark.parametrize("ahead_ms", [DAY_MS, -DAY_MS] if IS_LONG else [DAY_MS])
 def test_two_keepers_at_once_one_with_a_wrong_clock_while_a_root_is_away(
@@ -221,6 +222,7 @@ def test_two_keepers_at_once_one_with_a_wrong_clock_while_a_root_is_away(
     life.settle()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("full", [(0,), (0, 1, 2)] if IS_LONG else [(0,)])
 def test_a_full_disk_during_all_of_it_loses_nothing(tmp_path: Path, full: tuple[int, ...]) -> None:
     """A real ENOSPC: each root is a file system of its own."""

@@ -305,10 +305,16 @@ def test_the_map_compares_keys_not_hashes():
     assert not latest.is_full
 
 
-STEPS = ["compaction.written:1", "compaction.copied:2", "compaction.before_entry:1", "compaction.after_entry:1"]
+STEPS = [
+    "compaction.written:1",
+    "compaction.copied:2",
+    "compaction.before_entry:1",
+    "compaction.after_entry:1",
+    "compaction.before_clean:1",
+]
 
 
-@pytest.mark.parametrize("step", [*STEPS, "compaction.before_clean:1"])
+@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(each, marks=pytest.mark.wide) for each in STEPS[1::2])])
 def test_a_pass_that_is_killed_at_a_step_is_made_again(users, step):
     users.write({"a": "1", "b": "1"}, {"a": "2"}, {"b": None}, {"a": "3"}, {"end": "1"})
     command = [sys.executable, "-m", "spark_replog", "-s", str(users.path), "topic", "compact", "users", "--all"]
