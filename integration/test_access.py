@@ -164,7 +164,7 @@ def use_storage_options(spark, path, topic, name, options):
 class GuardedStore:
     """A store of three roots in a bucket whose server checks rights: topics ``orders`` and ``payments``, a row in each.
 
-    Users are made of the policies of docs/least-privilege.md, as they are printed there.
+    Users are made of the policies of conf/policies.
     """
 
     def __init__(self, spark, server, folder):
@@ -173,10 +173,10 @@ class GuardedStore:
         self.path = self.on_server.roots.path
 
     def users(self, **roles):
-        """Make users, each of a heading of the page and a topic; return their options. Those before may nothing now."""
+        """Make users, each of a role of the page and a topic; return their options. Those before may nothing now."""
         made = {}
-        for name, (heading, topic) in roles.items():
-            user = self.on_server.as_user(name, self.on_server.statements(heading, topic), *made)
+        for name, (role, topic) in roles.items():
+            user = self.on_server.as_user(name, self.on_server.statements(role, topic), *made)
             made[name] = {f"storage.{option}": value for option, value in user.options.items()}
         return list(made.values())
 

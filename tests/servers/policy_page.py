@@ -1,4 +1,4 @@
-"""What docs/least-privilege.md says: tests run its tables, policies and commands, so the page stays true."""
+"""What docs/least-privilege.md says: tests run its tables, commands and policies, so the page stays true."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def filled(text: str, names: Mapping[str, str]) -> str:
     return re.sub("|".join(names), lambda found: names[found[0]], text)
 
 
-def policy(heading: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the statements of the section's policy, with names in place of words in capitals."""
-    (block,) = re.findall(r"```json\n(.*?)```", section(heading), re.DOTALL)
-    statements: list[dict[str, Any]] = json.loads(filled(block, names))["Statement"]
+def policy(role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the statements of the file that the page names for a role, with names in place of words in capitals."""
+    (link,) = re.findall(r"\]\((.+?)\)", cell("S3: policies by prefix", role, 1))
+    statements: list[dict[str, Any]] = json.loads(filled((PAGE.parent / link).read_text("utf-8"), names))["Statement"]
     return statements
 
 

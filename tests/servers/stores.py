@@ -78,10 +78,10 @@ class Prefixed:
         for topic in ("orders", "payments"):
             send(self.roots, b"0", topic=topic)
 
-    def statements(self, heading: str, topic: str = "orders") -> list[Statement]:
-        """Return the policy below a heading of the page, for one of the two topics."""
+    def statements(self, role: str, topic: str = "orders") -> list[Statement]:
+        """Return the policy of a role, for one of the two topics."""
         ledger = self.names["TOPIC" if topic == "orders" else "OTHER"]
-        return policy_page.policy(heading, {**self.names, "TOPIC": ledger})
+        return policy_page.policy(role, {**self.names, "TOPIC": ledger})
 
     def as_user(self, name: str, statements: list[Statement], *beside: str) -> RealRoots:
         """Return the same roots as a new user; those beside it keep their rights, others need not."""

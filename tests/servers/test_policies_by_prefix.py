@@ -1,4 +1,4 @@
-"""The policies by prefix of docs/least-privilege.md, each as all that a user of a real S3 server may do."""
+"""The policies of conf/policies, each as all that a user of a real S3 server may do."""
 
 from __future__ import annotations
 
