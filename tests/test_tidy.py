@@ -397,9 +397,7 @@ def test_wheel_is_pure_and_whole(tmp_path):
 def test_ci_runs_the_readmes_test_command():
     readme = (ROOT / "README.md").read_text().splitlines()
     commands = [line for line in readme if line.startswith("python3 -m venv ")]
-    assert len(commands) == 2
-    assert commands[0].endswith("replog demo")
-    assert commands[1].endswith("-m pytest")
+    assert [command.split()[-1] for command in commands] == [".", "demo", "pytest"]
     assert all((ROOT / ".ci" / name).stat().st_mode & 0o111 for name in ("run", "wide"))
 
 
