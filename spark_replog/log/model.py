@@ -73,7 +73,7 @@ class DataObject:
     commit knows which holders may have lost their disk since (ADR 8)."""
     inline: bytes = b""
     """The object's bytes, if the entry itself carries them: then no root has a file, and the ledger holds it for every
-    replica (ADR 29). Only in appends."""
+    replica (ADR 32). Only in appends."""
 
     def __setstate__(self, state: Sequence[object]) -> None:
         """Accept a pickle of an older release's task, which lacks the last fields."""
