@@ -300,12 +300,12 @@ class Controller(Admin):
     def list_topics(self) -> list[TopicDescription]:
         """Return all topics that the caller may describe, by name, without those being deleted.
 
+        Reads the ledger of each topic; ``name_topics`` does not.
+
         Raises:
             NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
         """
-        names = self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
-        topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
-        handles = [self._cluster.lookup(name) for name in names]
+        handles = self.name_topics()
         self._cluster.refresh_topics(handles)
         found = []
         for handle in handles:
@@ -316,6 +316,18 @@ class Controller(Admin):
             with ledger.lock:
                 found.append(describe(ledger.state, handle.topic_id, handle.name))
         return found
+
+    def name_topics(self) -> list[TopicHandle]:
+        """Return the names and ids of all topics that the caller may describe, by name.
+
+        Reads the cluster's ledger only. A topic that is being deleted may be among them.
+
+        Raises:
+            NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
+        """
+        names = self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
+        topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
+        return [self._cluster.lookup(name) for name in names]
 
     def describe_topic(self, name: str) -> TopicDescription:
         """Return a topic's description on the newest fold.

@@ -62,7 +62,7 @@ def complete_topics(context: click.Context, _parameter: click.Parameter, incompl
     def find(settings: Settings) -> list[str]:
         from spark_replog.admin.controller import Controller
 
-        return [topic.name for topic in Controller(settings.open_cluster()).list_topics()]
+        return [topic.name for topic in Controller(settings.open_cluster()).name_topics()]
 
     return _offer(context, incomplete, find)
 

@@ -135,32 +135,37 @@ def create(
     return emit("topic create", items, settings, text=text)
 
 
-@topic.command("list", examples=["topic list"])
-def list_topics() -> int:
-    """List all topics."""
+@topic.command("list", examples=["topic list", "topic list --size"])
+@click.option("--size", is_flag=True, help="Show partitions, rows, bytes and the last write too.")
+def list_topics(size: bool) -> int:
+    """List all topics.
+
+    Names and ids are read from one place, however many topics there are. With --size the log of each topic is read.
+    """
     settings = current_settings()
-    items: list[dict[str, Any]] = [
-        {
-            "topic": each.name,
-            "partitions": len(each.partitions),
-            "replicas": each.replication_factor,
-            "topicId": each.topic_id,
-            "rows": each.row_count,
-            "bytes": each.size_bytes,
-            "lastAppendMs": each.traffic.last_append_ms or None,
-        }
-        for each in _controller(settings).list_topics()
-    ]
-    columns = {
-        "TOPIC": "topic",
-        "PARTITIONS": "partitions",
-        "REPLICAS": "replicas",
-        "ROWS": "rows",
-        "BYTES": "bytes",
-        "LAST WRITE": "lastAppendMs",
-        "ID": "topicId",
-    }
+    columns = {"TOPIC": "topic", "ID": "topicId"}
+    items: list[dict[str, Any]]
+    if size:
+        names = {"PARTITIONS": "partitions", "REPLICAS": "replicas", "ROWS": "rows", "BYTES": "bytes"}
+        columns = {"TOPIC": "topic", **names, "LAST WRITE": "lastAppendMs", "ID": "topicId"}
+        items = [_listed(each) for each in _controller(settings).list_topics()]
+    else:
+        found = _controller(settings).name_topics()
+        items = [{"topic": each.name, "topicId": each.topic_id, "ledgerId": each.ledger_id} for each in found]
     return emit("topic list", items, settings, text=item_table(columns, items, shown=_SHOWN))
+
+
+def _listed(found: TopicDescription) -> dict[str, Any]:
+    return {
+        "topic": found.name,
+        "topicId": found.topic_id,
+        "ledgerId": found.ledger_id,
+        "partitions": len(found.partitions),
+        "replicas": found.replication_factor,
+        "rows": found.row_count,
+        "bytes": found.size_bytes,
+        "lastAppendMs": found.traffic.last_append_ms or None,
+    }
 
 
 @topic.command("describe", examples=["topic describe orders", "topic describe orders --size"])

@@ -28,6 +28,7 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
+from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import totals
 from spark_replog.write.interceptors import ask
@@ -366,7 +367,7 @@ class Consumer:
 
     def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
         """Return the rows of ``to_batches`` as one table, all in memory."""
-        return pa.Table.from_batches(list(self.to_batches(timeout_ms)), schema=read_schema(True))
+        return pa.Table.from_batches(list(join_small(self.to_batches(timeout_ms))), schema=read_schema(True))
 
     # ---------------------------------------------------------------------------------------- positions
 

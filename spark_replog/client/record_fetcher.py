@@ -26,7 +26,7 @@ from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState, SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.read.fetch_plan import FetchRange, FetchSlice, plan_fetch, slices_of
+from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetch, slices_of
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.folder_watch import FolderWatch
@@ -39,6 +39,8 @@ IDLE_SHARE = 8
 """A waiting poll pauses for the time since the last rows, divided by this."""
 LOOK_SHARE = 4
 """Or for this many times the duration of the last look, if that is longer."""
+SCAN_SLICES_MAX = 1 << 15
+"""A scan plans partitions together until they have this many sections: their objects are then read once for all."""
 WATCH_AGAIN_MS = 10_000
 """How long until journals that could not be watched are tried again: a root may be back."""
 _NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in read_schema(True)], schema=read_schema(True))
@@ -241,7 +243,7 @@ class RecordFetcher:
     def scan(
         self, spans: Mapping[TopicPartition, tuple[int, int]], handles: Mapping[str, TopicHandle]
     ) -> Iterator[FetchedRows]:
-        """Yield all rows of the spans, partition by partition.
+        """Yield all rows of the spans; each partition's in the order of their offsets.
 
         Args:
             handles: of their topics when the spans were made: another topic may have the name by now.
@@ -251,15 +253,21 @@ class RecordFetcher:
             ReplogError: REPLOG_DATA_LOSS, and as ``Fetcher.fetch``.
         """
         self._require_read({key.topic for key in spans})
-        for key, (start, end) in spans.items():
+        slices: list[FetchSlice] = []
+        epochs: dict[TopicPartition, int] = {}
+        for number, (key, (start, end)) in enumerate(spans.items(), 1):
             handle = handles[key.topic]
             ledger, _ = self._cluster.folded_topic(handle)
-            slices, epoch = ledger.ask(partial(_plan_span, key, handle.topic_id, start, end))
-            for found in self._read(slices):
-                self._metrics.records_consumed += found[1].num_rows
-                yield found
+            found, epochs[key] = ledger.ask(partial(_plan_span, key, handle.topic_id, start, end))
+            slices += found
+            if len(slices) < SCAN_SLICES_MAX and number < len(spans):
+                continue
+            for rows in self._read(slices):
+                self._metrics.records_consumed += rows[1].num_rows
+                yield rows
                 # Like the position, this moves past a batch when the next one is requested.
-                self._fetched[key] = (epoch, handle.topic_id)
+                self._fetched[rows[0]] = (epochs[rows[0]], handles[rows[0].topic].topic_id)
+            slices = []
 
     def _require_read(self, topics: Iterable[str]) -> None:
         """Check the reader's right, and look up its quota.
@@ -333,7 +341,7 @@ class RecordFetcher:
         return after + [key for key in keys if key not in set(after)]
 
     def _read(self, slices: Sequence[FetchSlice]) -> Iterator[FetchedRows]:
-        """Yield the rows of slices by partition; an empty batch if a partition's last offsets have no rows.
+        """Yield the rows of slices, each object read once; an empty batch if a partition's last offsets have no rows.
 
         If objects were compacted and deleted, or moved to other roots since, the rest is planned again from the newest
         fold.
@@ -343,7 +351,7 @@ class RecordFetcher:
         done: dict[TopicPartition, int] = {}
         while slices:
             try:
-                yield from self._read_planned(slices, done)
+                yield from self._read_planned(in_log_order([slices]), done)
                 break
             except (DataLossError, RetriableError) as error:
                 again = self._plan_again(slices, done)
@@ -356,14 +364,11 @@ class RecordFetcher:
 
     def _read_planned(self, slices: Sequence[FetchSlice], done: dict[TopicPartition, int]) -> Iterator[FetchedRows]:
         ends = {TopicPartition(each.topic, each.partition): each.end_offset for each in slices}
-        keys = deque(ends)
         for batch in self._fetcher.fetch(slices, include_headers=True):
             key = TopicPartition(batch.column(2)[0].as_py(), batch.column(3)[0].as_py())
-            while keys[0] != key:
-                yield from _rest(keys.popleft(), ends, done)
             done[key] = batch.column(4)[-1].as_py() + 1
             yield key, batch, done[key]
-        for key in keys:
+        for key in ends:
             yield from _rest(key, ends, done)
 
     def _plan_again(self, slices: Sequence[FetchSlice], done: Mapping[TopicPartition, int]) -> list[FetchSlice]:

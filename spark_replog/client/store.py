@@ -19,6 +19,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
+from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import NamedCalls
 
@@ -186,7 +187,7 @@ class TopicScan:
             self.spans[TopicPartition(topic, number)] = (first, max(first, last))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, partition by partition, in bounded memory.
+        """Yield the rows in bounded memory: a batch is of one partition, whose rows come in the order of their offsets.
 
         Columns: key, value, topic, partition, offset, timestamp, timestampType, headers.
 
@@ -203,7 +204,7 @@ class TopicScan:
     def to_arrow(self) -> pa.Table:
         """Return the rows as one table, all in memory."""
         schema = pa.schema([read_schema(True).field(name) for name in self._columns])
-        return pa.Table.from_batches(list(self.to_batches()), schema=schema)
+        return pa.Table.from_batches(list(join_small(self.to_batches())), schema=schema)
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame; needs pandas."""

@@ -1,8 +1,8 @@
 """Reads planned slices from the roots: in ranges, checked, from any holder. Runs in executors and consumers.
 
-Memory, whatever the size of the partition: reads of at most 16 MiB and one more (prefetch), the rows of one section and
-one output batch. If rows are compressed, also the decoded rows of two reads: of the current one, if it was decoded
-ahead, and of the next.
+Memory, whatever the size of the partition: reads of at most 16 MiB and one more (prefetch), the rows of one section,
+one output batch, and up to 8 MiB of rows that wait for more of their partition. If rows are compressed, also the
+decoded rows of two reads: of the current one, if it was decoded ahead, and of the next.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import BrokerId
-from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, decode_section
-from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
+from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
+from spark_replog.read.batch_joiner import BATCH_SIZE_BYTES_MIN, BatchJoiner
 from spark_replog.read.fetch_plan import FetchSlice
-from spark_replog.read.rows import Run, read_columns, stored_columns
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
@@ -110,8 +109,6 @@ READ_GAP_BYTES_MAX = 64 * 1024
 PREFETCH_SIZE_BYTES = 2 * READ_SIZE_BYTES_MAX
 PREFETCH_READS_MAX = 8
 """Reads in flight at once: small ones overlap their waits for a remote root; bytes limit large ones."""
-BATCH_SIZE_BYTES_MIN = 1024 * 1024
-"""Smaller adjacent batches are joined: Spark's work per batch costs more than the copy."""
 
 _SIZE_BYTES = pa.RecordBatch.get_total_buffer_size
 """Of a whole decoded batch; `nbytes` adds up the same, and takes 20 times as long. A part of a batch needs `nbytes`."""
@@ -215,10 +212,11 @@ class Fetcher:
         include_headers: bool = False,
         batch_bytes_min: int = BATCH_SIZE_BYTES_MIN,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the slices, in order, in batches of exactly `rows.read_schema(include_headers)`.
+        """Yield the rows of the slices in batches of exactly `rows.read_schema(include_headers)`.
 
-        A batch never spans two partitions; adjacent rows are joined up to `batch_bytes_min`. If a copy is absent,
-        short or fails its checksum, this is logged and the section is read from another holder.
+        A batch never spans two partitions, whose rows come in the order of the slices; adjacent rows are joined up to
+        `batch_bytes_min`, also if rows of other partitions are between them in the objects. If a copy is absent, short
+        or fails its checksum, this is logged and the section is read from another holder.
 
         Raises:
             DataLossError: every holder answered, and none has a good copy. REPLOG_DATA_LOSS: no holder has the
@@ -226,35 +224,11 @@ class Fetcher:
             RetriableError: KAFKA_STORAGE_ERROR: no good copy was found, and a holder did not answer (timeout, refused
                 credentials, missing mount) or is not among the brokers known here.
         """
-        parts: list[pa.RecordBatch] = []
-        offsets: list[np.ndarray] = []
-        part_bytes = first_offset = next_offset = 0
-        run: Run | None = None
+        joiner = BatchJoiner(include_headers=include_headers, batch_bytes_min=batch_bytes_min)
         for piece, stored in self._sections(slices):
-            piece_run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME))
-            is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
-            append_time_ms = piece.append_time_ms if is_same_time else None
-            has_offsets = piece.object.has_offsets
-            for first, wanted, size_bytes in _wanted_rows(piece, stored):
-                is_next = has_offsets if offsets else not has_offsets and first == next_offset
-                is_too_large = part_bytes + size_bytes >= BUFFER_BYTES_MAX
-                if parts and run is not None and (run != piece_run or not is_next or is_too_large):
-                    yield read_columns(parts, run, first_offset, offsets, include_headers=include_headers)
-                    parts, part_bytes, offsets = [], 0, []
-                if not parts:
-                    run, first_offset = piece_run, first
-                if has_offsets:
-                    offsets.append(wanted.column("offset").to_numpy())
-                if wanted.num_columns > 3 or is_same_time:
-                    wanted = stored_columns(wanted, include_headers=include_headers, append_time_ms=append_time_ms)
-                parts.append(wanted)
-                part_bytes += size_bytes
-                next_offset = first + wanted.num_rows
-                if part_bytes >= batch_bytes_min:
-                    yield read_columns(parts, piece_run, first_offset, offsets, include_headers=include_headers)
-                    parts, part_bytes, offsets = [], 0, []
-        if parts and run is not None:
-            yield read_columns(parts, run, first_offset, offsets, include_headers=include_headers)
+            for first_offset, wanted, size_bytes in _wanted_rows(piece, stored):
+                yield from joiner.add(piece, first_offset, wanted, size_bytes)
+        yield from joiner.rest()
 
     def _sections(self, slices: Iterable[FetchSlice]) -> Iterator[_Section]:
         """Yield each slice with the decoded batches of its whole section."""

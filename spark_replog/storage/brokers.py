@@ -53,9 +53,9 @@ _log = logging.getLogger(__name__)
 STORE_DEADLINE_MS = 2000
 """Short: other roots answer first, and callers with a longer deadline repeat the call."""
 INIT_DEADLINE_MS = 30_000
-OPENED_AGE_MS = 1_000
-"""Maximum age of the root files that ``open`` read, for the first check of a ledger. Even a fresh read only tells what
-was true at that moment, so a short age costs no safety."""
+CHECKED_AGE_MS = 1_000
+"""Maximum age of a root file that ``open`` or a check read, for the first check of a ledger, so that many ledgers that
+begin at once share it. Even a fresh read only tells what was true at that moment: a short age costs no safety."""
 OWN_PUTS_MAX = 1024
 OWN_PUT_WAIT_SECONDS = 60.0
 SHARED_SETS_MAX = 8
@@ -147,9 +147,8 @@ class BrokerSet:
         """Brokers whose roots are called without a network, as far as their URLs tell."""
         self.stores: dict[BrokerId, ObjectStore] = {}
         """Stores opened so far; tests put faulty ones here."""
-        self._opened: dict[BrokerId, RootFile] = {}
-        """Root files that ``open`` read, until the root is checked again."""
-        self._opened_ms = 0
+        self._checked: dict[BrokerId, tuple[RootFile, int]] = {}
+        """The root files as last read, and when that began."""
         self._made_again: InvalidConfigError | None = None
         self._first_root_file: tuple[int, int] | None = None
         self._clock: Clock = SYSTEM_CLOCK
@@ -203,8 +202,8 @@ class BrokerSet:
         made = _assemble(given if is_list else list(roots), roots, options, calls)
         if is_list:
             _report_surplus(given, agreement.deviating, made)
-        made._opened = {each.broker_id: each for each in roots.values()}
-        made._opened_ms, made._clock = started_ms, clock
+        made._checked = {each.broker_id: (each, started_ms) for each in roots.values()}
+        made._clock = clock
         return made
 
     def store(self, broker_id: BrokerId) -> ObjectStore:
@@ -262,21 +261,22 @@ class BrokerSet:
         An alarm; no safety property depends on it. Costs one small get.
 
         Args:
-            is_first: first check of a ledger: accepts the file that ``open`` read less than `OPENED_AGE_MS` ago, if
-                the root has not been checked since.
+            is_first: first check of a ledger: accepts the file as it was less than `CHECKED_AGE_MS` ago, if the last
+                check or ``open`` read it then.
 
         Raises:
             RetriableError: REPLOG_ROOT_STALE: the file is missing, damaged or another root's;
                 REPLOG_STORE_UNAVAILABLE or KAFKA_STORAGE_ERROR: the root does not answer.
             InvalidConfigError: REPLOG_CLUSTER_MISMATCH: the whole store was removed and made again at the same place.
         """
-        url, root = self.url(broker_id), None
-        if is_first and self._clock.monotonic_ms() - self._opened_ms < OPENED_AGE_MS:
-            root = self._opened.get(broker_id)
+        url, now_ms = self.url(broker_id), self._clock.monotonic_ms()
+        root, checked_ms = self._checked.get(broker_id, (None, 0))
         try:
-            if root is None:
-                self._opened.pop(broker_id, None)
+            if root is None or not is_first or now_ms - checked_ms >= CHECKED_AGE_MS:
+                self._checked.pop(broker_id, None)
                 root = read_root(self.store(broker_id))
+                if root is not None:
+                    self._checked[broker_id] = root, now_ms
         except (CorruptDataError, UnsupportedFormatError) as error:
             raise _stale(f"cannot be read: {error.args[0]}", broker_id, url) from error
         why = "is missing" if root is None else self.mismatch(broker_id, root)

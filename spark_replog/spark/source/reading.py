@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from spark_replog.errors import DataLossError, ReplogError, command_line
-from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, join_batches
+from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
-from spark_replog.read.fetcher import BATCH_SIZE_BYTES_MIN, Fetcher
+from spark_replog.read.fetcher import Fetcher
 from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition, ReadRange
 from spark_replog.spark.options import SourceOptions
@@ -137,20 +137,3 @@ class _TaskRead:
                 start = max(self._done.get((item.topic, item.partition), 0), item.start_offset)
                 _LOG.warning("[REPLOG_DATA_LOSS] offsets %d to %d (exclusive) of %s-%d are lost and skipped: %s",
                              start, item.end_offset, item.topic, item.partition, error)  # fmt: skip
-
-
-def join_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in fewer batches: Spark's work per batch costs more than the copy."""
-    parts: list[pa.RecordBatch] = []
-    size_bytes = 0
-    for batch in batches:
-        if parts and size_bytes + batch.nbytes >= BUFFER_BYTES_MAX:
-            yield join_batches(parts)
-            parts, size_bytes = [], 0
-        parts.append(batch)
-        size_bytes += batch.nbytes
-        if size_bytes >= BATCH_SIZE_BYTES_MIN:
-            yield join_batches(parts)
-            parts, size_bytes = [], 0
-    if parts:
-        yield join_batches(parts)

@@ -130,8 +130,10 @@ def test_create_list_describe_delete(store, replog):
         "json",
     )
     assert (made.exit_code, made.json["_command"]) == (0, "topic create")
-    (listed,) = replog("-s", store, "topic", "list", "-f", "json").items
+    (listed,) = replog("-s", store, "topic", "list", "--size", "-f", "json").items
     assert (listed["topic"], listed["partitions"], listed["replicas"]) == ("orders", 6, 3)
+    (named,) = replog("-s", store, "topic", "list", "-f", "json").items
+    assert named == {key: listed[key] for key in ("topic", "topicId", "ledgerId")}
     (item,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
     assert item["topicId"] == listed["topicId"] == made.items[0]["topicId"]
     assert item["config"] == {"retention.ms": "1"}
@@ -142,6 +144,26 @@ def test_create_list_describe_delete(store, replog):
     assert "retention.ms=1" in text
     assert replog("-s", store, "topic", "delete", "orders", "-y").exit_code == 0
     assert replog("-s", store, "topic", "list", "-f", "json").items == []
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--size")])
+def test_names_of_topics_are_read_from_the_clusters_ledger_alone(store, replog, monkeypatch, arguments):
+    ids = [replog("-s", store, "topic", "create", name, "-f", "json").items[0]["ledgerId"] for name in ("a", "b")]
+    keys = []
+
+    def note(verb):
+        def call(self, key, **more):
+            keys.append(key)
+            return verb(self, key, **more)
+
+        return call
+
+    for name in ("get", "list_keys"):
+        monkeypatch.setattr(PosixStore, name, note(getattr(PosixStore, name)))
+    answer = replog("-s", store, "topic", *arguments)
+    assert answer.exit_code == 0 and [line.split()[0] for line in answer.out.splitlines()] == ["TOPIC", "a", "b"]
+    read = {ledger_id for ledger_id in ids if any(ledger_id in key for key in keys)}
+    assert len(keys) > 3 and read == (set(ids) if "--size" in arguments else set())
 
 
 def test_create_twice(store, replog):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -213,14 +215,57 @@ def test_paused_partitions_give_nothing_and_lose_nothing(filled):
     assert values(reader.poll()) == rows(8, 2)
 
 
-def test_to_arrow_keeps_little_more_in_memory_than_the_rows(store):
-    store.create("wide", 300)
+READ_WIDE = """
+import re, sys
+import pyarrow as pa
+from spark_replog import Consumer
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+
+with Consumer(sys.argv[1], "wide", auto_offset_reset="earliest") as consumer:
+    peak_before, arrow_before = peak(), pa.total_allocated_bytes()
+    table = consumer.to_arrow()
+    grown = peak() - peak_before
+print(table.num_rows, table.nbytes, table.get_total_buffer_size(), pa.total_allocated_bytes() - arrow_before, grown)
+"""
+
+
+@pytest.mark.parametrize("partition_count", [300, pytest.param(5_000, marks=pytest.mark.wide)])
+def test_to_arrow_keeps_little_more_in_memory_than_the_rows(tmp_path, partition_count):
+    """Counted by Arrow, by its pool, and by the kernel: the most that the process had, with the state of the topic."""
+    store = Store.init(str(tmp_path / "store"))
+    store.create("wide", partition_count)
     with Producer(store.path) as producer:
-        for number in range(300):
-            producer.send("wide", b"v" * 100, partition=number)
-    table = consumer(store.another_process(), "wide").to_arrow()
-    assert table.num_rows == 300
-    assert table.get_total_buffer_size() <= 3 * table.nbytes
+        for number in range(partition_count):
+            producer.send("wide", b"v" * 200, partition=number)
+    done = subprocess.run([sys.executable, "-c", READ_WIDE, store.path], capture_output=True, text=True, check=True)
+    rows, rows_bytes, held_bytes, allocated_bytes, grown_bytes = map(int, done.stdout.split())
+    assert rows == partition_count and rows_bytes > 200 * rows
+    assert held_bytes <= 3 * rows_bytes and allocated_bytes <= 3 * rows_bytes
+    assert grown_bytes <= 3 * rows_bytes + 50_000_000
+
+
+@pytest.mark.parametrize("how", ["poll", "to_arrow"])
+def test_a_cold_read_of_many_partitions_gets_each_object_once(store, how):
+    store.create("wide", 40)
+    with Producer(store.path, inline_max_bytes=0) as producer:
+        for turn in range(3):
+            for number in range(40):
+                producer.send("wide", b"%d" % turn, partition=number)
+            producer.flush()
+    process = store.another_process()
+    counted = process.count_calls()
+    reader = consumer(process, "wide")
+    if how == "poll":
+        found = [(each.partition, each.offset, each.value) for each in reader.poll(20_000, max_records=200)]
+    else:
+        table = reader.to_arrow()
+        found = list(zip(*(table[name].to_pylist() for name in ("partition", "offset", "value")), strict=True))
+    assert sorted(found) == [(number, turn, b"%d" % turn) for number in range(40) for turn in range(3)]
+    assert [each[1] for each in found if each[0] == 7] == [0, 1, 2]
+    gets = [key for each in counted.values() for verb, key in each.calls if verb == "get" and "/data/" in key]
+    assert 3 <= len(gets) == len(set(gets)) < 40
 
 
 def test_to_arrow_brings_everything_up_to_now_and_moves_the_positions(filled):

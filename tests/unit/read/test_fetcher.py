@@ -12,8 +12,9 @@ import pytest
 
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
 from spark_replog.log.codec.data_object import TIMESTAMP_TYPE, data_schema
+from spark_replog.read import batch_joiner
 from spark_replog.read import fetcher as fetcher_module
-from spark_replog.read.fetch_plan import plan_fetch
+from spark_replog.read.fetch_plan import in_log_order, plan_fetch
 from spark_replog.read.fetcher import PREFETCH_READS_MAX, READ_SIZE_BYTES_MAX, Fetcher
 from spark_replog.read.rows import read_schema
 
@@ -108,6 +109,30 @@ def test_small_sections_are_joined_and_large_ones_are_not(roots, make_topic):
         topic.write([(0, [b"x" * 300_000])])
     sizes = [b.num_rows for b in Fetcher(roots).fetch(plan(topic))]
     assert sizes == [2, 2, 1]  # 600 KB a row, key and value
+
+
+def test_rows_of_one_partition_are_joined_also_if_others_are_between_them(roots, make_topic):
+    topic = make_topic(roots)
+    for number in range(3):
+        topic.write([(part, [b"%d" % number] * 2) for part in (0, 1)])
+    slices = in_log_order([plan(topic, 0), plan(topic, 1)])
+    batches = list(Fetcher(roots).fetch(slices))
+    assert [b["partition"][0].as_py() for b in batches] == [0, 1]
+    assert [b["offset"].to_pylist() for b in batches] == [[*range(6)]] * 2
+    assert len(roots.gets) == 3  # one an object
+
+
+@pytest.mark.parametrize(("limit", "most"), [("PASSED_BYTES_MAX", 5_000), ("PARTS_MAX", 4)])
+def test_few_rows_do_not_wait_for_more_than_some_reads(roots, make_topic, monkeypatch, limit, most):
+    monkeypatch.setattr(batch_joiner, limit, most)
+    topic = make_topic(roots)
+    topic.write([(0, [b"few"]), (1, [b"x" * 1_000])])
+    for _ in range(4):
+        topic.write([(1, [b"x" * 1_000])])
+    slices = in_log_order([plan(topic, 0), plan(topic, 1)])
+    batches = Fetcher(roots).fetch(slices, batch_bytes_min=1_500)
+    order = [(b["partition"][0].as_py(), b["offset"].to_pylist()) for b in batches]
+    assert order == [(1, [0]), (1, [1]), (1, [2]), (0, [0]), (1, [3]), (1, [4])]
 
 
 class HugeRow(Fetcher):

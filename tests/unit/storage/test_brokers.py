@@ -23,6 +23,7 @@ from spark_replog.ids import new_id
 from spark_replog.storage import brokers as module
 from spark_replog.storage import root_file
 from spark_replog.storage.brokers import BrokerSet, shared_brokers, write_root_files
+from spark_replog.storage.call_counter import by_kind
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.paths import journal_key, ledger_folders
@@ -270,6 +271,30 @@ class TestCheckRoot:
                 brokers.check_root(0)
         file.write_text(text)
         brokers.check_root(0)
+
+    def test_many_ledgers_that_begin_share_a_look_at_the_root_file_once_a_second(self, made):
+        clock, file = ManualClock(), made[0] / "broker-0" / "replog.json"
+        brokers = BrokerSet.open(str(made[0]), clock=clock)
+
+        def gets(**how):
+            before = by_kind(brokers.calls.read())["get"].call_count
+            for _ in range(5):
+                brokers.check_root(0, **how)
+            return by_kind(brokers.calls.read())["get"].call_count - before
+
+        clock.time_ms += 5_000
+        assert gets(is_first=True) == 1
+        clock.time_ms += 999
+        assert gets(is_first=True) == 0
+        clock.time_ms += 1
+        assert gets(is_first=True) == 1
+        assert gets() == 5  # any other check looks
+        text = file.read_text()
+        file.unlink()
+        assert code_of(lambda: brokers.check_root(0)) is ErrorCode.REPLOG_ROOT_STALE
+        assert code_of(lambda: brokers.check_root(0, is_first=True)) is ErrorCode.REPLOG_ROOT_STALE
+        file.write_text(text)
+        assert gets(is_first=True) == 1
 
     def test_a_ledger_that_begins_takes_what_open_read_within_a_second_and_no_check_followed(self, made):
         clock, file = ManualClock(), made[0] / "broker-0" / "replog.json"

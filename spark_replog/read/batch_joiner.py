@@ -1,0 +1,117 @@
+"""Joins rows that are read object by object into batches of one partition each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, join_batches
+from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
+from spark_replog.read.fetch_plan import FetchSlice
+from spark_replog.read.rows import Run, read_columns, stored_columns
+
+BATCH_SIZE_BYTES_MIN = 1024 * 1024
+"""Smaller adjacent batches are joined: work per batch costs more than the copy."""
+PASSED_BYTES_MAX = 8 * 1024 * 1024
+"""Rows that wait are given out when this much was read since the first of them: each may keep its whole read in
+memory."""
+PARTS_MAX = 2048
+"""Or this many sections: each takes some kB, however few rows it has."""
+SMALL_BATCHES_MAX = 512
+
+
+class _Waiting:
+    """Rows of one partition that wait for more."""
+
+    __slots__ = ("first_offset", "next_offset", "offsets", "parts", "run", "size_bytes")
+
+    def __init__(self, run: Run, first_offset: int) -> None:
+        self.run, self.first_offset, self.next_offset = run, first_offset, first_offset
+        self.parts: list[pa.RecordBatch] = []
+        self.offsets: list[np.ndarray] = []
+        self.size_bytes = 0
+
+    def fits(self, run: Run, first_offset: int, size_bytes: int, *, has_offsets: bool) -> bool:
+        """Return whether these rows may follow in one batch."""
+        is_next = has_offsets if self.offsets else not has_offsets and first_offset == self.next_offset
+        return self.run == run and is_next and self.size_bytes + size_bytes < BUFFER_BYTES_MAX
+
+
+class BatchJoiner:
+    """Rows come in the order of the reads; a partition's rows go out in the order of their offsets.
+
+    Args:
+        include_headers: see `rows.read_columns`.
+        batch_bytes_min: rows wait until they are this large.
+    """
+
+    def __init__(self, *, include_headers: bool, batch_bytes_min: int) -> None:
+        self._include_headers = include_headers
+        self._batch_bytes_min = batch_bytes_min
+        self._waiting: dict[tuple[str, int], _Waiting] = {}
+        self._passed_bytes = self._passed_count = 0
+
+    def add(
+        self, piece: FetchSlice, first_offset: int, rows: pa.RecordBatch, size_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Take rows of a slice, and yield the batches that they complete.
+
+        Args:
+            rows: columns of a data object.
+            size_bytes: theirs.
+        """
+        run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME))
+        key, has_offsets = run[:2], piece.object.has_offsets
+        found = self._waiting.get(key)
+        if found is not None and not found.fits(run, first_offset, size_bytes, has_offsets=has_offsets):
+            yield self._give_out(key)
+            found = None
+        if found is None:
+            if not self._waiting:
+                self._passed_bytes = self._passed_count = 0
+            found = self._waiting[key] = _Waiting(run, first_offset)
+        if has_offsets:
+            found.offsets.append(rows.column("offset").to_numpy())
+        is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
+        if rows.num_columns > 3 or is_same_time:
+            time_ms = piece.append_time_ms if is_same_time else None
+            rows = stored_columns(rows, include_headers=self._include_headers, append_time_ms=time_ms)
+        found.parts.append(rows)
+        found.size_bytes += size_bytes
+        found.next_offset = first_offset + rows.num_rows
+        self._passed_bytes += size_bytes
+        self._passed_count += 1
+        if found.size_bytes >= self._batch_bytes_min:
+            yield self._give_out(key)
+        if self._passed_bytes >= PASSED_BYTES_MAX or self._passed_count >= PARTS_MAX:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield all rows that wait, by partition."""
+        for key in sorted(self._waiting):
+            yield self._give_out(key)
+
+    def _give_out(self, key: tuple[str, int]) -> pa.RecordBatch:
+        found = self._waiting.pop(key)
+        return read_columns(
+            found.parts, found.run, found.first_offset, found.offsets, include_headers=self._include_headers
+        )
+
+
+def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in fewer batches, also of several partitions."""
+    parts: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if parts and size_bytes + batch.nbytes >= BUFFER_BYTES_MAX:
+            yield join_batches(parts)
+            parts, size_bytes = [], 0
+        parts.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= BATCH_SIZE_BYTES_MIN or len(parts) >= SMALL_BATCHES_MAX:
+            yield join_batches(parts)
+            parts, size_bytes = [], 0
+    if parts:
+        yield join_batches(parts)
