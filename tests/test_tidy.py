@@ -81,7 +81,7 @@ EDGES: dict[str, set[str]] = {
         "health",
         "monitor",
     },
-    "spark/source": {"storage", "log", "log/codec", "log/fold", "cluster", "read", "groups", "spark"},
+    "spark/source": {"storage", "log", "log/fold", "cluster", "read", "groups", "spark"},
     "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "maintenance", "spark"},
     "cli": {
         "config",
