@@ -60,6 +60,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [t for t in targets if "://" not in t and not (page.parent / t).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_is_not_cut_at_the_width_of_the_site(page: Path) -> None:
+    """docs/site.css makes room for 120 characters at 1280 px."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 120] == []
+
+
 def test_architecture_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     rooms = {path.name for path in (ROOT / "spark_replog").iterdir() if path.is_dir()}
