@@ -70,7 +70,8 @@ def test_a_whole_store_has_no_findings(written) -> None:
 
 def test_a_damaged_record_is_found(written) -> None:
     path = journal(written, 1)[2]
-    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     assert found(written) == [(1, JournalFault.CORRUPT)]
     assert verify(written).findings[0].position == 2
 

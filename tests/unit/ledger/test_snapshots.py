@@ -287,7 +287,7 @@ def test_a_damaged_or_missing_head_is_read_from_another_root(make_store):
     shoot(writer)
     found = newest_heads(store)
     whole = found[0].read_bytes()
-    found[0].write_bytes(whole[:50] + b"x" + whole[51:])
+    found[0].write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
     found[1].unlink()
     assert paged(store).commands() == wanted
     found[2].write_bytes(whole[:-1])
@@ -306,7 +306,7 @@ def test_a_damaged_page_is_read_from_another_root(make_store):
     wait_for_pages(store, 1)
     copies = [next(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")) for root in range(3)]
     whole = copies[0].read_bytes()
-    copies[0].write_bytes(whole[:20] + b"x" + whole[21:])
+    copies[0].write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
     copies[1].write_bytes(whole[:-1])
     assert paged(store).commands() == wanted
     copies[2].write_bytes(whole[:2])
