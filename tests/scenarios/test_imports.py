@@ -66,6 +66,20 @@ def test_clients_and_a_send_do_not_import_pandas(tmp_path):
     assert done.stdout.strip() == "False"
 
 
+def test_a_fresh_worker_of_spark_imports_nothing_of_upkeep_and_groups():
+    script = (
+        "import sys\n"
+        "import spark_replog.spark.data_source\n"
+        "import spark_replog.spark.sink.sink\n"
+        "import spark_replog.spark.source.reading\n"
+        "import spark_replog.spark.source.stream_reader\n"
+        "unwanted = ('pandas', 'spark_replog.maintenance', 'spark_replog.groups', 'spark_replog.admin')\n"
+        "print([each for each in sys.modules if each.startswith(unwanted)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_package_shows_its_classes_and_imports_nothing_before_they_are_asked_for():
     done = subprocess.run(
         [sys.executable, "-c", "import spark_replog, sys; print(sorted({'pyarrow', 'numpy'} & set(sys.modules)))"],

@@ -28,7 +28,6 @@ from spark_replog.ids import LedgerId, new_id, process_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
-from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
 from spark_replog.spark.compat import COMMIT_WORKER, StreamArrowWriter, freeze_garbage, is_worker, log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
@@ -354,6 +353,8 @@ def shared_manager(cluster: Cluster, config: CoordinatorConfig) -> ReplicaManage
 
     Those used last are kept: with tokens that change, each query that begins again has another cluster.
     """
+    from spark_replog.maintenance.upkeep import Upkeep  # tasks, whose processes are many, need none of it
+
     return ReplicaManager(cluster, config, Upkeep(cluster, config).start)
 
 

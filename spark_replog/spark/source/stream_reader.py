@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
 from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError, ReplogError
-from spark_replog.groups.progress_publisher import ProgressPublisher
 from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.log_offset import META_KEY, Ends, LogOffset, advance, batch_start
@@ -218,6 +217,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _show(self, at: LogOffset, group_id: str) -> None:
         """Publish the fully processed position. Does not delay the query."""
         if self._publisher is None:
+            from spark_replog.groups.progress_publisher import ProgressPublisher  # few queries need groups
+
             cluster = self._options.store.cluster()
             self._publisher = ProgressPublisher(cluster, group_id, principal=self._options.principal)
         self._publisher.publish(at.ends, at.topic_ids)
