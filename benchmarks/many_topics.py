@@ -19,6 +19,7 @@ from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.errors import RetriableError
 
 ROOTS = 3
 
@@ -48,7 +49,12 @@ def fill(path: str, topic_count: int, *, is_shared: bool) -> None:
     controller, names = Controller(cluster), [f"topic-{number:05}" for number in range(topic_count)]
     began = time.perf_counter()
     for name in names:
-        controller.create_topic(name, 1, 3, ledger_name="shared" if is_shared else None)
+        while True:
+            try:
+                controller.create_topic(name, 1, 3, ledger_name="shared" if is_shared else None, if_not_exists=True)
+                break
+            except RetriableError as error:  # a busy machine
+                print(error, flush=True)
     with Producer(cluster) as producer:
         for name in names[::10]:
             producer.send(name, b"v")

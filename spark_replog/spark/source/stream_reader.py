@@ -43,6 +43,8 @@ from spark_replog.storage.call_counter import calls_to_json
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spark_replog.groups.progress_publisher import ProgressPublisher
+
 _LOG = logging.getLogger(__name__)
 _ROWS_MAX = 2**63 - 1
 
