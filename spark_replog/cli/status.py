@@ -49,9 +49,11 @@ def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int
     """
     settings = current_settings()
     limits = read_limits(after, max_lag)
+    from spark_replog.client.look_schedule import idle_gets_per_second
     from spark_replog.monitor.store_monitor import StoreWatch
 
-    seen = StoreWatch(settings.open_cluster(), checkpoints, settings.storage_options, limits).look()
+    cluster = settings.open_cluster()
+    seen = StoreWatch(cluster, checkpoints, settings.storage_options, limits).look()
     health = seen.health
     findings = health.findings
     item = {
@@ -59,6 +61,7 @@ def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int
         "path": health.path,
         "verdict": VERDICT_WORDS[seen.exit_code],
         **totals(health, findings),
+        "readerCost": reader_cost(health, idle_gets_per_second(cluster.brokers)),
         "brokers": broker_items(health, findings),
         "findings": finding_items(findings, settings),
         "readers": unwell_items(seen, settings),
@@ -128,12 +131,26 @@ def totals(health: StoreHealth, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
+def reader_cost(health: StoreHealth, gets_per_second: int) -> dict[str, Any]:
+    """Return what the readers that the store knows cost at most while no rows come, as JSON values.
+
+    Args:
+        gets_per_second: of one.
+    """
+    members = sum(len(each.members) for each in health.groups)
+    return {
+        "members": members,
+        "idleGetsPerSecondMax": members * gets_per_second,
+        "idleGetsPerSecondMaxEach": gets_per_second,
+    }
+
+
 def _page(health: StoreHealth, item: dict[str, Any]) -> str:
     serving = sum(each.error is None for each in health.brokers)
     parts = [f"{item[key]} {word}" for key, word in _PARTITION_WORDS if item[key]]
     rows = " / ".join(f"{rate:,.1f}" for rate in item["rowsPerSecond"].values())
     sizes = " / ".join(human_bytes(int(rate)) for rate in item["bytesPerSecond"].values())
-    last, worst = item["lastAppendMs"], item["worstLag"]
+    last, worst, cost = item["lastAppendMs"], item["worstLag"], item["readerCost"]
     lines = [
         f"{item['verdict']}  {quoted(health.path)}  cluster {health.cluster_id}",
         "",
@@ -149,6 +166,8 @@ def _page(health: StoreHealth, item: dict[str, Any]) -> str:
             else f"worst {quoted(worst['group'])}: {worst['rows']:,} rows behind, "
             f"{human_duration(worst['ms'])} on {quoted(worst['partition'])}"
         ),
+        f"readers     {cost['members']} group members cost at most {cost['idleGetsPerSecondMax']} gets/s while no rows "
+        f"come, {cost['idleGetsPerSecondMaxEach']} each",
         "",
         broker_table(item["brokers"]),
     ]

@@ -167,6 +167,7 @@ class Consumer:
             self._subscription,
             last_commit=self._last_commit,
             on_look=self._guard.check_wakeup,
+            on_gets=self._fetcher.spend,
         )
         self._committer = OffsetCommitter(
             self._cluster.clock,
@@ -178,6 +179,8 @@ class Consumer:
         )
         self._keeper = PositionKeeper(self._cluster, self._config, self._subscription, self._committer)
         self._is_closing = False
+        calls = totals(self._cluster.brokers.calls.read())
+        self._gets_before = self._cluster.clock.monotonic_ms(), calls["storage_get"]
         if topics:
             self.subscribe(topics)
 
@@ -254,11 +257,10 @@ class Consumer:
     def poll(self, timeout_ms: int = 0, max_records: int | None = None) -> ConsumerRecords:
         """Return the next records, at most ``max.poll.records``; none on timeout. Positions move past them.
 
-        An idle topic costs one get per metadata root and ledger when the poll begins, and after each pause of at most
-        ``fetch.refresh.interval.ms``.
-
         Args:
-            timeout_ms: the longest wait for the first record; 0: return the available records.
+            timeout_ms: the longest wait for the first record. 0: return the records that are there now; this reads the
+                newest entries, one get per metadata root and ledger. Otherwise a topic without new rows is looked at
+                after a pause, which also goes on from poll to poll: see ``fetch.refresh.interval.ms``.
             max_records: overrides ``max.poll.records``; 0: only take part in the group and find the positions.
 
         Raises:
@@ -522,6 +524,10 @@ class Consumer:
         """Return the counters of this consumer."""
         for name, number in totals(self._cluster.brokers.calls.read()).items():
             setattr(self._counters, name, number)
+        (at_ms, count), now_ms = self._gets_before, self._cluster.clock.monotonic_ms()
+        if now_ms - at_ms >= 1_000:
+            self._counters.storage_get_rate = (self._counters.storage_get - count) * 1000 / (now_ms - at_ms)
+            self._gets_before = now_ms, self._counters.storage_get
         return self._counters
 
     def wakeup(self) -> None:
@@ -581,7 +587,7 @@ class Consumer:
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[FetchedRows]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that returns any."""
         clock = self._cluster.clock
-        may_look_again, may_repeat, is_folded = True, True, False
+        may_look_again, may_repeat = True, True
         while True:
             self._guard.check_wakeup()
             try:
@@ -593,8 +599,7 @@ class Consumer:
                     return
                 positions = self._positions()  # they may have moved past offsets without rows
                 rest_ms = deadline_ms - clock.monotonic_ms()
-                errors = self._look(positions, max(0, rest_ms), limit, is_folded=is_folded) if positions else {}
-                is_folded = bool(positions) and rest_ms > 0 and not errors  # a wait ends with a fold
+                errors = self._look(positions, max(0, rest_ms), limit) if positions else {}
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
                     self._fetcher.recovered(errors)
@@ -617,11 +622,11 @@ class Consumer:
                 return
 
     def _look(
-        self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int, *, is_folded: bool
+        self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int
     ) -> dict[TopicPartition, ErrorCode]:
         """Fetch rows, or only check the positions: rows that are not returned would be read again by each such poll."""
         if limit:
-            return self._fetcher.fetch(positions, rest_ms, is_folded=is_folded)
+            return self._fetcher.fetch(positions, rest_ms)
         return self._fetcher.check_newest(positions)
 
     def _checked_ends(self, deadline_ms: int) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:

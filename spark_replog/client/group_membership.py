@@ -21,6 +21,7 @@ from spark_replog.client.assignors import make_assignors
 from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
 from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.journal_peek import JournalPeek
 from spark_replog.config import ConsumerConfig
 from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
@@ -55,6 +56,8 @@ WAIT_SHARE = 8
 """A member that waits for others reads the group again after the time since its last change, divided by this."""
 LOOK_STEP_MS = 10
 """Or, if longer, after this much per member: up to 100 members together read the group about 100 times a second."""
+SETTLED_LOOK_GETS = 2.25
+"""What a look at a group costs in which nothing changes: a peek, and its share of whole reads and of heartbeats."""
 _EXPECTED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 """Errors that the next read of the group explains."""
 
@@ -102,6 +105,7 @@ class GroupMembership:
         config: ``group.id`` and its timeouts.
         last_commit: returns the commit to make before partitions are revoked, None if there is nothing to commit.
         on_look: called each time a waiting poll reads the group again; an error that it raises ends the poll.
+        on_gets: called with the number of gets that a waiting consumer makes here.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class GroupMembership:
         *,
         last_commit: Callable[[], GroupRecords | None],
         on_look: Callable[[], None],
+        on_gets: Callable[[float], None],
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
@@ -121,8 +126,9 @@ class GroupMembership:
         self._subscription = subscription
         self._last_commit = last_commit
         self._on_look = on_look
+        self._on_gets = on_gets
         self._assignors = make_assignors(config.partition_assignment_strategy)
-        self._discovery = TopicDiscovery(cluster, subscription, config)
+        self._discovery = TopicDiscovery(cluster, subscription, config, on_gets)
         self._listeners: tuple[Listener | None, Listener | None, Listener | None] = (None, None, None)
         self._state = MemberState.UNJOINED
         self.identity: MemberIdentity = NO_MEMBER
@@ -142,6 +148,7 @@ class GroupMembership:
         self._rebalance_seen: tuple[int, int] | None = None
         self._life = _SignsOfLife(coordinator, config)
         self._watch = SilenceWatch()
+        self._peek = JournalPeek(cluster.brokers)
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -319,7 +326,10 @@ class GroupMembership:
     def _newest(self) -> GroupState | None:
         began_ms = self._cluster.clock.monotonic_ms()
         try:
-            state = self._coordinator.group(self._group)
+            is_settled = self._state is MemberState.STABLE and not self._is_enforced
+            state = self._coordinator.group(self._group, self._peek if is_settled else None)
+            if is_settled:
+                self._on_gets(SETTLED_LOOK_GETS)
         except RetriableError:
             self._watch.forget()
             raise

@@ -16,9 +16,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from spark_replog.client.look_schedule import LookSchedule, idle_gets_per_second
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
+from spark_replog.cluster.journal_peek import JournalPeek
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition
@@ -35,10 +37,8 @@ from spark_replog.storage.paths import journal_folder
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
 """Zero or more rows in the columns of ``rows.read_schema(True)``, and the position after them."""
-IDLE_SHARE = 8
-"""A waiting poll pauses for the time since the last rows, divided by this."""
-LOOK_SHARE = 4
-"""Or for this many times the duration of the last look, if that is longer."""
+WAKEUP_MS = 100
+"""A waiting poll checks this often whether it is to end."""
 SCAN_SLICES_MAX = 1 << 15
 """A scan plans partitions together until they have this many sections: their objects are then read once for all."""
 WATCH_AGAIN_MS = 10_000
@@ -54,17 +54,21 @@ class ConsumerMetrics:
         records_consumed: records returned to the application.
         bytes_consumed: bytes of the sections read.
         fetches: fetches that read rows.
-        refreshes: folds of the newest entries: each one get per metadata root and ledger.
+        refreshes: reads of a ledger's newest entries: each one get per metadata root.
+        peeks: looks at one root, whether there are newer entries: each one get.
         hedges: slow reads that were repeated on a second root.
         storage_get and so on: requests to the roots by this process through the same open store, as of ``metrics()``.
+        storage_get_rate: gets a second between the last two ``metrics()`` that were a second or more apart.
     """
 
     records_consumed: int = 0
     bytes_consumed: int = 0
     fetches: int = 0
     refreshes: int = 0
+    peeks: int = 0
     hedges: int = 0
     storage_get: int = 0
+    storage_get_rate: float = 0.0
     storage_create: int = 0
     storage_list: int = 0
     storage_delete: int = 0
@@ -98,23 +102,29 @@ class RecordFetcher:
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
         """(start, rows, end): the rows of offsets [start, end), with gaps where compaction removed some."""
         self._last: TopicPartition | None = None
-        self._rows_came_ms = cluster.clock.monotonic_ms()
+        brokers = cluster.brokers
+        self._schedule = LookSchedule(
+            len(brokers.metadata_broker_ids),
+            idle_gets_per_second(brokers),
+            config.fetch_refresh_interval_ms,
+            cluster.clock.monotonic_ms(),
+        )
+        self._peek = JournalPeek(brokers)
         self._watch: FolderWatch | None = None
-        self._watched: frozenset[LedgerId] = frozenset()
+        self._watched: tuple[LedgerId, ...] = ()
         self._watch_again_ms = 0
         self._fetched: dict[TopicPartition, tuple[int, TopicId]] = {}
         """Per partition, if its position was reached by reading: leader epoch at the last plan, and the topic's id."""
         self.diverged: dict[TopicPartition, int] = {}
         """From the last plan: the offset where the log differs from the rows that were read."""
 
-    def fetch(
-        self, positions: Mapping[TopicPartition, int], max_wait_ms: int, *, is_folded: bool = False
-    ) -> dict[TopicPartition, ErrorCode]:
+    def fetch(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> dict[TopicPartition, ErrorCode]:
         """Fetch more rows into the buffers; ``fetch.min.bytes`` and ``fetch.max.wait.ms`` limit the wait.
 
         Args:
             positions: the next offset of each partition to read.
-            is_folded: the newest entries have just been folded: do not begin with another look.
+            max_wait_ms: 0: read the newest entries of all topics, and do not wait. Otherwise the schedule says which
+                topics are looked at and when.
 
         Returns:
             The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION; and
@@ -125,30 +135,36 @@ class RecordFetcher:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
             ReplogError: as ``Fetcher.fetch``.
         """
-        self._require_read({key.topic for key in positions})
-        handles = {name: self._cluster.lookup(name) for name in {key.topic for key in positions}}
-        watch = self._watch_of(frozenset(each.ledger_id for each in handles.values()))
-        if not is_folded:
-            if watch is not None:
-                watch.wait(0)  # drop past events: the next look sees everything up to now
+        clock, cluster_id = self._cluster.clock, self._cluster.brokers.cluster_id
+        topics = {key.topic for key in positions}
+        is_idle = max_wait_ms > 0 and self._schedule.is_idle(clock.monotonic_ms())
+        self._require_read(topics, is_folded=is_idle)
+        handles = {name: self._cluster.lookup(name) for name in topics}
+        by_ledger = {each.ledger_id: each for each in handles.values()}
+        self._schedule.keep(by_ledger, clock.monotonic_ms(), rarely=cluster_id, rarely_ms=ACCESS_AGE_MS)
+        watch = self._watch_of((*by_ledger, cluster_id))
+        if max_wait_ms <= 0:
+            self._hear(watch)
             self.refresh(handles.values())
-        renewed = self.renewed(positions)
-        if renewed:
-            return renewed
+        errors = self.renewed(positions)
+        if errors:
+            return errors
         asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
-        self._metrics.refreshes += wait_for_rows(
+        wait_for_rows(
             list(asked.values()),
             max_wait_ms=min(max_wait_ms, self._config.fetch_max_wait_ms),
             min_bytes=self._config.fetch_min_bytes,
-            clock=self._cluster.clock,
-            refresh=lambda: self._look(handles.values()),
-            refresh_interval_ms=self._config.fetch_refresh_interval_ms,
-            rows_came_ms=None if watch is not None and watch.has_told else self._rows_came_ms,
-            pause=None if watch is None else watch.wait,
+            clock=clock,
+            look=lambda: self._look(by_ledger, watch),
+            pause=lambda pause_ms: self._pause(pause_ms, watch),
         )
         slices, errors = self.plan(asked)
+        if is_idle and (slices or errors):
+            self._require_read(topics)  # the rights were not read while there were no rows
+            errors = self.renewed(positions) or errors
+            slices = [] if errors else slices
         if slices:
-            self._rows_came_ms = self._cluster.clock.monotonic_ms()
+            self._schedule.rows_came({each.object.ledger_id for each in slices}, clock.monotonic_ms())
             self._metrics.fetches += 1
             self._last = TopicPartition(slices[-1].topic, slices[-1].partition)
             for key, batch, end in self._read(slices):
@@ -165,6 +181,7 @@ class RecordFetcher:
 
     def check(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
         """Return the errors that ``fetch`` would return, without folding newer entries of the topics."""
+        self._cluster.refresh_if_stale()
         errors = self.renewed(positions)
         self.diverged = {}
         for key, offset in positions.items() if not errors else ():
@@ -173,9 +190,8 @@ class RecordFetcher:
         return errors
 
     def renewed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
-        """Return the partitions whose topic was deleted and created again since their rows were read."""
+        """Return the partitions whose topic, as folded, was deleted and created again since their rows were read."""
         found = {}
-        self._cluster.refresh_if_stale()
         for key in positions:
             topic_id = self.topic_id(key)
             if topic_id and topic_id != self._cluster.lookup(key.topic).topic_id:
@@ -269,13 +285,17 @@ class RecordFetcher:
                 self._fetched[rows[0]] = (epochs[rows[0]], handles[rows[0].topic].topic_id)
             slices = []
 
-    def _require_read(self, topics: Iterable[str]) -> None:
+    def _require_read(self, topics: Iterable[str], *, is_folded: bool = False) -> None:
         """Check the reader's right, and look up its quota.
+
+        Args:
+            is_folded: by ACLs and quotas as folded so far, however old.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
         """
-        self._cluster.refresh_if_stale()
+        if not is_folded:
+            self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.READ, ResourceType.TOPIC, *sorted(topics))
         self._fetcher.quota = self._cluster.fetch_quota(self._authorizer.principal, self._config.client_id)
 
@@ -297,35 +317,85 @@ class RecordFetcher:
 
     def refresh(self, handles: Iterable[TopicHandle]) -> None:
         """Fold the newest entries of these topics' ledgers."""
-        self._cluster.refresh_topics(handles)
-        self._metrics.refreshes += 1
+        by_ledger = {each.ledger_id: each for each in handles}
+        began_ms = self._cluster.clock.monotonic_ms()
+        self._cluster.refresh_topics(by_ledger.values())
+        self._metrics.refreshes += len(by_ledger)
+        now_ms = self._cluster.clock.monotonic_ms()
+        self._schedule.looked(by_ledger, now_ms, now_ms - began_ms)
+
+    def spend(self, get_count: float) -> None:
+        """Count gets that the consumer makes elsewhere: they take their part of what it may cost."""
+        self._schedule.spend_elsewhere(get_count, self._cluster.clock.monotonic_ms())
 
     def close(self) -> None:
         """Close the watch: the kernel allows each user only a few."""
         if self._watch is not None:
             self._watch.close()
 
-    def _watch_of(self, ledger_ids: frozenset[LedgerId]) -> FolderWatch | None:
+    def _watch_of(self, ledger_ids: tuple[LedgerId, ...]) -> FolderWatch | None:
         """Return a watch of the ledgers' journals; None if a metadata root is not a folder of this machine."""
         brokers, now_ms = self._cluster.brokers, self._cluster.clock.monotonic_ms()
         metadata_ids = brokers.metadata_broker_ids
         if self._cluster.clock is not SYSTEM_CLOCK or not brokers.local_ids.issuperset(metadata_ids):
             return None
-        if self._watched != ledger_ids or (self._watch is None and now_ms >= self._watch_again_ms):
+        if set(self._watched) != set(ledger_ids) or (self._watch is None and now_ms >= self._watch_again_ms):
             self._watched, self._watch, self._watch_again_ms = ledger_ids, None, now_ms + WATCH_AGAIN_MS
             roots = [brokers.url(each).removeprefix("file://") for each in metadata_ids]
             try:
                 self._watch = FolderWatch([[f"{root}/{journal_folder(each)}" for root in roots] for each in ledger_ids])
+                self._schedule.told(ledger_ids)  # whatever came before the watch
             except OSError as error:
                 _LOG.debug("the journals cannot be watched, so they are read at intervals: %s", error)
         if self._watch is not None and not self._watch.is_usable:
             self._watch = None
+        self._schedule.is_told = self._watch is not None and self._watch.has_told
         return self._watch
 
-    def _look(self, handles: Iterable[TopicHandle]) -> None:
+    def _pause(self, pause_ms: float, watch: FolderWatch | None) -> bool:
+        """Wait until the watch reports something; return False if it did not. Raises what ``on_look`` raises."""
+        if watch is None:
+            self._cluster.clock.sleep_ms(pause_ms)
+        is_told = self._hear(watch, pause_ms)
         if self._on_look is not None:
             self._on_look()
-        self._cluster.refresh_topics(handles)
+        return is_told
+
+    def _hear(self, watch: FolderWatch | None, timeout_ms: float = 0) -> bool:
+        """Schedule what the watch reports; return whether it reported anything."""
+        if watch is None:
+            return False
+        told = watch.wait(timeout_ms)
+        self._schedule.told(self._watched[each] for each in told)
+        self._schedule.is_told = watch.has_told
+        return bool(told)
+
+    def _look(self, handles: Mapping[LedgerId, TopicHandle], watch: FolderWatch | None) -> float:
+        """Look at the ledgers that are due; return when the next one is due."""
+        self._hear(watch)
+        cluster, cluster_id = self._cluster, self._cluster.brokers.cluster_id
+        began_ms = cluster.clock.monotonic_ms()
+        due = self._schedule.due(began_ms)
+        if not due:
+            return self._schedule.next_ms(began_ms)
+        asked = [
+            cluster.cluster_ledger if each == cluster_id else cluster.topic_ledger(each)
+            for each, is_read in due.items()
+            if not is_read
+        ]
+        grown = self._peek.grown(asked)
+        read = [each for each, is_read in due.items() if is_read or each in grown]
+        if any(is_seen for each, is_seen in grown.items() if each != cluster_id):
+            cluster.refresh_ahead()  # of the rights: rows that come after a long wait need them at once
+        topics = [handles[each] for each in read if each != cluster_id]
+        cluster.refresh_topics(topics)
+        if cluster_id in read:
+            cluster.refresh()
+        self._metrics.peeks += len(asked)
+        self._metrics.refreshes += len(topics)
+        now_ms = cluster.clock.monotonic_ms()
+        self._schedule.looked(due, now_ms, now_ms - began_ms)
+        return self._schedule.next_ms(now_ms)
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)
@@ -523,40 +593,21 @@ def wait_for_rows(
     max_wait_ms: int,
     min_bytes: int,
     clock: Clock,
-    refresh: Callable[[], None],
-    refresh_interval_ms: int,
-    rows_came_ms: int | None = None,
-    pause: Callable[[float], object] | None = None,
-) -> int:
+    look: Callable[[], float],
+    pause: Callable[[float], bool | None],
+) -> None:
     """Wait until there are enough bytes, an error, or the time is over; the caller then reads.
 
-    Returns at once if ``max_wait_ms`` is 0, no partition is given, there are enough bytes, or there is an error.
-    Otherwise ``refresh`` folds the ledgers after each pause, also after the last one.
+    Returns at once if ``max_wait_ms`` is 0 or no partition is given. Otherwise it begins with a look.
 
     Args:
-        refresh_interval_ms: the longest pause.
-        rows_came_ms: when rows last arrived, on the monotonic clock. A pause is then an eighth of the time since, or
-            four times the duration of the last look, whichever is longer. So the delay grows with the time without
-            rows, a topic that becomes idle costs a limited number of extra looks, and a slow store is not read more
-            often. None: every pause is the longest one.
-        pause: waits for this many ms, or until there is a reason to look; None: the clock waits.
-
-    Returns:
-        Number of calls of ``refresh``: each costs one get per metadata root and ledger.
+        look: looks at the ledgers that are due; returns when, on the monotonic clock, the next one is due.
+        pause: waits for this many ms, or until there is a reason to look, and returns whether there is one.
     """
     deadline_ms = clock.monotonic_ms() + max_wait_ms
-    refresh_count = look_ms = 0
-    while partitions and not is_answered(partitions, min_bytes):
-        now_ms = clock.monotonic_ms()
-        rest_ms = deadline_ms - now_ms
-        if rest_ms <= 0:
-            break
-        pause_ms = refresh_interval_ms
-        if rows_came_ms is not None:
-            pause_ms = min(pause_ms, max(1, (now_ms - rows_came_ms) // IDLE_SHARE, look_ms * LOOK_SHARE))
-        (pause or clock.sleep_ms)(min(pause_ms, rest_ms))
-        began_ms = clock.monotonic_ms()
-        refresh()
-        look_ms = clock.monotonic_ms() - began_ms
-        refresh_count += 1
-    return refresh_count
+    while partitions and clock.monotonic_ms() < deadline_ms:
+        until_ms = min(look(), deadline_ms)
+        if is_answered(partitions, min_bytes):  # also where another user of the ledger has read it
+            return
+        while not pause(min(max(1, until_ms - clock.monotonic_ms()), WAKEUP_MS)) and clock.monotonic_ms() < until_ms:
+            pass

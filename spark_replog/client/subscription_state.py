@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.journal_peek import JournalPeek
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
-from spark_replog.ids import INTERNAL_TOPICS, TopicPartition
+from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicPartition
 from spark_replog.log.acl import AclOperation
 
 
@@ -140,14 +141,23 @@ class TopicDiscovery:
     Args:
         subscription: names or a pattern.
         config: ``exclude.internal.topics``.
+        on_gets: called with the number of gets that a repeated search makes.
     """
 
-    def __init__(self, cluster: Cluster, subscription: SubscriptionState, config: ConsumerConfig) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        subscription: SubscriptionState,
+        config: ConsumerConfig,
+        on_gets: Callable[[float], None],
+    ) -> None:
         self._cluster = cluster
         self._subscription = subscription
         self._config = config
         self._found: dict[str, int] = {}
         self._looked_ms: int | None = None
+        self._peek = JournalPeek(cluster.brokers)
+        self._on_gets = on_gets
 
     def forget(self) -> None:
         """Search again at the next call."""
@@ -161,16 +171,21 @@ class TopicDiscovery:
         """
         now_ms = self._cluster.clock.monotonic_ms()
         if self._looked_ms is None or now_ms - self._looked_ms >= self._cluster.config.metadata_max_age_ms:
-            self._found = self.counts_of(self._names(), refresh=True)
+            self._found = self.counts_of(
+                self._names(), refresh=True, peek=None if self._looked_ms is None else self._peek
+            )
             self._looked_ms = now_ms
         return dict(self._found)
 
-    def counts_of(self, names: Collection[str], *, refresh: bool = False) -> dict[str, int]:
+    def counts_of(
+        self, names: Collection[str], *, refresh: bool = False, peek: JournalPeek | None = None
+    ) -> dict[str, int]:
         """Return partition counts as this process has folded them; topics not folded yet are folded.
 
         Args:
             names: of topics; with a pattern, deleted ones are left out.
             refresh: fold the newest entries first.
+            peek: of a ledger that it shows to have grown.
         """
         found = {}
         handles = []
@@ -182,11 +197,17 @@ class TopicDiscovery:
                     raise
                 continue
             handles.append(handle)
+        ledgers = {each.ledger_id: self._cluster.topic_ledger(each.ledger_id) for each in handles}
+        newer: Collection[LedgerId] = ()
+        if refresh:
+            newer = ledgers if peek is None else peek.grown(ledgers.values())
+            roots = len(self._cluster.brokers.metadata_broker_ids)
+            self._on_gets(0 if peek is None else len(ledgers) + 2 * roots)  # the names are as old, and read again
         unknown = []
         for handle in handles:
-            ledger = self._cluster.topic_ledger(handle.ledger_id)
+            ledger = ledgers[handle.ledger_id]
             with ledger.lock:
-                if refresh or handle.topic_id not in ledger.state.topics:
+                if handle.ledger_id in newer or handle.topic_id not in ledger.state.topics:
                     unknown.append(handle)
         self._cluster.refresh_topics(unknown)
         for handle in handles:

@@ -83,10 +83,11 @@ class ConsumerConfig:
         kafka="1048576",
         maximum=INT32_MAX,
     )
-    fetch_refresh_interval_ms: int = setting(
-        100,
-        "Longest pause between two looks of a waiting poll for new entries. The first pauses after rows came are 1 ms; "
-        "they grow with the time since. A look costs one get per metadata root and ledger.",
+    fetch_refresh_interval_ms: int | None = setting(
+        None,
+        "Longest pause between two looks of a waiting poll at a topic's ledger. The first pauses after rows came are "
+        "1 ms; they grow with the time since. Not set: as short as 20 gets a second allow on local metadata roots, and "
+        "2 on others, for all ledgers that the consumer reads, and at least 100 ms.",
         minimum=1,
     )
     fetch_hedge_ratio: float = setting(

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.journal_peek import JournalPeek
 from spark_replog.errors import (
     CorruptDataError,
     ErrorCode,
@@ -334,18 +335,23 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------- questions
 
-    def group(self, group: str) -> GroupState | None:
+    def group(self, group: str, peek: JournalPeek | None = None) -> GroupState | None:
         """Return the group on the newest fold, as a copy; None: no such group.
+
+        Args:
+            peek: read the ledger, and the ACLs, only if this shows that the ledger has grown.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        self._require(AclOperation.DESCRIBE, group)
-        found = self._ledger.find()
-        if found is None:
-            return None
-        _, ledger = found
+        ledger = None if peek is None else self._ledger.folded()
+        if ledger is None or peek is None or peek.grown([ledger]):
+            self._require(AclOperation.DESCRIBE, group)
+            found = self._ledger.find()
+            if found is None:
+                return None
+            _, ledger = found
         with ledger.lock:
             state = ledger.state.groups.get(group)
             return None if state is None else _copy(state)

@@ -64,14 +64,15 @@ class FolderWatch:
         """Return whether this process made the watch and no watched folder has been deleted."""
         return self._fd >= 0 and self._pid == os.getpid()
 
-    def wait(self, timeout_ms: float) -> bool:
-        """Wait for a new file in most folders of a group; return whether any new file was seen, and reset.
+    def wait(self, timeout_ms: float) -> frozenset[int]:
+        """Wait for a new file in most folders of a group; return the groups where any new file was seen, and reset.
 
-        Files since the last call count. The store's temporary files do not. An unusable watch only waits.
+        Files since the last call count. The store's temporary files do not. All groups if events were lost. An unusable
+        watch only waits.
         """
         if not self.is_usable:  # a folder was deleted during an earlier wait of the same caller
             SYSTEM_CLOCK.sleep_ms(timeout_ms)
-            return False
+            return frozenset()
         until_ms = SYSTEM_CLOCK.monotonic_ms() + timeout_ms
         seen: set[int] = set()
         while True:
@@ -87,7 +88,7 @@ class FolderWatch:
             poll.register(self._fd, select.POLLIN)
             poll.poll(until_ms - now_ms)
         self.has_told = self.has_told or bool(seen)
-        return bool(seen)
+        return frozenset(self._group_of[each] for each in seen)
 
     def close(self) -> None:
         """Stop watching."""
@@ -111,7 +112,7 @@ class FolderWatch:
                 if mask & (_OVERFLOW | _IGNORED):
                     if mask & _IGNORED:
                         self.close()  # a folder was deleted: the caller reads the folders and makes a new watch
-                    seen.add(watch)
+                    seen.update(self._group_of)
                     return True
                 if not name.startswith(TEMP_PREFIX.encode()):
                     seen.add(watch)

@@ -123,7 +123,7 @@ def test_an_idle_poll_costs_one_get_a_root_and_a_waiting_one_a_get_per_look():
 
 
 def test_a_long_idle_poll_looks_once_per_interval_and_no_more(store3):
-    """The waits of fetch.max.wait.ms follow each other without a look between them; ACLs are read once a second."""
+    """The waits of fetch.max.wait.ms follow each other without a look between them; ACLs are looked at too."""
     store3.create("orders", 2)
     store3.count_calls()
     reader = assigned(store3, fetch_refresh_interval_ms=250, fetch_max_wait_ms=500)
@@ -132,7 +132,8 @@ def test_a_long_idle_poll_looks_once_per_interval_and_no_more(store3):
     reader.poll(timeout_ms=2_500)  # until the pauses are the longest
     store3.forget_calls()
     reader.poll(timeout_ms=10_000)
-    assert 3 * 30 < store3.calls()["get"] <= 3 * (1 + 10_000 // 250 + 10 + 4)  # markers: 4
+    looks = 10_000 // 250 + 10
+    assert looks * 3 // 4 < store3.calls()["get"] <= looks + 6 * (looks // 16 + 2)  # one get each; one in 16 reads all
 
 
 def test_buffered_rows_cost_no_storage_call(store3):
@@ -148,9 +149,10 @@ def test_buffered_rows_cost_no_storage_call(store3):
 
 def test_a_wait_for_more_bytes_ends_after_fetch_max_wait(filled):
     reader = assigned(filled, P0, fetch_min_bytes=1_000_000)
-    began = filled.clock.added_ms
+    began, began_ms = filled.clock.added_ms, filled.clock.monotonic_ms()
     assert len(reader.poll(timeout_ms=60_000)) == 10
-    assert 400 <= filled.clock.added_ms - began <= 1_000
+    assert filled.clock.monotonic_ms() - began_ms >= 500
+    assert filled.clock.added_ms - began <= 1_000
 
 
 @pytest.mark.case("consumer-partitions-take-turns")
