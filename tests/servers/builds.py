@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CACHE = Path(os.environ.get("REPLOG_TEST_SERVERS") or "~/.cache/spark-replog/test-servers").expanduser()
-_BUILD_SECONDS_MAX = 900
+_BUILD_SECONDS_MAX = 2_700
 _LOCK_SECONDS_MAX = _BUILD_SECONDS_MAX + 60
 
 
