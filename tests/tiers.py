@@ -45,7 +45,6 @@ NEWCOMER_SPARK = (
 """A stream into a store and back, a killed driver, a lost root."""
 
 SKIPS_ALLOWED = (
-    "an older release wrote it",  # golden files of a format before this kind of file
     "asserts an assertion",  # under ``python -O``
     "asks for no credentials",  # a kind of server
     "Azure's blocks need no beginning",

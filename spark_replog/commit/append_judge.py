@@ -35,7 +35,6 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE
 from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import TopicState
@@ -43,7 +42,6 @@ from spark_replog.log.model import (
     Append,
     CommandResult,
     DataObject,
-    FeatureSet,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -314,7 +312,7 @@ class AppendJudge:
             objects = tuple(replace(item, holders=known.holders(item.id, item.holders)) for item in objects)
             commands, leaving = self._side_commands(state, departed)
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
-        commands = (*commands, *append_commands(state, decided))
+        commands = (*commands, encode_command(decided))
         return Verdict(Phase.SETTLING, append, commands, refused=refused, leaving=leaving)
 
     def _check_place(self, state: TopicLedgerState, after: int) -> None:
@@ -460,14 +458,6 @@ class AppendJudge:
             log_ends=" ".join(f"{broker}:{tail.replica_end_offset(broker)}" for broker in tail.replicas),
             away=departed or "none seen by this commit",
         )
-
-
-def append_commands(state: TopicLedgerState, append: Append) -> tuple[bytes, ...]:
-    """Return the commands that decide an append on a fold: the append last."""
-    encoded = encode_command(append)
-    if state.feature_level < FEATURE_LEVEL_INLINE and any(item.inline for item in append.objects):
-        return encode_command(FeatureSet(FEATURE_LEVEL_INLINE)), encoded
-    return (encoded,)
 
 
 def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:

@@ -111,7 +111,7 @@ class ClientConfig:
         None,
         "Rows that are sent together and take at most this many bytes go into the ledger's entry itself, without a "
         "data object: one call less. 0: none do. Not set: 4096 where no metadata root is on a local disk or in memory, "
-        "else 0. An older release refuses a ledger with such an entry.",
+        "else 0.",
         maximum=64 * 1024,
     )
 

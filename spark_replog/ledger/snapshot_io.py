@@ -18,7 +18,6 @@ from spark_replog.ledger.snapshot_files import (
     Floor,
     Marker,
     SnapshotHead,
-    decode_marker,
     decode_snapshot,
     encode_marker,
 )
@@ -40,12 +39,6 @@ from spark_replog.storage.paths import (
 
 T = TypeVar("T")
 PAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
-OLDER_RECORDS_KEPT = 1 << 16
-"""How many records stay on each root before the first cut of a ledger that an older release wrote. A process of that
-release does not look for markers, so it could create a deleted position again. If it lags by fewer records than this,
-it finds all positions up to the entry from which on it refuses the ledger, however long it slept."""
-FIRST_RECORDS_KEPT = 16
-"""The same if that entry is the first: for a process that has slept since the journals were empty."""
 PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
@@ -311,16 +304,14 @@ class SnapshotIo:
 
     # -- truncation -------------------------------------------------------------------------------
 
-    def truncate(
-        self, number: int, marker_no: int, marker: Marker, head: bytes, feature_index: int, *, rest_ms: float = 0
-    ) -> int:
+    def truncate(self, number: int, marker_no: int, marker: Marker, head: bytes, *, rest_ms: float = 0) -> int:
         """Put a marker on a root, then delete the records below it in its journal, from the newest down.
 
         The head that the marker names is stored both before and after the marker: in between, a process that does not
         know the marker may delete the head.
 
         Args:
-            number: of the root; marker_no: of the marker; head: its bytes; feature_index: see ``delete_below``.
+            number: of the root; marker_no: of the marker; head: its bytes.
             rest_ms: how long to rest after each record that it deletes.
 
         Returns:
@@ -339,11 +330,9 @@ class SnapshotIo:
         fault_point("truncate.marker")
         self._create(root, snapshot_key(self._ledger_id, marker.name), head)
         floor = marker.point(marker_no + 1).floor
-        return self.delete_below(number, floor, feature_index, is_new=True, rest_ms=rest_ms)
+        return self.delete_below(number, floor, is_new=True, rest_ms=rest_ms)
 
-    def delete_below(
-        self, number: int, floor: Floor, feature_index: int, *, is_new: bool = False, rest_ms: float = 0
-    ) -> int:
+    def delete_below(self, number: int, floor: Floor, *, is_new: bool = False, rest_ms: float = 0) -> int:
         """Delete the records below a root's marker, newest first, also those that an earlier truncation left.
 
         The journal is listed, unless this process put this marker, or is putting it, and the one before: a journal has
@@ -352,23 +341,16 @@ class SnapshotIo:
         Args:
             number: of the root.
             floor: the marker's.
-            feature_index: the entry from which on older releases refuse the ledger; records up to it stay, see
-                `OLDER_RECORDS_KEPT`. -1 for unknown: all are deleted.
             is_new: this call's process has just put the marker.
             rest_ms: see ``truncate``.
 
         Returns:
             How many were deleted.
         """
-        root, kept = self._roots[number], range(FIRST_RECORDS_KEPT if feature_index == 0 else 0)
+        root = self._roots[number]
         cleared = self._cleared.get(number)
         if cleared == floor:
             return 0
-        if feature_index > 0:
-            where = f"marker 0 of ledger {self._ledger_id} on broker {root.broker_id}"
-            data = root.store.get(marker_key(self._ledger_id, 0)) or b""
-            first = decode_marker(data, genesis=self._genesis, where=where).position
-            kept = range(max(0, first - OLDER_RECORDS_KEPT), first + 1)
         positions: Sequence[int]
         is_next = cleared is not None and floor[0::3] == (cleared.marker_no + 1, cleared.renewal)
         if is_new and cleared is not None and is_next:
@@ -376,7 +358,7 @@ class SnapshotIo:
         else:
             places = (record_position(info.key) for info in root.store.list_keys(journal_folder(self._ledger_id)))
             positions = sorted(each for each in places if each is not None)
-        below = [each for each in reversed(positions) if each < floor.position and each not in kept]
+        below = [each for each in reversed(positions) if each < floor.position]
         for each in below:
             self._delete(root, journal_key(self._ledger_id, each))
             fault_point("truncate.delete")

@@ -101,12 +101,11 @@ class RunningCut(NamedTuple):
 
 
 class Garbage(NamedTuple):
-    """Garbage heads and pages, (root, marker below which its journal is garbage), and `feature_index`."""
+    """Garbage heads and pages, and (root, marker below which its journal is garbage)."""
 
     heads: HeadGarbage
     is_page: Callable[[str], bool]
     floors: Sequence[tuple[int, Floor]]
-    feature_index: int
 
 
 @dataclass(slots=True)
@@ -378,16 +377,10 @@ class SnapshotKeeper:
             and self._clock.monotonic_ms() >= self._rested_ms + rest_ms
         )
 
-    @property
-    def feature_index(self) -> int:
-        """Return the entry from which on older releases refuse the ledger, -1 if it is not known."""
-        return self._state.feature_index
-
     def rider(self) -> bytes | None:
         """Return the command to put into the next entry of this process.
 
-        The one that makes older releases refuse the ledger comes before all others: they would continue at positions
-        that were cut, and judge entries by other rules.
+        The one that raises the feature level comes before all others: older releases judge entries by other rules.
         """
         feature = self._state.encode_feature_set()
         if feature is not None:
@@ -486,13 +479,9 @@ class SnapshotKeeper:
         ends, name = self._old_ends(core), self._state.snapshot.name
         head, settings = self._heads.get(name), self._settings
         found: list[Cut] = []
-        kept_count = max(1, settings.kept_record_count)
-        feature_end = self.feature_index + kept_count + 1
         for number, state in enumerate(core.roots):
             if head is None or state.error is not None or self._is_cutting(number):
                 continue
-            if state.floor.marker_no == 0 < self.feature_index and head.base.index <= feature_end:
-                continue  # the first cut must leave the records that older releases have to find
             marker = core.truncation(number, head, name, settings.kept_record_count)
             if marker is not None and not is_asked:
                 marker = marker._replace(position=min(marker.position, ends[number]))
@@ -552,7 +541,7 @@ class SnapshotKeeper:
         count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
         for number, floor in garbage.floors if not is_dry_run else ():
             if not self._is_cutting(number):
-                call = partial(self._io.delete_below, number, floor, garbage.feature_index)
+                call = partial(self._io.delete_below, number, floor)
                 count += self._io.wait_for_root(number, self._io.begin_on_root(number, call))
         return count
 
@@ -591,7 +580,7 @@ class SnapshotKeeper:
 
     def _cut(self, cut: Cut, head: bytes, rest_ms: float) -> int:
         try:
-            deleted = self._io.truncate(*cut, head, self.feature_index, rest_ms=rest_ms)
+            deleted = self._io.truncate(*cut, head, rest_ms=rest_ms)
         except ReplogError as error:
             warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
             return 0
@@ -750,7 +739,7 @@ class SnapshotWriter:
                 heads = keeper.head_garbage(ledger.core)
             roots = enumerate(ledger.core.roots)
             floors = [(number, root.floor) for number, root in roots if root.floor.position and root.error is None]
-            return Garbage(heads, is_page, floors, keeper.feature_index)
+            return Garbage(heads, is_page, floors)
 
         ledger.refresh()
         return keeper.collect(ledger.with_turn(look), is_dry_run=is_dry_run)

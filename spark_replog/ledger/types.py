@@ -34,16 +34,13 @@ class SnapshotState(LedgerState, Protocol):
     load_page: Callable[[str], bytes]
     """Returns the bytes of a page, on any thread; set by the ledger."""
 
-    feature_index: int
-    """The entry from which on older releases refuse the ledger, -1 for none or unknown."""
-
     @property
     def has_gone_rows(self) -> bool:
         """Whether a snapshot is due without further entries: it finds what may be deleted."""
         ...
 
     def encode_feature_set(self) -> bytes | None:
-        """Return the command that makes older releases refuse the ledger; None once it is applied."""
+        """Return the command that raises the ledger to this release's feature level; None once it is applied."""
         ...
 
     def encode_snapshot_commit(self, base_no: int, index: int, name: str) -> bytes:
@@ -58,7 +55,7 @@ class SnapshotState(LedgerState, Protocol):
         """Replace this state by that of a head, in place: completely, or not at all with a coded error.
 
         Args:
-            head: ``FrozenState.head``, written by this release or an older one.
+            head: ``FrozenState.head``.
             load_page: returns a page's bytes; called now or later, under ``Ledger.lock``. Raises PageMissingError
                 and storage errors.
         """

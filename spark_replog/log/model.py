@@ -404,10 +404,9 @@ class TopicUnpublish:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSet:
-    """Raises a ledger's feature level; releases that do not know it refuse the ledger. In both kinds of ledger.
+    """Raises a ledger's feature level: releases that do not know it refuse the ledger. In both kinds of ledger.
 
-    Level 2: later commands are judged by the rules of this release, and snapshots may follow. Level 3: appends may
-    carry the bytes of small objects.
+    Every ledger begins at level 1. A release with other rules of judging writes its own level first.
     """
 
     level: int

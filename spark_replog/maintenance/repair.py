@@ -35,7 +35,7 @@ from spark_replog.ledger.record import NO_INDEX
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerState, Proposed
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_BASE
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_FIRST
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerRegister, FeatureSet, IsrChange, Truncate
@@ -241,7 +241,7 @@ class StoreRepair:
         make_ledger_folders(brokers, ledger_id, ids)  # a root that was away when the ledger was made has none
         roots = [JournalRoot(each, brokers.store(each), partial(brokers.check_root, each)) for each in ids]
         ledger: Ledger[LedgerState] = Ledger(ledger_id, roots, state, settings=settings, clock=cluster.clock)
-        nothing = encode_command(FeatureSet(FEATURE_LEVEL_BASE))
+        nothing = encode_command(FeatureSet(FEATURE_LEVEL_FIRST))
         ledger.append(lambda _: nothing, timeout_ms=self._config.delivery_timeout_ms)
 
     def _note_torn_tails(self, root: RootRepair) -> int:

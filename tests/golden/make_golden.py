@@ -135,7 +135,6 @@ def inline_commands() -> list[c.Command]:
     random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", c.IdentityKind.ONE_SHOT)
     batches = (c.BatchSequence(TOPIC, 1, 0, 17, 3), c.BatchSequence(TOPIC, 4, 0, 17, 2))
     return [
-        c.FeatureSet(3),
         c.Append(random, "User:a", "", 1_700_000_000_000, (carried, stored)),
         c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (carried,), batches),
     ]
@@ -202,13 +201,7 @@ def plain(value: Any) -> Any:
         return {type(value).__name__: value._asdict()}
     if isinstance(value, c.DataObject):
         rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.compare and f.name != "id"}
-        if not value.has_offsets:  # as before there were such objects
-            del rest["has_offsets"]
-        if not value.inline:
-            del rest["inline"]
         return {"DataObject": {**value.id._asdict(), **rest}}
-    if isinstance(value, c.ProducerIdentity) and not value.evidence:
-        return {"ProducerIdentity": {f.name: plain(getattr(value, f.name)) for f in fields(value)[:-1]}}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}}
     if isinstance(value, bytes):

@@ -33,10 +33,8 @@ def test_entries_mean_what_they_meant(version, name):
     assert make_golden.plain(commands) == EXPECTED[version]["entries"][name]
 
 
-@pytest.mark.parametrize(("version", "name"), ENTRIES)
+@pytest.mark.parametrize(("version", "name"), [each for each in ENTRIES if each[0] == VERSIONS[-1]])
 def test_the_newest_format_is_written_byte_for_byte(version, name):
-    if version != VERSIONS[-1]:
-        pytest.skip("an older release wrote it")
     payload = (HERE / version / f"{name}.bin").read_bytes()
     assert encode_entry([encode_command(decode_command(d)) for d in decode_entry(payload)]) == payload
     commands = make_golden.entries()[name]

@@ -22,7 +22,6 @@ from spark_replog.log.model import (
     BrokerRegister,
     ClusterConfigSet,
     DataObject,
-    FeatureSet,
     IdentityKind,
     IsrChange,
     LedgerRegister,
@@ -44,7 +43,8 @@ def meaning(topics, cluster):
     partitions = topics.topics[TOPIC].partitions
     refs = [row.object for p in range(len(partitions)) for row in topics.sections(TOPIC, p, 0, 999)]
     inline = {each.id.name: each.inline.hex() for each in refs if each.inline}
-    return ({"inline": inline} if inline else {}) | {
+    return {
+        "inline": inline,
         "cluster": [cluster.topics, cluster.ledgers, cluster.config, [each.url for each in cluster.brokers.values()]],
         "index": topics.applied_index,
         "bounds": [each.bounds for each in partitions],
@@ -73,7 +73,7 @@ def test_snapshots_mean_what_they_meant(folder):
 
 def test_a_head_says_when_brokers_left():
     topics, old = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)
-    old.restore((HERE / "v3" / "snapshot_topic.bin").read_bytes(), lambda name: b"")
+    old.restore((FOLDERS[-1] / "snapshot_topic.bin").read_bytes(), lambda name: b"")
     assert old.left_at == {}
     leave = [IsrChange(None, 1, False, 5), IsrChange(None, 0, True, 5), IsrChange(TOPIC, 0, False, 5)]
     old.apply(old.applied_index + 1, encode_entry([encode_command(each) for each in leave]))
@@ -105,7 +105,6 @@ def write(folder):
         holders = frozenset({0, 1} if number != 31 else {0})
         item = DataObject(ObjectId(0, f"o-{number}"), 200, number % 2 == 1, holders, sections[: 1 + number % 2])
         if number in (3, 38):
-            entry(topics, FeatureSet(3))
             inline = bytes(range(number, number + 200))
             item = replace(item, id=ObjectId(0, f"i-{number}"), holders=frozenset(), inline=inline)
         entry(topics, Append(ProducerIdentity("q", "q", number, "r", IdentityKind.STREAM), "u", "c", number, (item,)))

@@ -18,7 +18,6 @@ from spark_replog.log.model import (
     Append,
     BrokerFence,
     DataObject,
-    FeatureSet,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -277,8 +276,7 @@ def histories(draw):
 @given(histories())
 def test_the_fold_is_the_slow_model(history):
     state, model = TopicLedgerState("L"), Model()
-    # Before level 2 a broker that lacks an object of a closed topic goes on lacking it; the model knows the newer rule.
-    start = [*(TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS), FeatureSet(2)]
+    start = [TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS]
     state.apply(0, encode_entry([encode_command(command) for command in start]))
     model.apply(0, [])
     for index, commands in enumerate(history, start=1):

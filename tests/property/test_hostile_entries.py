@@ -23,7 +23,7 @@ from spark_replog.storage.paths import data_key
 from tests.examples import examples
 
 TOPIC, LEDGER = "ab" * 16, "cd" * 16
-GOLDEN = sorted((Path(__file__).parents[1] / "golden/v2").glob("entry_*.bin"))
+GOLDEN = sorted((Path(__file__).parents[1] / "golden/v1").glob("entry_*.bin"))
 PATHS = [
     "..",
     ".",

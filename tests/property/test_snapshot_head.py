@@ -34,7 +34,6 @@ from spark_replog.log.model import (
     ClusterConfigSet,
     ConfigSet,
     DataObject,
-    FeatureSet,
     GenerationAdvance,
     GroupRecords,
     HoldersAdd,
@@ -335,7 +334,6 @@ def test_a_restored_fold_answers_and_goes_on_as_the_one_it_was_made_of(seed, len
     kept, other = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)
     writers = Writers(seed, kept)
     begin = [TopicInit(topic, topic[0], REPLICAS, (("unclean.leader.election.enable", "true"),)) for topic in TOPICS]
-    begin += [FeatureSet(seed % 4)] * (seed % 4 > 1)
     for index in range(length):
         commands = begin if index == 0 else writers.entry()
         payload = encode_entry([encode_command(command) for command in commands])
@@ -368,8 +366,6 @@ class Disk:
 
 def named_by(state):
     """The objects with rows."""
-    if state.feature_level < 2:
-        return set()
     return {ObjectId(at, name) for at in range(state.generation + 1) for name in state.objects.referenced(at)}
 
 
@@ -386,7 +382,7 @@ def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_page
     paged.load_page, paged.page_cache.limit_bytes = disk.load, 3000
     writers, frozen, entries = Writers(seed, kept), None, {}
     options = (("unclean.leader.election.enable", "true"),)
-    begin = [*(TopicInit(topic, topic[0], REPLICAS, options) for topic in TOPICS), FeatureSet(3)]  # before any snapshot
+    begin = [TopicInit(topic, topic[0], REPLICAS, options) for topic in TOPICS]
     for index in range(length):
         commands = begin if index == 0 else writers.entry()
         payload = encode_entry([encode_command(command) for command in commands])
@@ -460,7 +456,7 @@ def test_a_restored_cluster_ledger_is_the_same():
 def a_topic_ledger():
     state = TopicLedgerState(LEDGER)
     writers = Writers(7, state)
-    begin = [*(TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS), FeatureSet(3)]
+    begin = [TopicInit(topic, topic[0], REPLICAS, ()) for topic in TOPICS]
     for index in range(40):
         commands = begin if index == 0 else writers.entry()
         state.apply(index, encode_entry([encode_command(command) for command in commands]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.commit.append_judge import AppendJudge, Settling, append_commands, held_by_ledger, leader_epochs
+from spark_replog.commit.append_judge import AppendJudge, Settling, held_by_ledger, leader_epochs
 from spark_replog.commit.append_request import SUCCESSES, AppendRequest
 from spark_replog.commit.retention import decide_upkeep, raise_floor
 from spark_replog.commit.state_changes import failover_commands
@@ -154,7 +154,7 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
         is_refused = is_judged and state.judge(append).outcome is not Outcome.APPLIED
         if is_refused or not is_led:
             return None
-        return append_commands(state, sure)
+        return (encode_command(sure),)
 
     for _ in range(_ATTEMPTS):
         try:

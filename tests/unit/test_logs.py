@@ -72,7 +72,7 @@ def test_each_change_is_one_event_of_the_process_that_decided_it_and_a_batch_is_
     caplog.clear()
     for number in range(5):
         store.write("orders", rows(3, number))
-    assert [each for each in events(caplog) if each not in ("snapshot_commit", "feature_set")] == []
+    assert [each for each in events(caplog) if each != "snapshot_commit"] == []
     BrokerAdmin(store.cluster).fence(1)
     assert "broker_fence" in events(caplog)
     (record,) = [each for each in caplog.records if getattr(each, "replog_event", "") == "broker_fence"][:1]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
@@ -92,15 +91,11 @@ SEQUENCE_COUNT = 2**31
 CRC_MAX = 2**32 - 1
 _OBJECT_HEADERS = 0x01
 _OBJECT_SHORT_NAME = 0x02
-_OBJECT_DASHED_UUID = 0x04
-_OBJECT_OFFSETS = 0x08
-_OBJECT_INLINE = 0x10
+_OBJECT_OFFSETS = 0x04
+_OBJECT_INLINE = 0x08
 _FLAG_EVIDENCE = 0x10
 _FLAG_SAME_INCARNATION = 0x80
-_SHORT_NAME = re.compile(
-    r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-"
-    r"(?P<uuid>[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.arrow"
-)
+_SHORT_NAME = re.compile(r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-(?P<uuid>[0-9a-f]{32})\.arrow")
 
 
 _IDS = list_of(BROKER_ID)
@@ -137,14 +132,8 @@ def encode_append(writer: Writer, append: Append) -> None:
         _encode_object(writer, item, prefix, holder_numbers[item.holders], topic_numbers, base_ms)
 
 
-def decode_append(
-    reader: Reader, batches: tuple[BatchSequence, ...] | None = None, *, may_carry: bool = False
-) -> Append:
-    """Read an append's body; with batches it is a sequenced append's.
-
-    Args:
-        may_carry: whether its objects may carry their bytes: in version 2 of the command.
-    """
+def decode_append(reader: Reader, batches: tuple[BatchSequence, ...] | None = None) -> Append:
+    """Read an append's body; with batches it is a sequenced append's."""
     flags = reader.byte()
     kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
     producer_id = reader.text()
@@ -156,8 +145,7 @@ def decode_append(
     holder_sets = [frozenset(ids) for ids in id_lists]
     if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
         raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
-    tables = (prefix, holder_sets, topics, base_ms)
-    objects = tuple(_decode_object(reader, *tables, may_carry=may_carry) for _ in range(reader.count()))
+    objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
     if batches is None:
         return Append(identity, principal, client_id, append_time_ms, objects)
     return SequencedAppend(identity, principal, client_id, append_time_ms, objects, batches)
@@ -174,8 +162,8 @@ def encode_sequenced_append(writer: Writer, append: SequencedAppend) -> None:
     encode_append(writer, append)
 
 
-def decode_sequenced_append(reader: Reader, *, may_carry: bool = False) -> Append:
-    """Read a sequenced append's body; `may_carry`: see `decode_append`."""
+def decode_sequenced_append(reader: Reader) -> Append:
+    """Read a sequenced append's body."""
     topics = _TOPIC_IDS.read(reader)
     count = reader.row_count()
     columns = [reader.column(count) for _ in range(5)]
@@ -184,7 +172,7 @@ def decode_sequenced_append(reader: Reader, *, may_carry: bool = False) -> Appen
     if count and (max(max(column) for column in columns) >= SEQUENCE_COUNT or min(columns[4]) < 1):
         raise corrupt("a batch has no rows, or a number above 2**31 - 1")
     batches = tuple(BatchSequence(topics[number], *fields) for number, *fields in zip(*columns, strict=True))
-    return decode_append(reader, batches, may_carry=may_carry)
+    return decode_append(reader, batches)
 
 
 def encode_replace(writer: Writer, command: Replace) -> None:
@@ -220,6 +208,8 @@ def decode_replace(reader: Reader) -> Replace:
     holder_sets = [frozenset(ids) for ids in id_lists]
     count = reader.count()
     outputs = tuple(_decode_object(reader, "", holder_sets, [topic_id], base_ms) for _ in range(count))
+    if any(item.inline for item in outputs):
+        raise corrupt("a replacement carries the bytes of an object")
     bases = [first]
     for _ in range(reader.count()):
         bases.append(bases[-1] + reader.uint())
@@ -232,17 +222,15 @@ def _encode_object(
     """Write an object and its sections."""
     match = _SHORT_NAME.fullmatch(item.id.name)
     short = match is not None and match["prefix"] == prefix
-    dashed = match is not None and len(match["uuid"]) > 32
     writer.byte(
         (_OBJECT_HEADERS if item.has_headers else 0)
         | (_OBJECT_OFFSETS if item.has_offsets else 0)
         | (_OBJECT_SHORT_NAME if short else 0)
-        | (_OBJECT_DASHED_UUID if short and dashed else 0)
         | (_OBJECT_INLINE if item.inline else 0)
     )
     if short and match is not None:
         writer.uint(int(match["task"]))
-        writer.raw(bytes.fromhex(match["uuid"].replace("-", "")))
+        writer.raw(bytes.fromhex(match["uuid"]))
     else:
         writer.text(item.id.name)
     _OBJECT_TAIL.write(writer, (item.id.generation, item.size_bytes, holder_number))
@@ -267,20 +255,11 @@ def _encode_object(
 
 
 def _decode_object(
-    reader: Reader,
-    prefix: str,
-    holder_sets: list[frozenset[int]],
-    topics: list[str],
-    base_ms: int,
-    *,
-    may_carry: bool = False,
+    reader: Reader, prefix: str, holder_sets: list[frozenset[int]], topics: list[str], base_ms: int
 ) -> DataObject:
     flags = reader.byte()
     if flags & _OBJECT_SHORT_NAME:
-        task, digits = reader.uint(), reader.raw(16).hex()
-        if flags & _OBJECT_DASHED_UUID:
-            digits = f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-        name = f"{prefix}{task}-{digits}.arrow"
+        name = f"{prefix}{reader.uint()}-{reader.raw(16).hex()}.arrow"
     else:
         name = reader.text()
     generation, size_bytes, holder_number = _OBJECT_TAIL.read(reader)
@@ -288,7 +267,7 @@ def _decode_object(
         raise corrupt(f"object {name!r} of generation {generation} with {size_bytes} bytes cannot exist")
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")
-    inline = bytes(BYTES.read(reader)) if may_carry and flags & _OBJECT_INLINE else b""
+    inline = bytes(BYTES.read(reader)) if flags & _OBJECT_INLINE else b""
     sections = _decode_sections(reader, reader.row_count(), topics, base_ms)
     end = sections[-1].start_byte + sections[-1].size_bytes if inline and sections else 0
     if inline and (len(inline) != size_bytes or end > size_bytes):
@@ -335,10 +314,6 @@ def _decode_sections(reader: Reader, count: int, topics: list[str], base_ms: int
 
 ENTRY_FORMAT_VERSION = 1
 COMMAND_FORMAT_VERSION = 1
-_NEWER_VERSIONS: dict[type, int] = {FeatureSet: 2}
-"""The version of these commands, with the same fields: releases without feature levels stop at it in every ledger."""
-CARRYING_FORMAT_VERSION = 2
-"""Of appends that carry the bytes of objects: releases that do not know this stop there."""
 
 
 def encode_entry(commands: Sequence[bytes]) -> bytes:
@@ -409,10 +384,7 @@ def encode_command(command: Command) -> bytes:
     type_id, kind = _BY_COMMAND[type(command)]
     writer = Writer()
     writer.byte(type_id)
-    if isinstance(command, Append) and any(item.inline for item in command.objects):
-        writer.byte(CARRYING_FORMAT_VERSION)
-    else:
-        writer.byte(_NEWER_VERSIONS.get(type(command), COMMAND_FORMAT_VERSION))
+    writer.byte(COMMAND_FORMAT_VERSION)
     kind.write(writer, command)
     return bytes(writer.data)
 
@@ -431,12 +403,8 @@ def decode_command(data: bytes) -> Command:
     """
     reader = Reader(data)
     type_id, version = reader.byte(), reader.byte()
-    made, kind = _BY_TYPE.get(type_id, (None, None))
-    if version == CARRYING_FORMAT_VERSION and type_id in _CARRYING:
-        kind = _CARRYING[type_id]
-    elif made is None or version not in (COMMAND_FORMAT_VERSION, _NEWER_VERSIONS.get(made)):
-        kind = None
-    if kind is None:
+    kind = _BY_TYPE.get(type_id)
+    if kind is None or version != COMMAND_FORMAT_VERSION:
         raise UnsupportedFormatError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"ledger command type {type_id} version {version} is unknown to this release."
@@ -558,8 +526,4 @@ _CODECS = (
 )
 # Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
 _BY_COMMAND = {made: (type_id, kind) for type_id, made, kind in _CODECS}
-_BY_TYPE = {type_id: (made, kind) for type_id, made, kind in _CODECS}
-_CARRYING = {
-    1: Kind(encode_append, partial(decode_append, may_carry=True)),
-    76: Kind(encode_sequenced_append, partial(decode_sequenced_append, may_carry=True)),
-}
+_BY_TYPE = {type_id: kind for type_id, _, kind in _CODECS}

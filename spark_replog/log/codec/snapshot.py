@@ -8,7 +8,6 @@ other in one page.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +35,6 @@ COUNTED_BYTES_MAX = 1 << 32
 _CELLS_MAX = 1 << 28
 _HEADER_BYTES = 6
 _CRC_BYTES = 4
-_HINT = struct.Struct("<II")
-_HINT_MAGIC = 0x184D2A50
 _DELTA = 0x80
 _UINT64 = np.uint64
 T = TypeVar("T")
@@ -64,10 +61,8 @@ def damaged(what: str, name: str = "") -> CorruptDataError:
     )
 
 
-def seal(part: SnapshotPart, body: bytes, hint: bytes = b"") -> bytes:
+def seal(part: SnapshotPart, body: bytes) -> bytes:
     """Return the bytes to store: magic, version, part, size, compressed body, checksum of all.
-
-    A hint is optional data in a skippable frame of Zstandard: releases that do not know it skip it.
 
     Raises:
         ReplogError: RECORD_LIST_TOO_LARGE: `unseal` would refuse it.
@@ -79,7 +74,6 @@ def seal(part: SnapshotPart, body: bytes, hint: bytes = b"") -> bytes:
     writer.byte(SNAPSHOT_FORMAT_VERSION)
     writer.byte(part)
     writer.uint(len(body))
-    writer.raw(_HINT.pack(_HINT_MAGIC, len(hint)) + hint if hint else b"")
     writer.raw(pa.compress(body, codec="zstd", asbytes=True))
     writer.raw(crc32c_module.crc32c(writer.data).to_bytes(_CRC_BYTES, "little"))
     return bytes(writer.data)
@@ -113,15 +107,6 @@ def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
     except (pa.ArrowException, OSError) as error:
         raise damaged(str(error), name) from error
     return Reader(body)
-
-
-def hint_of(data: bytes) -> Reader | None:
-    """Return a reader of the hint of a part that `unseal` has accepted; None for none."""
-    reader = Reader(data[_HEADER_BYTES:-_CRC_BYTES])
-    reader.uint()
-    frame = reader.rest()
-    magic, size_bytes = _HINT.unpack_from(frame)
-    return Reader(frame[_HINT.size : _HINT.size + size_bytes]) if magic == _HINT_MAGIC else None
 
 
 def write_table(writer: Writer, cells: Cells) -> None:

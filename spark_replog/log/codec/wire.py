@@ -256,11 +256,6 @@ class Reader:
         values: list[int] = padded.view("<u8").ravel().tolist()
         return [value + base for value in values] if base else values
 
-    @property
-    def is_at_end(self) -> bool:
-        """Return whether nothing is left."""
-        return self._position == len(self._data)
-
     def finish(self) -> None:
         """Check that nothing is left."""
         if self._position != len(self._data):

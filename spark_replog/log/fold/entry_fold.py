@@ -8,20 +8,15 @@ from typing import Any
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
-from spark_replog.log.codec.snapshot import SnapshotPart, damaged, hint_of, seal, unseal
+from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
 from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
 from spark_replog.log.model import OK, Command, CommandResult, FeatureSet, Outcome, SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
 
 LOGGER = logging.getLogger(__name__)
-FEATURE_LEVEL_MAX = 3
-"""Highest feature level that this release understands."""
-FEATURE_LEVEL_BASE = 2
-"""This release raises a ledger to it before it writes anything else there."""
-FEATURE_LEVEL_INLINE = 3
-"""Raised by the first entry that carries an inline object, so that older releases can read stores without any."""
+FEATURE_LEVEL_FIRST = 1
+"""Of every ledger when it is made."""
 _HEADER = fields(TEXT, UINT)
-_FEATURE = fields(UINT, UINT)
 Apply = Callable[[Any, int, int], CommandResult]
 """Folds one command; also given the index of its entry and its number there."""
 
@@ -41,19 +36,20 @@ class EntryFold:
         applied_index: last folded entry, -1 before the first.
         snapshot: the last decided snapshot.
         load_page: returns the bytes of a page; set by the ledger.
-        feature_level: 1, or the level that the ledger was raised to.
-        feature_index: the entry that raised it first, -1 if none did or it is not known.
+        feature_level: by whose rules the next command is judged.
+        newest_level: the highest that this release understands. A release with new rules raises a ledger to it before
+            it writes anything else there, and older ones refuse the ledger from then on.
     """
 
     _part: SnapshotPart
+    newest_level = FEATURE_LEVEL_FIRST
     encode = staticmethod(encode_entry)
 
     def __init__(self, name: str) -> None:
         self.applied_index = -1
         self.snapshot = DecidedSnapshot()
         self.load_page: Callable[[str], bytes] = no_loader
-        self.feature_level = 1
-        self.feature_index = -1
+        self.feature_level = FEATURE_LEVEL_FIRST
         self._name = name
         self._applies: Mapping[type, Apply] = {}
 
@@ -68,7 +64,8 @@ class EntryFold:
 
     def encode_feature_set(self) -> bytes | None:
         """Return the command that makes older releases refuse the ledger; None once it is applied."""
-        return None if self.feature_level >= FEATURE_LEVEL_BASE else encode_command(FeatureSet(FEATURE_LEVEL_BASE))
+        is_newest = self.feature_level >= self.newest_level
+        return None if is_newest else encode_command(FeatureSet(self.newest_level))
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; return one result per command, in order.
@@ -94,22 +91,12 @@ class EntryFold:
         """Return the present state; see `ledger.types.SnapshotState`."""
         writer = Writer()
         self._write_head(writer)
-        self._write_feature(writer)
         return FrozenHead(self.applied_index, self.snapshot.no, seal(self._part, bytes(writer.data)), {})
 
     def _write_head(self, writer: Writer) -> None:
+        writer.uint(self.feature_level)  # first: nothing else in a head of a higher level is read
         _HEADER.write(writer, (self._name, self.applied_index + 1))
         self._write(writer)
-
-    def _write_feature(self, writer: Writer) -> None:
-        """Write the last part of a head; heads of the first releases with snapshots lack it."""
-        _FEATURE.write(writer, (self.feature_level, self.feature_index + 1))
-
-    def _read_feature(self, reader: Reader) -> None:
-        """Read what `_write_feature` wrote."""
-        level, raised_count = (FEATURE_LEVEL_BASE, 0) if reader.is_at_end else _FEATURE.read(reader)
-        self._check_level(level)
-        self._set_feature(level, raised_count - 1)
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Replace the state by that of a head, in place: completely, or not at all.
@@ -121,16 +108,14 @@ class EntryFold:
         reader = unseal(self._part, head)
         fresh = type(self)(self._name)
         try:
+            fresh.feature_level = reader.uint()
+            self._check_level(fresh.feature_level)
             name, entry_count = _HEADER.read(reader)
             if name != self._name:
                 raise damaged(f"it is of ledger {name}")
             fresh.applied_index = entry_count - 1
             fresh._read(reader)
-            fresh._read_feature(reader)
             reader.finish()
-            hint = hint_of(head)
-            if hint is not None:
-                fresh._read_hint(hint)
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise damaged(repr(error)) from error
         fresh.snapshot, fresh.load_page = self.snapshot, load_page
@@ -153,15 +138,12 @@ class EntryFold:
     def _read(self, reader: Reader) -> None:
         """Read what `_write` wrote; called on a new state."""
 
-    def _read_hint(self, reader: Reader) -> None:
-        """Read the part of a head that earlier releases skip; called after `_read`, if there is one."""
-
     def _apply_other(self, command: Command | Undecodable, index: int, number: int) -> CommandResult:
         """Fold a command that is not in `_applies`: one of every ledger, or one that does not belong here."""
         if isinstance(command, SnapshotCommit):
             return self._apply_snapshot_commit(command, index)
         if isinstance(command, FeatureSet):
-            return self._apply_feature_set(command, index)
+            return self._apply_feature_set(command)
         if isinstance(command, Undecodable):
             reason = command.reason
         else:
@@ -169,24 +151,19 @@ class EntryFold:
         LOGGER.warning("command %d of entry %d of ledger %s has no effect: %s", number, index, self._name, reason)
         return CommandResult(Outcome.INVALID, {}, reason)
 
-    def _apply_feature_set(self, command: FeatureSet, index: int) -> CommandResult:
+    def _apply_feature_set(self, command: FeatureSet) -> CommandResult:
         if command.level <= self.feature_level:
             return CommandResult(Outcome.EXISTS, {}, f"the ledger is at feature level {self.feature_level}")
-        self._set_feature(command.level, index)
+        self.feature_level = command.level
         return OK
 
     def _check_level(self, level: int) -> None:
-        if level > FEATURE_LEVEL_MAX:
+        if level > self.newest_level:
             raise UnsupportedFormatError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"ledger {self._name} is at feature level {level}, this release knows {FEATURE_LEVEL_MAX}."
+                f"ledger {self._name} is at feature level {level}, this release knows {self.newest_level}."
                 " Upgrade spark-replog on every driver and worker.",
             )
-
-    def _set_feature(self, level: int, index: int) -> None:
-        if self.feature_level == 1:
-            self.feature_index = index
-        self.feature_level = level
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
         if command.base_no != self.snapshot.no:

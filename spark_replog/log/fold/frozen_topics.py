@@ -5,7 +5,7 @@ Detached from the state: any thread can compute it, without the ledger's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -45,11 +45,10 @@ from spark_replog.log.fold.paged_table import (
     merge_count,
 )
 
-_RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT))
-_INDEX = fields(_RUNS, _RUNS)
-_SIZES = list_of(list_of(UINT))
-_DROPPED = list_of(UINT, TEXT, SINT)
 _FIRSTS = list_of(UINT, UINT, TEXT, UINT, UINT, UINT, SINT)
+_RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT), list_of(UINT), _FIRSTS)
+_INDEX = fields(_RUNS, _RUNS)
+_DROPPED = list_of(UINT, TEXT, SINT)
 Runs = tuple[Run, ...]
 
 
@@ -137,18 +136,14 @@ class FrozenTopics:
         """Return all of the state that is not in pages."""
         writer, made = Writer(), self.made
         writer.raw(self._before)
-        _INDEX.write(writer, [[run[:4] for run in runs] for runs in (made.section_runs, made.object_runs)])
+        _INDEX.write(writer, [_index_of(runs) for runs in (made.section_runs, made.object_runs)])
         write_table(writer, made.sections.cells)
         write_table(writer, made.objects.cells)
         write_texts(writer, made.objects.names)
         write_holders(writer, made.objects.holders)
         write_dropped(writer, {**self.tables.dropped, **dict.fromkeys(made.dead, self.tables.now_ms)})
         writer.raw(self._after)
-        hint = Writer()
-        _SIZES.write(hint, [run.sizes for run in made.section_runs])
-        for runs in (made.section_runs, made.object_runs):
-            _FIRSTS.write(hint, [piece[:-1] for run in runs[:1] for piece in run.firsts])
-        return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data), bytes(hint.data) if made.section_runs else b"")
+        return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data))
 
 
 def write_dropped(writer: Writer, dropped: Mapping[ObjectId, int]) -> None:
@@ -161,42 +156,39 @@ def read_dropped(reader: Reader) -> dict[ObjectId, int]:
     return {ObjectId(generation, name): at_ms for generation, name, at_ms in _DROPPED.read(reader)}
 
 
+def _index_of(runs: Runs) -> list[tuple[object, ...]]:
+    """Return what a head says of runs: of the oldest one also the first pieces."""
+    return [(*run[:-1], [each[:-1] for each in run.firsts if run is runs[0]]) for run in runs]
+
+
 def read_index(reader: Reader) -> tuple[Runs, Runs, Rows, Rows]:
     """Read a head's runs of sections and of objects, then the rows of sections and of objects."""
-    section_runs, object_runs = (tuple(Run(*each) for each in runs) for runs in _INDEX.read(reader))
+    section_runs, object_runs = (tuple(_run_of(*each) for each in runs) for runs in _INDEX.read(reader))
     sections = Rows(PageKind.SECTIONS, read_table(reader, len(no_rows(PageKind.SECTIONS).cells)), [], [])
     cells = read_table(reader, len(no_rows(PageKind.OBJECTS).cells))
     return section_runs, object_runs, sections, Rows(PageKind.OBJECTS, cells, read_texts(reader), read_holders(reader))
 
 
-def read_hint(reader: Reader, sections: Runs, objects: Runs) -> tuple[Runs, Runs]:
-    """Return the runs of sections and of objects, completed from a head's hint.
-
-    The hint has the bytes of sections, and the first pieces of the oldest runs, which earlier releases leave out. Data
-    after them is of a later release.
-    """
-    sizes = _SIZES.read(reader)
-    if len(sizes) != len(sections) or any(
-        each and len(each) != len(run.spans) for run, each in zip(sections, sizes, strict=True)
+def _run_of(
+    name: str,
+    is_page: bool,
+    row_count: int,
+    spans: tuple[tuple[int, int, int], ...],
+    sizes: tuple[int, ...],
+    pieces: Sequence[tuple[int, int, str, int, int, int, int]],
+) -> Run:
+    if len(sizes) != len(spans):
+        raise damaged("a run has other spans than bytes")
+    firsts = tuple(Piece(*each) for each in pieces)
+    if firsts and (
+        len(firsts) != len(spans)
+        or any(
+            each.base != base or not base < each.end <= end for each, (_, base, end) in zip(firsts, spans, strict=True)
+        )
     ):
-        raise damaged("its runs have other spans than bytes")
-    sections = tuple(run._replace(sizes=each) for run, each in zip(sections, sizes, strict=True))
-    if reader.is_at_end:
-        return sections, objects
-    return _with_firsts(reader, sections), _with_firsts(reader, objects)
-
-
-def _with_firsts(reader: Reader, runs: Runs) -> Runs:
-    firsts = tuple(Piece(*each) for each in _FIRSTS.read(reader))
-    if not firsts:
-        return runs
-    spans = runs[0].spans if runs else ()
-    if len(firsts) != len(spans) or any(
-        each.base != base or not base < each.end <= end for each, (_, base, end) in zip(firsts, spans, strict=True)
-    ):
-        raise damaged("its oldest run has other spans than first pieces")
+        raise damaged("a run has other spans than first pieces")
     np.array([each.cells(0, 0) for each in firsts], np.int64)  # raises OverflowError where one does not fit
-    return (runs[0]._replace(firsts=firsts), *runs[1:])
+    return Run(name, is_page, row_count, spans, sizes, firsts)
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:

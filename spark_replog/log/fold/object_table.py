@@ -168,8 +168,6 @@ class ObjectTable:
             the floor passes them. No judgement depends on it: it tells garbage collection which unnamed objects no
             entry can name again. Objects of rows in pages come in with the next snapshot.
         gone: rows in pages that are gone, and that no live count leaves out yet.
-        is_exact: whether an object no longer counts as missing once the rows or replicas that need it are gone. Entries
-            before feature level 2 were judged by releases that still counted it.
     """
 
     def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None], pages: ObjectPages) -> None:
@@ -188,7 +186,6 @@ class ObjectTable:
         self.gone: list[Gone] = []
         self._frozen_gone_count = 0
         self.now_ms = 0
-        self.is_exact = False
 
     @property
     def settled_below(self) -> int:
@@ -507,26 +504,12 @@ class ObjectTable:
             ends: partition -> the first offset that stays.
             numbers: objects of the sections that left memory, one for each section.
         """
-        if self.is_exact:
-            self._leave_below(ends)
-        self.count_off(numbers)
-
-    def _leave_below(self, ends: Mapping[PartitionState, int]) -> None:
         # All partitions in one pass: a broker that is away for a week lacks millions of objects.
         for number in self._watched():
             held = self._objects[number].partitions
             for partition in [each for each, (_, end) in held.items() if end <= ends.get(each, -1)]:
                 self._leave(number, partition)
-
-    def forget_gone(self, partitions: Iterable[PartitionState]) -> None:
-        """Forget missing copies and objects that were kept before `is_exact` was set; `partitions` are all."""
-        self._leave_below({p: p.log_end_offset if p.retired else p.log_start_offset for p in partitions})
-        for numbers in self.missing.values():
-            for number in [each for each in numbers if not self._objects[each].partitions]:
-                del numbers[number]
-        for number in [each for each, item in self._objects.items() if item.live_count == 0]:
-            if number >= self.paged_below and not self._is_unstable(number):
-                self._forget(number)
+        self.count_off(numbers)
 
     def note_gone(self, partition: PartitionState, start_offset: int, end_offset: int) -> None:
         """Note that the rows of a partition go whose last offset is in [start, end): before they leave the partition.
@@ -544,7 +527,7 @@ class ObjectTable:
             if is_hint:
                 self._note_dropped(item)
             is_free = number >= self.paged_below and not self._is_unstable(number)
-            if item.live_count == 0 and is_free and (self.is_exact or not self._is_lacked(number)):
+            if item.live_count == 0 and is_free:
                 self._forget(number)
         while len(self.dropped) > DROPPED_MAX:
             del self.dropped[next(iter(self.dropped))]
@@ -667,7 +650,7 @@ class ObjectTable:
             self.missing.get(broker_id, {}).pop(number, None)
         if item.partitions and all(item.holders.issuperset(p.replicas) for p in item.partitions):
             item.partitions, item.sections = {}, ()
-            for numbers in self.missing.values() if self.is_exact else ():  # brokers that are no longer replicas
+            for numbers in self.missing.values():  # brokers that are no longer replicas
                 numbers.pop(number, None)
         return OK
 

@@ -40,8 +40,7 @@ from spark_replog.log.codec.snapshot import (
 from spark_replog.snapshot import hash_of
 
 PAGE_ROWS = 2048
-"""Of a full page, about 50 KB. A plan of few old rows decodes two pages whole. A merge reuses a page that is at least
-half full, so earlier releases, whose pages have 4,096 rows, reuse these."""
+"""Of a full page, about 50 KB. A plan of few old rows decodes two pages whole."""
 FLUSH_ROWS = 512
 """Fewer settled rows stay in the head: they cost less there than in their own page."""
 MERGE_WIDTH = 4
@@ -85,7 +84,7 @@ class Run(NamedTuple):
 
     Attributes:
         spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () for more than `SPANS_MAX` slots.
-        sizes: bytes of the sections of each span; () from heads of earlier releases.
+        sizes: bytes of the sections of each span; of objects 0.
         firsts: the first piece of each span, so that a reader of the oldest rows needs no directory; () if not known:
             the head has them for the oldest run only.
     """
@@ -94,7 +93,7 @@ class Run(NamedTuple):
     is_page: bool
     row_count: int
     spans: tuple[tuple[int, int, int], ...]
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int, ...]
     firsts: tuple[Piece, ...] = ()
 
     def may_hold(self, slot: int, low: int, high: int) -> bool:
@@ -353,7 +352,7 @@ class SectionPages(_Pages):
         spans = sorted(
             (base, end, size_bytes)
             for run in self.runs
-            for (each, base, end), size_bytes in zip(run.spans, run.sizes or [-1] * len(run.spans), strict=True)
+            for (each, base, end), size_bytes in zip(run.spans, run.sizes, strict=True)
             if each == slot
         )
         total, rest = 0, intervals
@@ -361,7 +360,7 @@ class SectionPages(_Pages):
         for number, (base, end, size_bytes) in enumerate(spans):
             is_alone = reach <= base and (number + 1 == len(spans) or end <= spans[number + 1][0])
             reach = max(reach, end)
-            if is_alone and size_bytes >= 0 and any(low <= base and end <= high for low, high in rest):
+            if is_alone and any(low <= base and end <= high for low, high in rest):
                 total += size_bytes
                 rest = _without(rest, base, end)
         for piece in self.pieces(slot, rest) if rest else ():

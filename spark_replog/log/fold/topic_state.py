@@ -17,8 +17,8 @@ from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
 from spark_replog.log.codec.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
 from spark_replog.log.fold.append_time import AgreedTime, AppendTime
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE, EntryFold
-from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_dropped, read_hint, read_index
+from spark_replog.log.fold.entry_fold import EntryFold
+from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_dropped, read_index
 from spark_replog.log.fold.group_state import GroupTable
 from spark_replog.log.fold.object_table import (
     INLINE_BYTES_MAX,
@@ -42,7 +42,6 @@ from spark_replog.log.model import (
     CommandResult,
     ConfigSet,
     DataObject,
-    FeatureSet,
     GenerationAdvance,
     GroupRecords,
     HoldersAdd,
@@ -245,15 +244,9 @@ class TopicLedgerState(EntryFold):
         self.objects.dropped = dropped
         self.objects.take_rows(objects)
         self.objects.read_open(reader, partitions)
-        self._leadership.read_left(reader, self.applied_index)
+        self.objects.read_inline(reader)
         for slot in np.unique(sections.cells[SLOT]).tolist():
             partitions[slot].take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
-
-    def _read_hint(self, reader: Reader) -> None:
-        pages, objects = self._pages, self.objects.pages
-        section_runs, object_runs = read_hint(reader, pages.runs, objects.runs)
-        pages.use(section_runs)
-        objects.use(object_runs)
 
     def freeze(self) -> FrozenTopics:
         """Return the present state; its pages are made later, outside of the ledger's lock."""
@@ -263,8 +256,7 @@ class TopicLedgerState(EntryFold):
         self.objects.begin_freeze()
         UINT.write(tail, self.objects.paged_below)
         self.objects.write_open(tail)
-        self._leadership.write_left(tail)
-        self._write_feature(tail)
+        self.objects.write_inline(tail)
         partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
         trims = {each.slot: each.log_start_offset for each in partitions if not each.retired}
         self._frozen = FrozenTopics(
@@ -486,20 +478,6 @@ class TopicLedgerState(EntryFold):
         self.objects.advance_stable()
         return results
 
-    def _set_feature(self, level: int, index: int) -> None:
-        super()._set_feature(level, index)
-        self.objects.is_exact = level > 1
-
-    def _write_feature(self, writer: Writer) -> None:
-        super()._write_feature(writer)
-        if self.feature_level >= FEATURE_LEVEL_INLINE:
-            self.objects.write_inline(writer)
-
-    def _read_feature(self, reader: Reader) -> None:
-        super()._read_feature(reader)
-        if self.feature_level >= FEATURE_LEVEL_INLINE:
-            self.objects.read_inline(reader)
-
     @property
     def inline_room_bytes(self) -> int:
         """Return how many bytes the ledger takes into entries now; see `INLINE_BYTES_MAX`."""
@@ -509,13 +487,6 @@ class TopicLedgerState(EntryFold):
         """Return the partitions with rows in inline objects."""
         spans = self.objects.inline_spans()
         return {key: spans[each] for key, each in self._partitions.items() if each in spans}
-
-    def _apply_feature_set(self, command: FeatureSet, index: int) -> CommandResult:
-        was_exact = self.objects.is_exact
-        result = super()._apply_feature_set(command, index)
-        if result.outcome is Outcome.APPLIED and not was_exact:
-            self.objects.forget_gone(self._topics.every_partition())
-        return result
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
         result = super()._apply_snapshot_commit(command, index)
@@ -527,8 +498,6 @@ class TopicLedgerState(EntryFold):
         judgement = self.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
             return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
-        if self.feature_level < FEATURE_LEVEL_INLINE and any(item.inline for item in append.objects):
-            return CommandResult(Outcome.INVALID, {}, f"an object is inline at feature level {self.feature_level}")
         identity = append.identity
         is_earlier = self._append_time.observe(append.append_time_ms)
         self.agreed_time.observe(identity.run_id or identity.producer_id, append.append_time_ms)

@@ -222,8 +222,7 @@ def min_insync_replicas(config: dict[str, str], replication_factor: int) -> int:
     return min(value, replication_factor) if value > 0 else replication_factor // 2 + 1
 
 
-_BROKERS = fields(map_of(BROKER_ID, SINT), set_of(BROKER_ID))
-_LEFT = map_of(BROKER_ID, UINT)
+_BROKERS = fields(map_of(BROKER_ID, SINT), map_of(BROKER_ID, UINT), set_of(BROKER_ID))
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
@@ -246,30 +245,19 @@ class Leadership:
 
     def write(self, writer: Writer) -> None:
         """Write the brokers' part to a snapshot."""
-        _BROKERS.write(writer, (self.last_shrink_ms, self.fenced))
+        _BROKERS.write(writer, (self.last_shrink_ms, self.left_at, self.fenced))
 
     def read(self, reader: Reader) -> None:
         """Read the brokers' part from a snapshot."""
-        last_shrink_ms, self.fenced = _BROKERS.read(reader)
+        last_shrink_ms, left_at, self.fenced = _BROKERS.read(reader)
         self.last_shrink_ms.update(last_shrink_ms)
+        self.left_at.update(left_at)
 
     def settle_topic(self, topic_id: TopicId) -> None:
         """Remove fenced brokers from the ISR of a topic's partitions."""
         for partition in self._topics.topics[topic_id].partitions:
             for broker_id in sorted(self.fenced):
                 partition.fence(broker_id, self.fenced)
-
-    def write_left(self, writer: Writer) -> None:
-        """Write when brokers left; at the end of a head, because heads of earlier releases lack it."""
-        _LEFT.write(writer, self.left_at)
-
-    def read_left(self, reader: Reader, applied_index: int) -> None:
-        """Read when brokers left. If the head lacks it, all brokers count as having left with its last entry."""
-        if reader.is_at_end:
-            every = self._topics.every_partition()
-            self.left_at.update({each: applied_index for partition in every for each in partition.replicas})
-        else:
-            self.left_at.update(_LEFT.read(reader))
 
     def apply_isr_change(self, command: IsrChange, index: int) -> CommandResult:
         """Fold that a broker left or joined the in-sync replicas of one topic, or of all."""

@@ -12,7 +12,7 @@ from spark_replog.log.codec.snapshot import Directory, PageKind, Rows, encode_di
 from spark_replog.monitor.file_words import file_words
 from tests.unit.client.consumer_setup import Store, rows
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "v3"
+GOLDEN = Path(__file__).parents[2] / "golden" / "v1"
 SECRET = b"a row that nobody may see"
 
 

@@ -13,7 +13,6 @@ from spark_replog.log.codec.commands import (
     Append,
     ConfigSet,
     DataObject,
-    FeatureSet,
     GenerationAdvance,
     HoldersAdd,
     IdentityKind,
@@ -203,43 +202,30 @@ def test_a_replica_needs_no_copy_of_an_object_without_rows():
     life = Life()
     life.append(0, holders=(0, 1))
     lacking = life.append(0, holders=(0,))
-    life.entry(FeatureSet(2))
     life.entry(TopicClose(TOPIC))
     assert lacking in life.state.dropped_objects()
     assert not life.state.has_missing_copies
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
-def test_entries_before_feature_level_2_are_judged_as_the_older_release_did(is_restored):
-    """It went on to count a trimmed object as lacking: what it refused then stays refused in every later fold."""
+def test_a_replica_joins_again_once_the_rows_that_it_lacks_are_trimmed(is_restored):
     life = Life(("min.insync.replicas", "1"))
     life.append(0)
     life.append(1, holders=(0,))
     life.entry(IsrChange(None, 1, False, 5))
     life.append(2, holders=(0, 1))
+    (refused,) = life.entry(IsrChange(TOPIC, 1, True, 6))
+    assert refused.outcome is Outcome.SKIPPED and life.partition.isr == (0,)
     life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 2),)))
-    (result,) = life.entry(IsrChange(TOPIC, 1, True, 6))
-    assert result.outcome is Outcome.SKIPPED and life.partition.isr == (0,)
-    assert life.state.under_replicated(include_out_of_sync=True) == [], "no row needs a copy"
+    assert not life.state.has_missing_copies
     if is_restored:
         state = TopicLedgerState("L")
         state.restore(life.state.freeze().head, lambda name: b"")
         life.state = state
-    life.entry(FeatureSet(2), IsrChange(TOPIC, 1, True, 7))
-    assert life.partition.isr == (0, 1)
-    assert not life.state.has_missing_copies
-    assert life.state.feature_index == life.state.applied_index
-
-
-def test_a_copy_of_a_trimmed_object_ended_what_the_older_release_counted():
-    life = Life(("min.insync.replicas", "1"))
-    life.append(0)
-    life.append(1, holders=(0,))
-    life.entry(IsrChange(None, 1, False, 5))
-    life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 2),)))
     (copied,) = life.entry(HoldersAdd(2, 0, 0, (1,)))
-    (joined,) = life.entry(IsrChange(TOPIC, 1, True, 6))
-    assert (copied.outcome, joined.outcome) == (Outcome.APPLIED, Outcome.APPLIED)
+    (joined,) = life.entry(IsrChange(TOPIC, 1, True, 7))
+    assert (copied.outcome, joined.outcome) == (Outcome.INVALID, Outcome.APPLIED)
+    assert life.partition.isr == (0, 1)
 
 
 @settings(max_examples=examples(30), deadline=None)

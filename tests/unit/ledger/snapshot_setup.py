@@ -11,7 +11,6 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.snapshot_keeper import SnapshotKeeper
 from spark_replog.log.codec.commands import (
-    FeatureSet,
     SnapshotCommit,
     decode_command,
     decode_entry,
@@ -23,7 +22,6 @@ from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 from tests.waiting import wait_until
 
 NEVER = 10**9
-FEATURE = encode_command(FeatureSet(2))
 BY_HAND = replace(
     FAST,
     snapshot_entry_count_min=NEVER,
@@ -56,7 +54,6 @@ class PagedState:
     def encode(self, commands: Sequence[bytes]) -> bytes:
         return encode_entry(commands)
 
-    feature_index = -1
     has_gone_rows = False
 
     def encode_feature_set(self) -> bytes | None:
@@ -78,9 +75,6 @@ class PagedState:
                 return "refused"
             self.snapshot = DecidedSnapshot(commit.base_no + 1, commit.index, commit.name, index)
             return "snapshot"
-        if command == FEATURE:
-            self.feature_index = index
-            return "feature"
         if command in self.commands:
             return "duplicate"
         self._tail.append(command)

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from spark_replog.ledger import snapshot_io, snapshot_keeper
-from spark_replog.ledger.record import decode_record
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import (
     BY_HAND,
-    FEATURE,
     command,
     core_of,
     fill,
@@ -237,26 +235,3 @@ def test_the_head_of_a_marker_that_was_put_stays_until_the_marker_is_seen(make_s
     assert process.commands() == wanted
     assert [root.floor.marker_no for root in core_of(process).roots] == [1, 1, 1]
     assert keeper.head_garbage(core_of(process)).named == {cuts[0].marker.base.index}, "now by the roots' own markers"
-
-
-def test_the_first_cut_waits_until_the_entry_that_refuses_older_releases_is_below_it(make_store):
-    """Its marker says which records stay for a process of an older release, up to that entry."""
-    store = make_store(3)
-    process = paged(store)
-    fill(process, 0, 12)
-    process.append(FEATURE)
-    shoot_and_die(process)
-    keeper, core = keeper_of(process), core_of(process)
-    feature_index = keeper.feature_index
-    assert feature_index == 12 == process.ledger.state.snapshot.index
-    assert keeper.truncations(core, is_asked=True) == []
-    for number in range(12, 20):
-        process.append(command(number))
-    shoot_and_die(process)
-    cuts = keeper.truncations(core, is_asked=True)
-    assert [each.root for each in cuts] == [0, 1, 2]
-    keeper.begin_cuts(cuts, is_hurried=True)
-    keeper.finish_cuts()
-    for root in range(3):
-        found = [decode_record(path.read_bytes(), root="", position=0) for path in store.journal(root)]
-        assert feature_index in [each.index for each in found]

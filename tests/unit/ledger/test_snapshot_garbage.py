@@ -187,7 +187,7 @@ def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(ma
 
     monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", die)
     with pytest.raises(KeyboardInterrupt):
-        keeper._io.truncate(2, cut.marker_no, cut.marker, keeper._io.head_data(cut.marker.name), -1)
+        keeper._io.truncate(2, cut.marker_no, cut.marker, keeper._io.head_data(cut.marker.name))
     assert heads(store, 2) == {cut.marker.base.index}
 
 

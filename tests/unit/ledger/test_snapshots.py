@@ -23,11 +23,7 @@ from spark_replog.errors import (
 from spark_replog.ledger import reader
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_HASH
-from spark_replog.ledger.root import Completion
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead, snapshot_name
-from spark_replog.log.codec.commands import (
-    decode_entry,
-)
 from spark_replog.snapshot import DecidedSnapshot, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.testing.faulty_store import Fault
@@ -35,7 +31,6 @@ from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, HASTY, LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import (
     BY_HAND,
-    FEATURE,
     KEPT,
     PagedState,
     collect_until,
@@ -439,60 +434,6 @@ def test_positions_of_a_journal_before_its_rebuild_truncate_nothing():
         core.roots[root].floor = Floor(2, 10, 5, renewal)
     found = [core.truncation(root, head, "", 1) for root in range(3)]
     assert [each and each.position for each in found] == [49, None, 49]
-
-
-class NewerState(PagedState):
-    """Of this release, which says so in its first entry."""
-
-    def encode_feature_set(self) -> bytes | None:
-        return FEATURE if self.feature_index < 0 else None
-
-
-class OlderState(PagedState):
-    """Of a release that refuses the commands that it does not know."""
-
-    def apply(self, index: int, payload: bytes) -> tuple[str, ...]:
-        if FEATURE in decode_entry(payload):
-            raise UnsupportedFormatError(ErrorCode.UNSUPPORTED_VERSION, "upgrade")
-        return super().apply(index, payload)
-
-
-class OlderCore(LedgerCore):
-    """Of a release that looks for no markers."""
-
-    def complete(self, completion: Completion, now_ms: float) -> None:
-        super().complete(replace(completion, marker=None), now_ms)
-
-
-@pytest.mark.guarantee("G5")
-@pytest.mark.parametrize("older_count", [0, 1, 40])
-@pytest.mark.parametrize("root_count", [1, 3])
-def test_a_process_of_an_older_release_that_slept_over_every_cut_can_do_no_harm(
-    make_store, monkeypatch, root_count, older_count
-):
-    store = make_store(root_count)
-    with monkeypatch.context() as patch:
-        patch.setattr("spark_replog.ledger.ledger.LedgerCore", OlderCore)
-        sleepers = [store.process(replace(BY_HAND, read_only=False), OlderState()) for _ in range(2)]
-    sleepers[0].commands()
-    wanted = fill(sleepers[0], 0, older_count)
-    sleepers[1].commands()
-    writer = store.process(replace(BY_HAND, kept_record_count=0), NewerState())
-    for round_ in range(4):
-        first = older_count + 30 * round_
-        wanted = fill(writer, first, first + 30)
-        shoot(writer)
-        writer.ledger.collect()
-    kept = [int(path.name) for path in store.journal(0)]
-    assert kept[-1] - len(kept) > 60, "journals were cut all the same"
-    for sleeper in sleepers:
-        with pytest.raises(UnsupportedFormatError):
-            sleeper.append(command(10_000))
-        with pytest.raises(UnsupportedFormatError):
-            sleeper.commands()
-    assert not list(store.root_path(0).glob(f"ledgers/{LEDGER_ID}/**/out"))
-    assert writer.commands() == store.process(BY_HAND, NewerState()).commands() == wanted
-    assert writer.append(command(20_000)).result == "applied"
 
 
 def slowly(stores: Sequence[Any], verb: str, step: Callable[[], object]) -> None:

@@ -5,7 +5,7 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_MAX, no_loader
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_FIRST, no_loader
 from spark_replog.log.model import (
     BrokerRegister,
     FeatureSet,
@@ -56,7 +56,7 @@ def test_a_higher_feature_level_stops_this_release():
     state = ClusterLedgerState()
     assert apply(state, FeatureSet(1)) == [Outcome.EXISTS]
     with pytest.raises(UnsupportedFormatError) as caught:
-        apply(state, TopicPublish("t", A, B), FeatureSet(FEATURE_LEVEL_MAX + 1))
+        apply(state, TopicPublish("t", A, B), FeatureSet(FEATURE_LEVEL_FIRST + 1))
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
     assert (state.topics, state.applied_index) == ({}, 0), "nothing of the entry was folded"
 
@@ -64,10 +64,10 @@ def test_a_higher_feature_level_stops_this_release():
 def test_a_snapshot_at_a_higher_feature_level_stops_this_release():
     """It is all that a process which starts from it sees of the entry that raised the level."""
     state = ClusterLedgerState()
-    apply(state, TopicPublish("t", A, B), FeatureSet(FEATURE_LEVEL_MAX))
+    apply(state, TopicPublish("t", A, B))
     again = ClusterLedgerState()
     again.restore(state.freeze().head, no_loader)
-    assert again.feature_level == FEATURE_LEVEL_MAX
+    assert again.feature_level == FEATURE_LEVEL_FIRST
     state.feature_level += 1
     with pytest.raises(UnsupportedFormatError) as caught:
         again.restore(state.freeze().head, no_loader)

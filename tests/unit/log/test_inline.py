@@ -6,15 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_replog.errors import CorruptDataError, UnsupportedFormatError
+from spark_replog.errors import CorruptDataError
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import decode_command, encode_command, encode_entry
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_INLINE
 from spark_replog.log.fold.object_table import INLINE_BYTES_MAX
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     DataObject,
-    FeatureSet,
     HoldersAdd,
     IsrChange,
     LogStartAdvance,
@@ -39,9 +37,7 @@ def small(kit, rows, sequence=0, *, name="i.arrow", **more):
 
 @pytest.fixture
 def log(kit):
-    log = kit.Log()
-    log.one(FeatureSet(FEATURE_LEVEL_INLINE))
-    return log
+    return kit.Log()
 
 
 def restored(log, kit):
@@ -87,33 +83,8 @@ def test_they_wait_for_rows_before_them(log, kit):
     log.one(kit.append({0: 2}, 0, holders=(0, 1)))
     log.one(small(kit, {0: 1}, 1))
     assert (log.ends()[0], log.marks()[0]) == (3, 0)
-    log.one(HoldersAdd(2, 0, 0, (2,)))
+    log.one(HoldersAdd(1, 0, 0, (2,)))
     assert log.marks()[0] == 3
-
-
-def test_below_the_feature_level_they_are_refused_and_the_first_raises_it_in_its_own_entry(kit):
-    log = kit.Log()
-    assert log.one(small(kit, {0: 1})).outcome is Outcome.INVALID
-    assert log.ends()[0] == 0
-    raised, appended = log.entry(FeatureSet(FEATURE_LEVEL_INLINE), small(kit, {0: 1}))
-    assert (raised.outcome, appended.outcome) == (Outcome.APPLIED, Outcome.APPLIED)
-
-
-def test_the_entry_that_older_releases_stop_at_stays_the_first_that_raised_the_level(kit):
-    log = kit.Log()
-    log.one(FeatureSet(2))
-    log.one(FeatureSet(FEATURE_LEVEL_INLINE))
-    assert (log.state.feature_level, log.state.feature_index) == (FEATURE_LEVEL_INLINE, 1)
-    assert restored(log, kit).state.feature_index == 1
-    assert log.state.encode_feature_set() is None
-
-
-def test_a_release_that_does_not_know_them_stops_at_their_version(kit):
-    encoded = encode_command(small(kit, {0: 1}))
-    assert encoded[:2] == bytes((1, 2))
-    assert encode_command(kit.append({0: 1}))[:2] == bytes((1, 1)), "appends without them are as before"
-    with pytest.raises(UnsupportedFormatError):
-        decode_command(encoded[:1] + b"\x03" + encoded[2:])
 
 
 @pytest.mark.parametrize("change", [{"size_bytes": 7}, {"inline": b"x"}])
@@ -136,7 +107,7 @@ def test_new_replicas_have_them_without_a_copy(log, kit):
 
 def test_a_copy_that_somebody_claims_changes_nothing(log, kit):
     log.one(small(kit, {0: 2}))
-    assert log.one(HoldersAdd(2, 0, 0, (5,))).outcome is Outcome.EXISTS
+    assert log.one(HoldersAdd(1, 0, 0, (5,))).outcome is Outcome.EXISTS
     assert inline_of(log, kit)[0]
 
 
@@ -190,7 +161,6 @@ def test_the_bytes_go_with_an_append_that_is_cut(log, kit):
 
 def test_the_bytes_go_with_rows_that_an_unclean_election_cuts(kit):
     log = kit.Log(config=(("unclean.leader.election.enable", "true"),))
-    log.one(FeatureSet(FEATURE_LEVEL_INLINE))
     log.one(kit.append({0: 2}, 0, holders=(0, 1)))
     log.one(small(kit, {0: 1}, 1))
     found = log.state.topics[kit.TOPIC].partitions[0]
@@ -212,14 +182,6 @@ def test_a_snapshot_holds_them_and_its_pages_do_not(log, kit):
     assert log.state.freeze().head == other.state.freeze().head
 
 
-def test_a_snapshot_of_a_ledger_without_them_is_as_older_releases_write_it(kit):
-    """An upgraded store stays readable for them until its first small send."""
-    log, raised = kit.Log(), kit.Log()
-    log.one(FeatureSet(2))
-    raised.one(FeatureSet(FEATURE_LEVEL_INLINE))
-    assert len(raised.state.freeze().head) == len(log.state.freeze().head) + 1, "an empty list"
-
-
 def test_an_object_in_an_entry_is_no_file_of_its_generation_and_costs_no_copy(log, kit):
     log.one(small(kit, {0: 1}))
     assert log.state.generation_object_count == 0
@@ -230,7 +192,7 @@ def test_an_object_in_an_entry_is_no_file_of_its_generation_and_costs_no_copy(lo
 def test_processes_agree_whatever_snapshot_they_began_with(log, kit):
     log.one(small(kit, {0: 3, 1: 2}))
     other = restored(log, kit)
-    for command in (moved(log, kit, 0, 0, 3), small(kit, {1: 4}, 1, name="k.arrow"), HoldersAdd(2, 0, 0, (1,))):
+    for command in (moved(log, kit, 0, 0, 3), small(kit, {1: 4}, 1, name="k.arrow"), HoldersAdd(1, 0, 0, (1,))):
         payload = encode_entry([encode_command(command)])
         index = log.state.applied_index + 1
         assert log.state.apply(index, payload) == other.state.apply(index, payload)

@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from spark_replog.errors import CorruptDataError, UnsupportedFormatError
@@ -22,12 +21,11 @@ from spark_replog.log.codec.snapshot import (
     decode_page,
     encode_directory,
     encode_page,
-    hint_of,
     seal,
     unseal,
 )
-from spark_replog.log.codec.wire import SINT, TEXT, UINT, Writer, list_of
 from spark_replog.log.fold import frozen_topics, paged_table, topic_state
+from spark_replog.log.fold.paged_table import Piece
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
@@ -287,7 +285,10 @@ def test_the_first_pieces_in_a_head_answer_what_directories_do(small, is_trimmed
     tables = life.state.freeze().tables
     assert [runs[0].firsts for runs in (tables.section_runs, tables.object_runs)] == [run.firsts for run in oldest]
     found = answers(life.state, ranges)
-    life.state.restore(without_hint(head), life.load)
+    frozen = life.state.freeze()
+    runs = [tuple(run._replace(firsts=()) for run in each) for each in frozen.made[:2]]
+    frozen.__dict__["made"] = frozen.made._replace(section_runs=runs[0], object_runs=runs[1])
+    life.state.restore(frozen.head, life.load)
     assert not life.runs()[0].firsts
     assert found == answers(life.state, ranges)
 
@@ -357,76 +358,44 @@ def test_a_run_of_more_partitions_than_its_head_names_may_hide_any_other(small, 
     assert [life.partition(number).live_bytes for number in range(2)] == [7 + 800, 800]
 
 
-def without_hint(head):
-    """The head as earlier releases write it."""
-    return seal(SnapshotPart.TOPIC_HEAD, unseal(SnapshotPart.TOPIC_HEAD, head).rest())
+def head_with(life, **changes):
+    """A head that says something else of its oldest run of sections."""
+    frozen = life.state.freeze()
+    run, *others = frozen.made.section_runs
+    frozen.__dict__["made"] = frozen.made._replace(section_runs=(run._replace(**changes), *others))
+    return frozen.head
 
 
-def test_directories_say_the_bytes_that_a_head_of_before_does_not(small):
-    life = aged(15)
-    head = life.snapshot().head
-    life.state.restore(without_hint(head), life.load)
-    old_runs = life.runs()
-    assert not any(run.sizes for run in old_runs) and without_hint(head) != head
-    assert life.partition().live_bytes == 100 * 8 * 15 and life.loads
-    for number in range(16, 65):
-        life.append(8)
-        life.state.restore(life.snapshot().head, life.load)
-        assert life.partition().live_bytes == 100 * 8 * number, number
-    assert all(run.sizes for run in life.runs()), "all of the old runs are merged"
-
-
-def test_earlier_releases_pass_over_the_bytes_and_a_later_one_may_say_more(small):
-    life = aged(15)
-    head = life.snapshot().head
-    sizes = [run.sizes for run in life.runs()]
-    frame = head[6:-4].partition(bytes.fromhex("502a4d18"))[2]  # Zstandard's number of a frame that is skipped
-    said = hint_of(head).rest()
-    assert frame[:4] == len(said).to_bytes(4, "little") and frame[4:].startswith(said)
-    body = unseal(SnapshotPart.TOPIC_HEAD, head).rest()
-    compressed = frame[4 + len(said) :]
-    assert pa.decompress(compressed, decompressed_size=len(body), codec="zstd", asbytes=True) == body
-    life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, said + b"of a later release"), life.load)
-    assert [run.sizes for run in life.runs()] == sizes and sizes[0]
-
-
-def test_first_pieces_that_do_not_fit_the_oldest_run_are_damage(small):
+def test_a_restored_state_has_the_bytes_and_the_first_pieces_of_the_head(small):
     life = aged(24)
-    head = life.snapshot().head
-    body = unseal(SnapshotPart.TOPIC_HEAD, head).rest()
-    sizes = bytes([len(life.runs())]) + b"\0" * len(life.runs())
+    runs = life.runs()
+    life.state.restore(life.state.freeze().head, life.load)
+    assert life.runs() == (runs[0], *(run._replace(firsts=()) for run in runs[1:]))
+    assert all(len(run.sizes) == len(run.spans) == 1 for run in runs) and runs[0].firsts
 
-    def firsts(base, end, size_bytes=1):
-        writer = Writer()
-        list_of(UINT, UINT, TEXT, UINT, UINT, UINT, SINT).write(writer, [(base, end, "p", 0, 1, size_bytes, 0)])
-        return bytes(writer.data)
 
-    life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, sizes + firsts(0, 10) + b"\0"), life.load)
+@pytest.mark.parametrize(
+    "said",
+    [[(1, 10, 1)], [(0, 10**6, 1)], [(0, 0, 1)], [(0, 10, 1), (0, 10, 1)], [(0, 10, 2**63)]],
+    ids=["another base", "beyond the run", "empty", "one too many", "too large"],
+)
+def test_first_pieces_that_do_not_fit_the_run_are_damage(small, said):
+    life = aged(24)
+    pieces = [Piece(base, end, "p", 0, 1, size_bytes, 0) for base, end, size_bytes in said]
+    life.state.restore(head_with(life, firsts=(Piece(0, 10, "p", 0, 1, 1, 0),)), life.load)
     assert life.runs()[0].firsts[0].page == "p"
-    end = life.runs()[0].spans[0][2]
-    large = firsts(0, 10, 2**63) + b"\0"
-    for said in (
-        firsts(1, 10) + b"\0",
-        firsts(0, end + 1) + b"\0",
-        b"\0" + firsts(0, 10),
-        firsts(0, 10),
-        b"\x02",
-        large,
-    ):
-        with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE"):
-            life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, sizes + said), life.load)
+    with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE"):
+        life.state.restore(head_with(life, firsts=tuple(pieces)), life.load)
 
 
-@pytest.mark.parametrize("hint", [b"\0", b"\x01\x02\x05\x05", b"\xff", b"\xff" * 11, b"\x02\x01"])
-def test_bytes_that_do_not_fit_the_runs_are_damage(small, hint):
+@pytest.mark.parametrize("sizes", [(), (5, 5)])
+def test_bytes_that_do_not_fit_the_run_are_damage(small, sizes):
     life = aged(1)
-    head = life.snapshot().head
     assert len(life.runs()) == 1
-    body = unseal(SnapshotPart.TOPIC_HEAD, head).rest()
-    life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, b"\x01\x01\x05"), life.load)
+    life.state.restore(head_with(life, sizes=(5,)), life.load)
     assert life.partition().live_bytes == 5
     with pytest.raises(CorruptDataError, match="CORRUPT_MESSAGE"):
-        life.state.restore(seal(SnapshotPart.TOPIC_HEAD, body, hint), life.load)
+        life.state.restore(head_with(life, sizes=sizes), life.load)
     assert life.partition().live_bytes == 5, "the state is the old one"
 
 

@@ -17,7 +17,6 @@ from spark_replog.log.model import (
     BrokerRegister,
     ConfigSet,
     DataObject,
-    FeatureSet,
     GenerationAdvance,
     HoldersAdd,
     IsrChange,
@@ -350,7 +349,7 @@ def test_a_trim_of_many_partitions_looks_at_each_missing_copy_once(kit, command)
     """A broker that is away for a week lacks millions of objects, and all processes fold what retention writes."""
     count, partitions = 400, 100
     log = kit.Log(partitions=partitions, replicas=(0, 1), config=(("min.insync.replicas", "1"),))
-    log.entry(FeatureSet(2), BrokerFence(1, True))
+    log.one(BrokerFence(1, True))
     for number in range(count):
         sent = kit.append({number % partitions: 1}, number, holders=(0,))
         item = replace(sent.objects[0], id=ObjectId(0, f"o-{number}"))
