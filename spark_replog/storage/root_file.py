@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import crc32c
@@ -34,9 +34,6 @@ _FORMAT = "replog-root"
 _PUT_BACK = "Name roots of one cluster only, or put the right replog.json back."
 _CHECKSUM = b',\n  "crc32c": "%08x"\n}\n'
 _CHECKSUM_BYTES = len(_CHECKSUM % 0)
-_FIELDS_BEFORE_CHECKSUM = frozenset(
-    {"format", "version", "clusterId", "brokerId", "brokers", "metadataBrokers", "fsync"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,6 @@ class RootFile:
     Attributes:
         root_id: 32 hex digits, registered in the cluster ledger, if `store repair` made the root; None for the first
             root of a broker.
-        has_checksum: False for a file of a release that wrote none; not compared.
     """
 
     cluster_id: str
@@ -66,7 +62,6 @@ class RootFile:
     metadata_broker_ids: tuple[BrokerId, ...]
     fsync: bool
     root_id: str | None = None
-    has_checksum: bool = field(default=True, compare=False)
 
 
 def metadata_broker_ids(broker_count: int) -> tuple[BrokerId, ...]:
@@ -82,10 +77,10 @@ def encode_root_file(root: RootFile) -> bytes:
         "version": root.format_version,
         "clusterId": root.cluster_id,
         "brokerId": root.broker_id,
+        "rootId": root.root_id,
         "brokers": [{"id": ref.broker_id, "url": ref.url, "rack": ref.rack} for ref in root.brokers],
         "metadataBrokers": list(root.metadata_broker_ids),
         "fsync": root.fsync,
-        **({} if root.root_id is None else {"rootId": root.root_id}),
     }
     return _sealed(json.dumps(fields, indent=2).encode().removesuffix(b"\n}"))
 
@@ -116,8 +111,7 @@ def decode_root_file(data: Buffer, *, url: str) -> RootFile:
         fields = _typed(json.loads(body), dict)
         if fields["format"] != _FORMAT:
             raise ValueError("it has another format")
-        has_checksum = "crc32c" in fields
-        if has_checksum and _sealed(body[:-_CHECKSUM_BYTES]) != body:
+        if "crc32c" in fields and _sealed(body[:-_CHECKSUM_BYTES]) != body:
             raise ValueError("its checksum is wrong")
         version = _typed(fields["version"], int)
         if version > FORMAT_VERSION:
@@ -127,8 +121,10 @@ def decode_root_file(data: Buffer, *, url: str) -> RootFile:
                 "Upgrade spark-replog.",
                 url=url,
             )
-        root = _root_file(fields, version, has_checksum)
-        _check_root_file(root, fields)
+        if "crc32c" not in fields:
+            raise ValueError("it has no checksum")
+        root = _root_file(fields, version)
+        _check_root_file(root)
         return root
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         what = f"the field {error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
@@ -140,7 +136,7 @@ def decode_root_file(data: Buffer, *, url: str) -> RootFile:
         ) from error
 
 
-def _root_file(fields: dict[str, Any], version: int, has_checksum: bool) -> RootFile:
+def _root_file(fields: dict[str, Any], version: int) -> RootFile:
     return RootFile(
         cluster_id=_typed(fields["clusterId"], str),
         broker_id=_broker_id(fields["brokerId"]),
@@ -148,13 +144,12 @@ def _root_file(fields: dict[str, Any], version: int, has_checksum: bool) -> Root
         brokers=tuple(_broker_ref(ref) for ref in _typed(fields["brokers"], list)),
         metadata_broker_ids=tuple(_broker_id(each) for each in _typed(fields["metadataBrokers"], list)),
         fsync=_typed(fields["fsync"], bool),
-        root_id=_typed(fields["rootId"], str) if "rootId" in fields else None,
-        has_checksum=has_checksum,
+        root_id=None if fields["rootId"] is None else _typed(fields["rootId"], str),
     )
 
 
-def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
-    """Raise ValueError for values that no release wrote; in a file without a checksum only this detects damage."""
+def _check_root_file(root: RootFile) -> None:
+    """Raise ValueError for values that no release wrote."""
     listed = [ref.broker_id for ref in root.brokers]
     metadata = root.metadata_broker_ids
     if root.format_version < 1:
@@ -167,12 +162,6 @@ def _check_root_file(root: RootFile, fields: dict[str, Any]) -> None:
         raise ValueError("it lists a URL twice")
     if root.broker_id not in listed or not metadata or not set(listed).issuperset(metadata):
         raise ValueError("it names brokers that it does not list")
-    if root.has_checksum:
-        return
-    if fields.keys() != _FIELDS_BEFORE_CHECKSUM:
-        raise ValueError("it has unknown fields and no checksum")
-    if metadata != metadata_broker_ids(len(listed)) or listed != list(range(len(listed))):
-        raise ValueError(f"it lists metadata brokers {list(metadata)} of brokers {listed}")
 
 
 def _broker_ref(fields: object) -> BrokerRef:
@@ -250,8 +239,7 @@ def agree(read: Mapping[str, ReadRoot]) -> Agreement:
     for url, root in list(roots.items()):
         recorded = place_of(url, root)
         recorded = root.broker_id if recorded is None else recorded
-        # A copy of another root's file in its place, or an old file of which a digit may have changed.
-        if recorded != root.broker_id and (root.broker_id in at_home or not root.has_checksum):
+        if recorded != root.broker_id and root.broker_id in at_home:  # a copy of another root's file in its place
             deviating[url] = f"replog.json has broker id {root.broker_id}, and the cluster has broker {recorded} there"
             del roots[url]
             if not roots:

@@ -42,6 +42,7 @@ def test_layout_is_stable():
         "version": 1,
         "clusterId": "0123456789abcdef0123456789abcdef",
         "brokerId": 1,
+        "rootId": None,
         "brokers": [{"id": 0, "url": "broker-0", "rack": "a"}, {"id": 1, "url": "s3://x/y", "rack": None}],
         "metadataBrokers": [0, 1],
         "fsync": False,
@@ -54,7 +55,6 @@ def test_unknown_fields_of_the_same_version_are_ignored():
     body = json.dumps({**fields, "note": "added later"}, indent=2).encode()[: -len("\n}")]
     later = body + b',\n  "crc32c": "%08x"\n}\n' % crc32c.crc32c(body)
     assert decode(later) == ROOT
-    assert decode(later).has_checksum
 
 
 def test_a_future_version_is_named():
