@@ -237,8 +237,6 @@ class QuotaAdmin(Admin):
             RetriableError: REPLOG_NO_QUORUM.
         """
         is_nameless = entity.user not in (None, DEFAULT_NAME) and not _has_name(str(entity.user))
-        if is_nameless and all(each is None for each in changes.values()):
-            is_nameless = False  # an earlier release set quotas of such a user
         if entity == QuotaEntity(None, None) or "" in entity or is_nameless:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "a quota needs --user, --client-id or one of the defaults."

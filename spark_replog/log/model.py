@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -74,12 +74,6 @@ class DataObject:
     inline: bytes = b""
     """The object's bytes, if the entry itself carries them: then no root has a file, and the ledger holds it for every
     replica (ADR 32). Only in appends."""
-
-    def __setstate__(self, state: Sequence[object]) -> None:
-        """Accept a pickle of an older release's task, which lacks the last fields."""
-        later = (-1, b"")[max(0, len(state) - 6) :]
-        for each, value in zip(fields(self), (*state, *later), strict=True):
-            object.__setattr__(self, each.name, value)
 
 
 @dataclass(frozen=True, slots=True)

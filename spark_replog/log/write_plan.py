@@ -80,9 +80,7 @@ class TopicPlan:
 
     def copies_needed(self, partition: int) -> int:
         """Return how many copies acks=all needs."""
-        # A plan from a driver of an older release lacks the attribute.
-        each: tuple[int, ...] = getattr(self, "min_insyncs", ())
-        return each[partition] if each else self.min_insync
+        return self.min_insyncs[partition] if self.min_insyncs else self.min_insync
 
     def spares(self, partition: int) -> tuple[BrokerId, ...]:
         """Return the assigned brokers that are out of sync and that a commit may let join, ascending.

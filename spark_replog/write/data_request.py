@@ -272,8 +272,7 @@ class ObjectBuilder:
         self._batch_id = batch_id
         self._task_id = task_id
         self._freed_bytes = 0
-        # A plan from a driver of an older release lacks the attribute.
-        planned = {topic.ledger_id: getattr(topic, "fold_index", -1) for topic in plan.topics}
+        planned = {topic.ledger_id: topic.fold_index for topic in plan.topics}
         self._folded = folded or (lambda ledger_id: planned.get(ledger_id, -1))
 
     def build(

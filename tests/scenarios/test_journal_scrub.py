@@ -134,7 +134,7 @@ def test_a_root_that_missed_entries_is_behind_and_no_fault(written) -> None:
 
 @pytest.fixture
 def short_journals(monkeypatch, store: LocalStore) -> LocalStore:
-    """Each commit writes a snapshot and cuts the journals; the first positions stay for older releases."""
+    """Each commit writes a snapshot and cuts the journals."""
     for module, name, value in SMALL:
         monkeypatch.setattr(module, name, value)
     store.reopen()

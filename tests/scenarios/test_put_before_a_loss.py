@@ -10,7 +10,6 @@ import spark_replog
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.commands import IsrChange, encode_command
-from spark_replog.log.model import DataObject
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.scrub import scrub
 from tests.scenarios.repairing import fill, is_applied, lose, put_arrow, read_all, repair
@@ -29,15 +28,10 @@ def replace_disks(store, *broker_ids):
 
 @pytest.mark.guarantee("G4")
 @pytest.mark.parametrize("acks", [-1, 1])
-@pytest.mark.parametrize("is_old_message", [False, True])
-def test_an_object_that_no_disk_has_any_more_is_not_committed(store, acks, is_old_message):
+def test_an_object_that_no_disk_has_any_more_is_not_committed(store, acks):
     store.create("orders", 2)
     fill(store, 0, 2)
     item = store.put("orders", {0: 2, 1: 3}, {0, 1, 2})
-    if is_old_message:  # pickled by a task of an older release
-        old = item.__getstate__()[:-1]
-        item = DataObject.__new__(DataObject)
-        item.__setstate__(old)
     replace_disks(store, 0, 1, 2)
     refused = store.append("orders", {}, batch=2, objects=(item,), acks=acks, timeout_ms=3000)
     assert refused.error is not None and refused.error.code is ErrorCode.NOT_ENOUGH_REPLICAS, refused
