@@ -369,6 +369,8 @@ class BrokerRegister:
     url: str
     rack: str | None
     probe: str
+    root_id: str | None = None
+    """Identity of the root that `store repair` made for the broker; None for its first root."""
 
 
 @dataclass(frozen=True, slots=True)

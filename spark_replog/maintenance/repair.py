@@ -34,7 +34,7 @@ from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.ledger.record import NO_INDEX
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerState, Proposed
 from spark_replog.log.codec.commands import encode_command
-from spark_replog.log.fold.cluster_state import ClusterLedgerState, probe_with_root_id
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_FIRST
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -459,10 +459,9 @@ class StoreRepair:
 
     def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str) -> bytes:
         """Return the command that registers the broker's new root: a root from before it is refused from then on."""
-        known = state.brokers.get(broker_id)
-        probe = probe_with_root_id("{}" if known is None else known.probe, root_id)
-        brokers = self._brokers
-        return encode_command(BrokerRegister(broker_id, brokers.url(broker_id), brokers.rack(broker_id), probe))
+        known, brokers = state.brokers.get(broker_id), self._brokers
+        where = brokers.url(broker_id), brokers.rack(broker_id)
+        return encode_command(BrokerRegister(broker_id, *where, "{}" if known is None else known.probe, root_id))
 
     def _register(self, broker_id: BrokerId, root_id: str) -> None:
         self._cluster.cluster_ledger.append(

@@ -61,7 +61,7 @@ def entries() -> dict[str, list[c.Command]]:
         ],
         "entry_cluster": [
             c.BrokerRegister(0, "file:///data/broker-0", None, "{}"),
-            c.BrokerRegister(1, "s3://bucket/broker-1", "rack-1", '{"ok": true}'),
+            c.BrokerRegister(1, "s3://bucket/broker-1", "rack-1", '{"ok": true}', TOPIC),
             c.LedgerRegister("money", LEDGER),
             c.TopicPublish("orders", TOPIC, LEDGER),
             c.TopicUnpublish("orders", TOPIC),

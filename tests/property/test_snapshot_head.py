@@ -425,7 +425,7 @@ def a_cluster():
     binding = AclBinding(ResourceType.TOPIC, "t", PatternType.PREFIXED, "User:a", AclOperation.READ, Permission.ALLOW)
     commands = [
         BrokerRegister(0, "file:///r0", None, "{}"),
-        BrokerRegister(1, "file:///r1", "rack", '{"rootId": "' + "1" * 32 + '"}'),
+        BrokerRegister(1, "file:///r1", "rack", "{}", "1" * 32),
         LedgerRegister("main", LEDGER),
         TopicPublish("t", TOPICS[0], LEDGER),
         TopicPublish("u", TOPICS[1], LEDGER),

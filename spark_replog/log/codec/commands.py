@@ -499,7 +499,7 @@ _CODECS = (
     _row(56, AclsRemove, bindings=ACL_BINDINGS),
     _row(57, QuotaAlter, entity=QUOTA_ENTITY, changes=list_of(TEXT, _QUOTA)),
     _row(58, ClusterConfigSet, changes=_CHANGES),
-    _row(64, BrokerRegister, broker_id=BROKER_ID, url=_URL, rack=optional(TEXT), probe=TEXT),
+    _row(64, BrokerRegister, broker_id=BROKER_ID, url=_URL, rack=optional(TEXT), probe=TEXT, root_id=optional(ID)),
     _row(65, LedgerRegister, name=_LEDGER_NAME, ledger_id=ID),
     _row(66, TopicPublish, name=_TOPIC_NAME, topic_id=ID, ledger_id=ID),
     _row(67, TopicUnpublish, name=_TOPIC_NAME, topic_id=ID),

@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from spark_replog.ids import HEX_ID, BrokerId, LedgerId, TopicId
+from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.acl import AclsAdd, AclSet, AclsRemove
 from spark_replog.log.codec.commands import ACL_BINDINGS, QUOTA_ENTITY
 from spark_replog.log.codec.snapshot import SnapshotPart
-from spark_replog.log.codec.wire import BROKER_ID, TEXT, UINT, Reader, Writer, fields, map_of, optional, record, set_of
+from spark_replog.log.codec.wire import (
+    BROKER_ID,
+    ID,
+    TEXT,
+    UINT,
+    Reader,
+    Writer,
+    fields,
+    map_of,
+    optional,
+    record,
+    set_of,
+)
 from spark_replog.log.fold.entry_fold import EntryFold
 from spark_replog.log.model import (
     OK,
@@ -25,39 +37,23 @@ from spark_replog.log.model import (
 from spark_replog.log.quotas import QuotaAlter, QuotaSet
 
 
-def _probe_fields(probe: str) -> dict[str, object]:
-    """Return a probe report's fields. It is JSON that came from storage."""
-    try:
-        fields = json.loads(probe)
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-def probe_with_root_id(probe: str, root_id: str) -> str:
-    """Return the probe report with another root id."""
-    return json.dumps({**_probe_fields(probe), "rootId": root_id})
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """A registered broker."""
+    """A registered broker; see `BrokerRegister`."""
 
     broker_id: BrokerId
     url: str
     rack: str | None
     probe: str
-
-    @property
-    def root_id(self) -> str | None:
-        """Identity of the root that `store repair` made for the broker; None for its first root."""
-        found = _probe_fields(self.probe).get("rootId")
-        return found if isinstance(found, str) and HEX_ID.fullmatch(found) else None
+    root_id: str | None
 
     @property
     def file_system(self) -> str:
         """Kind of file system that the root was on when it was registered, "" if unknown."""
-        found = _probe_fields(self.probe).get("fileSystem")
+        try:
+            found = json.loads(self.probe).get("fileSystem")
+        except (ValueError, AttributeError, RecursionError):  # it came from storage
+            return ""
         return found if isinstance(found, str) else ""
 
 
@@ -117,7 +113,7 @@ class ClusterLedgerState(EntryFold):
         return {ledger_id for _, ledger_id in self.topics.values()} | set(self.ledgers.values())
 
     def _apply_broker_register(self, command: BrokerRegister, *_: int) -> CommandResult:
-        broker = BrokerState(command.broker_id, command.url, command.rack, command.probe)
+        broker = BrokerState(command.broker_id, command.url, command.rack, command.probe, command.root_id)
         if self.brokers.get(command.broker_id) == broker:
             return CommandResult(Outcome.EXISTS, {}, f"broker {command.broker_id} is registered")
         self.brokers[command.broker_id] = broker
@@ -181,7 +177,7 @@ class ClusterLedgerState(EntryFold):
         return OK if self.config != before else CommandResult(Outcome.EXISTS, {}, "the settings are already set")
 
 
-_BROKER = record(BrokerState, broker_id=BROKER_ID, url=TEXT, rack=optional(TEXT), probe=TEXT)
+_BROKER = record(BrokerState, broker_id=BROKER_ID, url=TEXT, rack=optional(TEXT), probe=TEXT, root_id=optional(ID))
 _TABLES = fields(
     map_of(TEXT, fields(TEXT, TEXT)),
     map_of(TEXT, TEXT),

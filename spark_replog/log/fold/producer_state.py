@@ -434,7 +434,7 @@ class ProducerTable:
             sequences[change.incarnation] = before.last_sequences[change.incarnation]
         else:
             sequences.pop(change.incarnation, None)
-        # `forget_runs` may have dropped it meanwhile, and older releases did not note its sequence.
+        # `forget_runs` may have dropped it meanwhile.
         sequences.setdefault(before.incarnation, before.last_sequences.get(before.incarnation, -1))
         self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, digests=digests)
         return None
