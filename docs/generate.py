@@ -7,6 +7,7 @@ The catalogue of errors, the tables of settings and the file of defaults. What i
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from spark_replog.cli.explain import entries
+from spark_replog.cli.explain import entries, status_words
 from spark_replog.cli.main import cli
 from spark_replog.config import (
     SESSION_SETTINGS,
@@ -32,7 +33,7 @@ MARK = "<!-- Generated from here on from {source}: python docs/generate.py -->\n
 
 def errors_page(old: str) -> str:
     """Return ``errors.md``: the catalogue of error codes below the introduction of the old page."""
-    return _below(old, "spark_replog/errors.toml", _errors())
+    return _below(old, "spark_replog/errors.toml", itertools.chain(_errors(), _status_words()))
 
 
 def _below(old: str, source: str, lines: Iterator[str]) -> str:
@@ -50,6 +51,16 @@ def _errors() -> Iterator[str]:
             yield f"\n## {section}"
         yield f"\n### {entry.code.name} ({entry.code.value})\n"
         for label, text in (("Meaning", entry.meaning), ("State", entry.state), ("Remedy", entry.remedy)):
+            yield textwrap.fill(
+                f"- **{label}**: {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            )
+
+
+def _status_words() -> Iterator[str]:
+    yield "\n## Words of `status`, `store verify` and `store repair`"
+    for each in status_words().values():
+        yield f"\n### {each.word}\n"
+        for label, text in (("Shown by", each.shown_by), ("Meaning", each.meaning), ("Remedy", each.remedy)):
             yield textwrap.fill(
                 f"- **{label}**: {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
             )

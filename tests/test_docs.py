@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+
+import spark_replog
+from spark_replog.admin.controller import Controller
+from spark_replog.client.store import Topic, TopicScan
 
 _spec = importlib.util.spec_from_file_location("case_tables", Path(__file__).with_name("case_tables.py"))
 assert _spec is not None and _spec.loader is not None
@@ -87,3 +93,57 @@ def test_no_text_cites_a_document_that_is_not_here() -> None:
 
     cited = [path.relative_to(ROOT).as_posix() for path in files if pattern.search(path.read_text(encoding="utf-8"))]
     assert cited == ["tests/test_docs.py"]
+
+
+CALLED = (
+    *(getattr(spark_replog, name) for name in spark_replog.__all__),
+    *(spark_replog.AsyncConsumer, spark_replog.AsyncProducer, Controller, Topic, TopicScan),
+)
+
+
+def _callables(name: str) -> list[inspect.Signature]:
+    """Return the signatures of a function or class of the API, and of the methods of its classes with this name."""
+    own = [each for each in CALLED if callable(each) and getattr(each, "__name__", "") == name]
+    methods = [getattr(each, name) for each in CALLED if inspect.isclass(each) and hasattr(each, name)]
+    return [inspect.signature(each) for each in (*own, *methods) if callable(each)]
+
+
+def _takes(signature: inspect.Signature, call: ast.Call) -> bool:
+    """Return whether the call's arguments fit, with or without `self`; settings are no topic's name."""
+    has_names = any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values())
+    if has_names and any(isinstance(each, ast.Dict | ast.Set) for each in call.args):
+        return False
+    named = {each.arg: None for each in call.keywords if each.arg}
+    for count in (len(call.args), len(call.args) + 1):
+        try:
+            signature.bind(*[None] * count, **named)
+        except TypeError:
+            continue
+        return True
+    return False
+
+
+def test_calls_inside_sentences_have_the_arguments_that_the_api_takes() -> None:
+    """Blocks run in other tests."""
+    checked, wrong = 0, []
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for code in re.findall(r"`([^`\n]+\([^`\n]*\)[^`\n]*)`", text):
+            try:
+                calls = [each for each in ast.walk(ast.parse(code, mode="eval")) if isinstance(each, ast.Call)]
+            except SyntaxError:
+                continue  # a command, or words
+            for call in calls:
+                found = _callables(getattr(call.func, "attr", getattr(call.func, "id", "")))
+                is_short = any(isinstance(each, ast.Constant) and each.value is ... for each in call.args)
+                checked += bool(found)
+                if (
+                    found
+                    and not is_short
+                    and (call.args or call.keywords)
+                    and not any(_takes(each, call) for each in found)
+                ):
+                    wrong.append((page.name, code))
+    assert wrong == [] and checked > 20
+    bad = ast.parse('Consumer(path, "topic", {...})', mode="eval").body
+    assert isinstance(bad, ast.Call) and not any(_takes(each, bad) for each in _callables("Consumer"))

@@ -113,6 +113,8 @@ class BrokerListing:
     """One broker.
 
     Attributes:
+        url: of the root that this process opened.
+        registered_url: as it was registered; differs where the root was moved since.
         is_there: whether its root answers and is unchanged.
         has_journal: whether it is a metadata root.
         leader_count: partitions that it leads; in_sync_count: those of its replica_count replicas that are in sync.
@@ -120,6 +122,7 @@ class BrokerListing:
 
     broker_id: BrokerId
     url: str
+    registered_url: str
     rack: str | None
     is_fenced: bool
     is_there: bool
@@ -151,10 +154,12 @@ class BrokerAdmin(Admin):
         with self._cluster.cluster_ledger.lock:
             state = self._cluster.cluster_ledger.state
             brokers, fenced = sorted(state.brokers.items()), set(state.fenced)
-        there = roots_there(self._cluster.brokers, [broker_id for broker_id, _ in brokers])
+        opened = self._cluster.brokers
+        there = roots_there(opened, [broker_id for broker_id, _ in brokers])
         return [
             BrokerListing(
                 broker_id,
+                opened.url(broker_id) if broker_id in opened.broker_ids else found.url,
                 found.url,
                 found.rack,
                 broker_id in fenced,

@@ -46,6 +46,7 @@ from spark_replog.log.model import (
     TopicPublish,
     TopicUnpublish,
 )
+from spark_replog.log_position import EARLIEST, LATEST, offset_between, parse_offset
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
 
@@ -267,7 +268,7 @@ class Controller(Admin):
         Readers that have not read them see data loss. Bytes are freed by garbage collection, later.
 
         Args:
-            offsets: partition to its new log start offset; -1 means its high watermark. An offset below the
+            offsets: partition to its new log start offset; -1 is its high watermark, -2 its start. An offset below the
                 log start changes nothing.
 
         Raises:
@@ -345,18 +346,23 @@ class Controller(Admin):
         with ledger.lock:
             return describe(ledger.state, handle.topic_id, name)
 
-    def offsets(self, name: str, at: str = "end") -> dict[int, int]:
-        """Return per partition the log start offset (``start``) or the high watermark (``end``).
+    def offsets(self, name: str, at: str | int = "latest") -> dict[int, int]:
+        """Return per partition the log start offset (``earliest``) or the high watermark (``latest``).
+
+        Args:
+            at: the end, by any of its names in ``log_position.py``.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION.
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
-        if at not in ("start", "end"):
-            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, "offsets are read at 'start' or 'end'.", at=at)
+        end = parse_offset(at)
+        if end not in (EARLIEST, LATEST):
+            text = "offsets are read at 'earliest' or 'latest'. Give one of them."
+            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, text, at=at)
         found = self.describe_topic(name)
         return {
-            each.partition: each.log_start_offset if at == "start" else each.high_watermark for each in found.partitions
+            each.partition: offset_between(end, each.log_start_offset, each.high_watermark) for each in found.partitions
         }
 
     def _place(

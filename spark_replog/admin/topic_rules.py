@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
+from spark_replog.log_position import offset_between
 
 NEW_PARTITIONS_MAX = 10_000
 """In one request, as in Kafka (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
@@ -287,7 +288,7 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
 
     Args:
         bounds: log start offset and high watermark per partition.
-        offsets: as requested; -1 is the high watermark.
+        offsets: as requested; EARLIEST and LATEST are the ends.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -301,12 +302,12 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
                 f"topic '{name}' has no partition {partition}. It has 0 to {len(bounds) - 1}.",
             )
         log_start, high_watermark = bounds[partition]
-        offset = high_watermark if asked == -1 else asked
+        offset = offset_between(asked, log_start, high_watermark)
         if not 0 <= offset <= high_watermark:
             raise ReplogError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{name}-{partition} can be trimmed to an offset from {log_start} to {high_watermark}, its high "
-                f"watermark, not to {asked}. Give one of these, or -1 for the high watermark.",
+                f"watermark, not to {asked}. Give one of these, or latest for the high watermark.",
             )
         if offset > log_start:
             moved.append((partition, offset))

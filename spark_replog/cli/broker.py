@@ -31,6 +31,7 @@ def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tupl
         {
             "broker": each.broker_id,
             "url": each.url,
+            "registeredUrl": each.registered_url,
             "rack": each.rack,
             "state": "fenced" if each.is_fenced else "active",
             "root": "ok" if each.is_there else "away",
@@ -43,14 +44,19 @@ def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tupl
         for each in admin.list_brokers()
         if not broker_ids or each.broker_id in broker_ids
     ]
-    keys = ("broker", "state", "root", "journal", "leaders", "inSync", "replicas", "rack", "url")
+    keys = ["broker", "state", "root", "journal", "leaders", "inSync", "replicas", "rack", "url"]
     columns = {"IN-SYNC" if key == "inSync" else key.upper(): key for key in keys}
+    if any(each["url"] != each["registeredUrl"] for each in items):
+        columns["REGISTERED AS"] = "registeredUrl"
     return emit(command, items, settings, text=item_table(columns, items, texts={"broker"}))
 
 
 @broker.command("list", examples=["broker list"])
 def list_brokers() -> int:
-    """List brokers: whether their roots answer, and how many partitions they lead."""
+    """List brokers: whether their roots answer, and how many partitions they lead.
+
+    URL is the root that this command opened. REGISTERED AS is shown where a root was moved since it was registered.
+    """
     settings = current_settings()
     return _show("broker list", _admin(settings), settings)
 

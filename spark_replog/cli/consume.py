@@ -22,6 +22,7 @@ import click
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, is_terminal, json_text, note, quoted, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
+from spark_replog.log_position import EARLIEST, LATEST, named_end
 
 if TYPE_CHECKING:
     from spark_replog.client.consumer import Consumer
@@ -95,16 +96,16 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
     ],
 )
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("--from-beginning", is_flag=True, help="Start at the log start offset; same as -o beginning.")
+@click.option("--from-beginning", is_flag=True, help="Start at the log start offset; same as -o earliest.")
 @click.option(
     "-o",
     "--offset",
     "--from",
     "offset",
     metavar="WHERE",
-    help="Start at beginning, end, N, -N (N before the end), @TIME or @-1h. [beginning; end with --follow]",
+    help="Start at earliest, latest, N, -N (N before the end), @TIME or @-1h. [earliest; latest with --follow]",
 )
-@click.option("--to", "until", metavar="WHERE", help="Stop before beginning, end, N, -N, @TIME or @-1h. [end]")
+@click.option("--to", "until", metavar="WHERE", help="Stop before earliest, latest, N, -N, @TIME or @-1h. [latest]")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
 @filter_flags
@@ -188,7 +189,7 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
     """Refuse flags that contradict each other."""
     if given["timeout_ms"] is not None and not given["follow"]:
         raise click.UsageError("--timeout-ms goes with --follow")
-    if given["from_beginning"] and given["offset"] not in (None, "beginning"):
+    if given["from_beginning"] and named_end(given["offset"]) != EARLIEST and given["offset"] is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if given["until"] is not None and given["follow"]:
         raise click.UsageError("--to and --follow exclude each other")
@@ -286,20 +287,20 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
 
 
 def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
-    """Return the offsets of ``beginning``, ``end``, ``N``, ``-N`` or ``@TIME``, limited to log start and end."""
-    if where == "end":
+    """Return the offsets of ``earliest``, ``latest``, ``N``, ``-N`` or ``@TIME``, limited to log start and end."""
+    if (end := named_end(where)) == LATEST:
         return ends
     if where.startswith("@"):
         found = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
         return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
     starts = reader.beginning_offsets(list(ends))
-    if where == "beginning":
+    if end == EARLIEST:
         return starts
     try:
         number = int(where)
     except ValueError:
         raise click.UsageError(
-            f"{flag} is '{where}'. Give beginning, end, N, -N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
+            f"{flag} is '{where}'. Give earliest, latest, N, -N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
         ) from None
     if where.startswith("-"):
         return {key: max(starts[key], end + number) for key, end in ends.items()}
@@ -334,17 +335,17 @@ def _place(where: str | None) -> tuple[str, int] | None:
 
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
     """Seek to the start."""
-    where = "beginning" if given["from_beginning"] else given["offset"]
+    where = "earliest" if given["from_beginning"] else given["offset"]
     if where is None:
         if given["group"] is not None:
             return
-        where = "end" if given["follow"] else "beginning"
+        where = "latest" if given["follow"] else "earliest"
     seek_to(reader, ends, where)
 
 
 def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> None:
-    """Seek partitions to ``beginning``, ``end``, ``N``, ``-N`` or ``@TIME``; `ends` are their high watermarks."""
-    if where == "beginning":
+    """Seek partitions to ``earliest``, ``latest``, ``N``, ``-N`` or ``@TIME``; `ends` are their high watermarks."""
+    if named_end(where) == EARLIEST:
         reader.seek_to_beginning(list(ends))
         return
     if where.startswith("@"):
@@ -527,8 +528,8 @@ _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True,
               help="Start with this many of the newest rows of each partition.")  # fmt: skip
-@click.option("--from", "begin", metavar="WHERE", help="Begin at beginning, end, N, -N, @TIME or @-1h instead of -n.")
-@click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before end, N, -N, @TIME or @-1h.")
+@click.option("--from", "begin", metavar="WHERE", help="Begin at earliest, latest, N, -N, @TIME or @-1h instead of -n.")
+@click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before latest, N, -N, @TIME or @-1h.")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @filter_flags
 @click.option("--follow/--no-follow", default=True, help="Wait for new rows, or end at the current end. [--follow]")
@@ -548,7 +549,7 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
         raise click.UsageError("--to goes with --no-follow")
     check_range(given["begin"], given["until"])
     wanted, print_record = RecordFilter.of(given), _line_printer(settings, topics, given["colour"])
-    begin = given["begin"] if given["begin"] is not None else f"-{given['lines']}" if given["lines"] else "end"
+    begin = given["begin"] if given["begin"] is not None else f"-{given['lines']}" if given["lines"] else "latest"
     from spark_replog.client.consumer import Consumer
     from spark_replog.errors import ErrorCode, ReplogError
 

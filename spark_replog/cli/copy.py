@@ -11,6 +11,7 @@ from spark_replog.cli.consume import check_range, offsets_at
 from spark_replog.cli.output import ProgressLine, emit, human_bytes, item_table, note
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
 from spark_replog.config import STORAGE_PREFIX, storage_options
+from spark_replog.log_position import EARLIEST, named_end
 
 if TYPE_CHECKING:
     from spark_replog.client.topic_copy import CopiedPartition
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 @click.option("--to-store", metavar="STORE", help="Store of the target. [the same]")
 @click.option("--to-set", "to_options", multiple=True, metavar="KEY=VALUE",
               help="Option for the target's file system, as storage.NAME=VALUE. Repeatable. [those of -X]")  # fmt: skip
-@click.option("--from", "begin", default="beginning", show_default=True, metavar="WHERE",
-              help="Begin at beginning, end, N, -N, @TIME or @-1h.")  # fmt: skip
-@click.option("--to", "until", default="end", show_default=True, metavar="WHERE", help="Stop before this.")
+@click.option("--from", "begin", default="earliest", show_default=True, metavar="WHERE",
+              help="Begin at earliest, latest, N, -N, @TIME or @-1h.")  # fmt: skip
+@click.option("--to", "until", default="latest", show_default=True, metavar="WHERE", help="Stop before this.")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Copy only this partition. Repeatable.")
 @click.option("--by-key", is_flag=True, help="Keys choose the target's partitions, else rows keep their partition.")
 @click.option("--name", default="", help="Tells copies between two topics apart: each copies a row once.")
@@ -62,7 +63,7 @@ def copy(source: str, target: str, **given: Any) -> int:
                          for each in (("--from", given["begin"]), ("--to", given["until"])))  # fmt: skip
         parts = job.plan(starts, stops)
         for part in parts:
-            if given["begin"] == "beginning" and 0 <= part.last < part.start:
+            if named_end(given["begin"]) == EARLIEST and 0 <= part.last < part.start:
                 where, lost = f"{part.key.topic}-{part.key.partition}", f"{part.last} to {part.start - 1}"
                 note(f"replog: rows {lost} of {where} were deleted before they were copied")
         total = sum(max(0, part.end - part.position) for part in parts)

@@ -107,7 +107,7 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     }
     progress.say("demo: starting Spark")
     done = run_job(job, environ, place, progress, pieces.row_count)
-    offsets = controller.offsets(topic, "end")
+    offsets = controller.offsets(topic, "latest")
     check_counts(pieces.row_count, sum(offsets.values()), done, place)
     item = {
         "topic": topic,

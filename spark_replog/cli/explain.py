@@ -1,4 +1,4 @@
-"""``replog explain``: describe error codes and settings from data that the package carries."""
+"""``replog explain``: describe error codes, settings and words of status from data that the package carries."""
 
 from __future__ import annotations
 
@@ -51,8 +51,30 @@ def entries() -> dict[ErrorCode, Entry]:
     return {ErrorCode[name]: Entry(ErrorCode[name], **fields) for name, fields in found.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class StatusWord:
+    """The description of a word that commands print for a state.
+
+    Attributes:
+        shown_by: commands, separated by commas.
+        meaning: what is so.
+        remedy: what to do.
+    """
+
+    word: str
+    shown_by: str
+    meaning: str
+    remedy: str
+
+
+def status_words() -> dict[str, StatusWord]:
+    """Return the description of each word, in the order of the page. Reads a file of the package."""
+    found = tomllib.loads(files("spark_replog").joinpath("status_words.toml").read_text(encoding="utf-8"))
+    return {word: StatusWord(word, **fields) for word, fields in found.items()}
+
+
 def _complete_name(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    known = (*ErrorCode.__members__, *dict.fromkeys(key.name for key in CONFIG_KEYS))
+    known = (*ErrorCode.__members__, *dict.fromkeys(key.name for key in CONFIG_KEYS), *status_words())
     return [name for name in known if name.lower().startswith(incomplete.lower())]
 
 
@@ -67,13 +89,18 @@ class _ExplainCommand(ReplogCommand):
         return rest
 
 
-@click.command("explain", cls=_ExplainCommand, examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms"])
-@click.argument("names", nargs=-1, metavar="[CODE | SETTING]...", shell_complete=_complete_name)
+@click.command(
+    "explain",
+    cls=_ExplainCommand,
+    examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms", "explain root-full"],
+)
+@click.argument("names", nargs=-1, metavar="[CODE | SETTING | WORD]...", shell_complete=_complete_name)
 @click.option("--settings", "is_settings", is_flag=True, help="List all settings instead of all error codes.")
 def explain(names: tuple[str, ...], is_settings: bool) -> int:
-    """Explain error codes and settings; without a name, list all codes.
+    """Explain error codes, settings, and words of status, verify and repair; without a name, list all codes.
 
-    CODE is a name such as NOT_ENOUGH_REPLICAS, or a number. SETTING is a name such as linger.ms.
+    CODE is a name such as NOT_ENOUGH_REPLICAS, or a number. SETTING is a name such as linger.ms. WORD is a state
+    such as root-full, SLOW or 'set back'.
     """
     settings = current_settings()
     if names and is_settings:
@@ -91,23 +118,27 @@ def explain(names: tuple[str, ...], is_settings: bool) -> int:
 
 
 def _find(word: str) -> dict[str, Any]:
-    """Return the item of a code, or of a setting with all places that use it.
+    """Return the item of a code, of a setting with all places that use it, or of a word.
 
     Raises:
-        NotFoundError: INVALID_REQUEST: it is neither.
+        NotFoundError: INVALID_REQUEST: it is none of them.
     """
     wanted = word.strip().strip("[]").upper()
     for code, entry in entries().items():
-        if wanted in (code.name, str(code.value)):
+        if wanted in (code.name, code.name.removeprefix("REPLOG_"), str(code.value)):
             return _item(entry)
     name = normalise_key(word.strip()).lower()
     keys = [key for key in CONFIG_KEYS if key.name.lower() == name]
     if keys:
         return {"setting": keys[0].name, "uses": [_setting_item(key) for key in keys], "ok": True}
-    known = {each.lower(): each for each in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS))}
+    words = status_words()
+    state = re.sub(r"[\s_]+", "-", word.strip().lower())
+    if (found := words.get(state) or words.get(re.sub(r"^journals?-", "", state))) is not None:
+        return {**item_of(found), "ok": True}
+    known = {each.lower(): each for each in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS), *words)}
     near = get_close_matches(word.lower(), known, n=1)
     hint = f"Did you mean {known[near[0]]}?" if near else "'replog explain' lists all codes, '--settings' all settings."
-    raise NotFoundError(ErrorCode.INVALID_REQUEST, f"no error code or setting '{word}'. {hint}")
+    raise NotFoundError(ErrorCode.INVALID_REQUEST, f"no error code, setting or word '{word}'. {hint}")
 
 
 def _item(entry: Entry) -> dict[str, Any]:
@@ -143,6 +174,9 @@ def _default_of(key: ConfigKey) -> str | None:
 def _text(item: dict[str, Any]) -> str:
     if "setting" in item:
         return "\n\n".join(_setting_text(use) for use in item["uses"])
+    if "word" in item:
+        fields: tuple[tuple[str, str], ...] = (("Meaning:", item["meaning"]), ("Remedy:", item["remedy"]))
+        return "\n".join([f"{item['word']} ({item['shownBy']})", *(_field(*each) for each in fields)])
     origin = "Kafka's number" if item["kafkaNumber"] is not None else "not a Kafka error"
     fields = (("Meaning:", item["meaning"]), ("State:", item["state"]), ("Remedy:", item["remedy"]))
     return "\n".join([f"{item['code']} ({item['number']}, {origin})", *(_field(*each) for each in fields)])

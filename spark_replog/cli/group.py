@@ -14,6 +14,7 @@ from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, e
 from spark_replog.cli.query import limit_flags, read_limits, reader_item, reader_text, show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 from spark_replog.errors import unknown_partition
+from spark_replog.log_position import parse_offset
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
@@ -160,7 +161,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 @click.option("--to-earliest", is_flag=True, help="The log start offset.")
 @click.option("--to-latest", is_flag=True, help="The high watermark.")
 @click.option("--to-current", is_flag=True, help="The committed offset; the high watermark where none is committed.")
-@click.option("--to-offset", type=int, metavar="N", help="This offset.")
+@click.option("--to-offset", metavar="N", help="This offset; earliest or latest.")
 @click.option("--shift-by", type=int, metavar="N", help="The committed offset plus N; N may be negative.")
 @click.option(
     "--to-datetime",
@@ -168,7 +169,11 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC) or -1h.",
 )
 @click.option("--by-duration", metavar="DURATION", help="The first record of the last 1h30m, 1d or PT1H30M.")
-@click.option("--from-file", type=click.Path(exists=True, dir_okay=False), help="CSV file of topic,partition,offset.")
+@click.option(
+    "--from-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="CSV file of topic,partition,offset; offsets as --to-offset.",
+)
 @click.option("--execute", is_flag=True, help="Apply the plan. Without it the plan is only shown.")
 def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:
     """Plan new offsets for a group that has no members; apply them with --execute."""
@@ -193,6 +198,8 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
         value = parse_time_ms(value)
     elif word == "by_duration":
         value = cluster.clock.now_ms() - parse_duration_ms(value)
+    elif word == "to_offset":
+        value = _offset("--to-offset", value)
     target = ResetTo(word.removeprefix("to_"), value if type(value) is int else 0)
     from spark_replog.read.offsets_for_times import offsets_for_times
 
@@ -264,9 +271,18 @@ def _read_plan(path: str) -> Mapping[TopicPartition, int]:
     try:
         with Path(path).open(encoding="utf-8", newline="") as lines:
             rows = [row for row in csv.reader(lines) if row]
-        return {TopicPartition(topic.strip(), int(partition)): int(offset) for topic, partition, offset in rows}
+        return {
+            TopicPartition(topic.strip(), int(partition)): _offset(path, offset) for topic, partition, offset in rows
+        }
     except (ValueError, csv.Error):
         raise click.UsageError(f"'{path}' needs lines of topic,partition,offset") from None
+
+
+def _offset(where: str, text: str) -> int:
+    found = parse_offset(text)
+    if found is None:
+        raise click.UsageError(f"{where}: '{text}' is no offset. Give 0 or more, earliest or latest.")
+    return found
 
 
 def _described(found: Reader, judged: Judged) -> dict[str, Any]:

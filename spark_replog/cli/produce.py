@@ -85,6 +85,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     progress = ProgressLine(quiet=settings.quiet)
     try:
         with Producer(settings.open_cluster(), config) as producer:
+            producer.partitions_for(topic, waits_for_new=False)  # a mistyped name: before the input is read
             for batch in _batches(files, given):
                 _check_partition(producer, topic, given["partition"])
                 changed = _with_constants(batch, headers, given["partition"])
@@ -92,8 +93,6 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
                 if written.row_count:
                     progress.update(f"{written.row_count:,} records acknowledged")
             written.settle(0)
-            if not written.row_count:
-                producer.partitions_for(topic)  # so that an empty input does not hide a wrong name
     except ReplogError as error:
         failure = error
     except KeyboardInterrupt:  # the producer was closed, so the records sent to it are decided

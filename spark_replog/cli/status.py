@@ -200,7 +200,7 @@ def _broker_item(health: StoreHealth, broker: BrokerHealth, findings: Sequence[F
         "state": "ok",
         "freeBytes": broker.free_bytes,
         "leaders": health.leader_count(broker.broker_id),
-        "copyBytes": health.copy_bytes(broker.broker_id),
+        "assignedBytes": health.assigned_bytes(broker.broker_id),
     }
     for finding in findings:
         if finding.broker_id == broker.broker_id:
@@ -214,13 +214,16 @@ def _rounded(days: float | None) -> float | None:
 
 
 def broker_table(items: Sequence[dict[str, Any]], *, is_whole: bool = False) -> str:
-    """Return the brokers as a table; `is_whole`: see ``output.table``."""
+    """Return the brokers as a table; `is_whole`: see ``output.table``.
+
+    ASSIGNED is what the root has to hold. It may lack some of it: while it is away, full, or catches up.
+    """
     keys = {
         "BROKER": "broker",
         "STATE": "state",
         "JOURNALS": "metadata",
         "LEADERS": "leaders",
-        "COPIES": "copyBytes",
+        "ASSIGNED": "assignedBytes",
         "FREE": "freeBytes",
         "FULL IN": "daysUntilFull",
         "RACK": "rack",
@@ -228,7 +231,7 @@ def broker_table(items: Sequence[dict[str, Any]], *, is_whole: bool = False) -> 
         "URL": "url",
     }
     shown: dict[str, Callable[[Any], str]] = {
-        "copyBytes": human_bytes,
+        "assignedBytes": human_bytes,
         "freeBytes": human_bytes,
         "daysUntilFull": human_days,
     }
@@ -246,7 +249,7 @@ def size_items(topics: Iterable[TopicDescription], now_ms: int) -> list[dict[str
             "partitions": len(topic.partitions),
             "rows": topic.row_count,
             "bytes": topic.size_bytes,
-            "copyBytes": sum(part.size_bytes * len(part.replicas) for part in topic.partitions),
+            "assignedBytes": sum(part.size_bytes * len(part.replicas) for part in topic.partitions),
             "bytesPerDay": round(growth.bytes_per_day),
             "bytesMoreMax": None if growth.bytes_more_max is None else round(growth.bytes_more_max),
             "bytesByHour": topic.traffic.bytes_by(60, 24, now_ms),
@@ -261,12 +264,12 @@ def size_table(items: Sequence[dict[str, Any]]) -> str:
         "TOPIC": "topic",
         "ROWS": "rows",
         "BYTES": "bytes",
-        "ALL COPIES": "copyBytes",
+        "ALL REPLICAS": "assignedBytes",
         "A DAY": "bytesPerDay",
         "RETENTION LETS GROW BY": "bytesMoreMax",
         "LAST 24 HOURS": "bytesByHour",
     }
-    shown = dict.fromkeys(("bytes", "copyBytes", "bytesPerDay"), human_bytes)
+    shown = dict.fromkeys(("bytes", "assignedBytes", "bytesPerDay"), human_bytes)
     more: dict[str, Callable[[Any], str]] = {
         "bytesMoreMax": lambda size_bytes: "no end" if size_bytes is None else human_bytes(size_bytes),
         "bytesByHour": sparkline,

@@ -25,6 +25,7 @@ from spark_replog.cli.output import (
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, parse_time_ms, yes_flag
 from spark_replog.cli.status import size_items, size_table
 from spark_replog.errors import ErrorCode
+from spark_replog.log_position import EARLIEST, LATEST, parse_offset
 
 if TYPE_CHECKING:
     from spark_replog.admin.admin import PartitionAdmin, PartitionOutcome
@@ -170,7 +171,7 @@ def _listed(found: TopicDescription) -> dict[str, Any]:
 
 @topic.command("describe", examples=["topic describe orders", "topic describe orders --size"])
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_topics)
-@click.option("--size", is_flag=True, help="Show bytes, all copies and growth, of each partition too.")
+@click.option("--size", is_flag=True, help="Show bytes, of one and of all replicas, and growth, of each partition too.")
 def describe(names: tuple[str, ...], size: bool) -> int:
     """Show partitions, replicas, in-sync replicas, offsets and settings.
 
@@ -225,27 +226,27 @@ def _description(found: TopicDescription) -> str:
 def _sizes(found: TopicDescription, sizes: list[dict[str, Any]]) -> str:
     items = [
         {"partition": part.partition, "rows": part.row_count, "sizeBytes": part.size_bytes,
-         "copies": part.size_bytes * len(part.replicas), "replicas": part.replicas,
+         "assigned": part.size_bytes * len(part.replicas), "replicas": part.replicas,
          "rowBytes": part.size_bytes / part.row_count if part.row_count else None}
         for part in found.partitions
     ]  # fmt: skip
-    columns = {"PARTITION": "partition", "ROWS": "rows", "BYTES": "sizeBytes", "ALL COPIES": "copies",
+    columns = {"PARTITION": "partition", "ROWS": "rows", "BYTES": "sizeBytes", "ALL REPLICAS": "assigned",
                "BYTES A ROW": "rowBytes", "REPLICAS": "replicas"}  # fmt: skip
-    partitions = item_table(columns, items, texts=_NAMES, shown={"sizeBytes": human_bytes, "copies": human_bytes})
+    partitions = item_table(columns, items, texts=_NAMES, shown={"sizeBytes": human_bytes, "assigned": human_bytes})
     return f"{size_table(sizes)}\n\n{partitions}"
 
 
 def _offsets_at(name: str, at: str, settings: Settings) -> dict[int, int]:
     if not at.startswith("@"):
-        if at not in ("start", "end"):
-            raise click.UsageError(f"--at is '{at}'. Give start, end, @TIME or @-1h.")
+        if parse_offset(at) not in (EARLIEST, LATEST):
+            raise click.UsageError(f"--at is '{at}'. Give earliest, latest, @TIME or @-1h.")
         return _controller(settings).offsets(name, at)
     time_ms = parse_time_ms(at[1:])
     from spark_replog.admin.controller import Controller
     from spark_replog.read.offsets_for_times import offsets_for_times
 
     cluster = settings.open_cluster()
-    ends = Controller(cluster).offsets(name, "end")
+    ends = Controller(cluster).offsets(name, "latest")
     handle = cluster.lookup(name)
     ledger, _ = cluster.topic_state(handle)
     times = dict.fromkeys(ends, time_ms)
@@ -253,9 +254,9 @@ def _offsets_at(name: str, at: str, settings: Settings) -> dict[int, int]:
     return {number: end if found[number] is None else found[number] or 0 for number, end in ends.items()}
 
 
-@topic.command("offsets", examples=["topic offsets orders --at start", "topic offsets orders --at @-1h"])
+@topic.command("offsets", examples=["topic offsets orders --at earliest", "topic offsets orders --at @-1h"])
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--at", default="end", show_default=True, metavar="WHERE", help="start, end, @TIME or @-1h.")
+@click.option("--at", default="latest", show_default=True, metavar="WHERE", help="earliest, latest, @TIME or @-1h.")
 @click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 def offsets(name: str, at: str, partitions: str | None) -> int:
     """Show the first offset of each partition, the high watermark, or the first offset at or after a time.
@@ -298,15 +299,16 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
 @topic.command("trim", examples=["topic trim orders --partition 0 --to 1000"])
 @click.argument("name", shell_complete=complete_topics)
 @click.option("--partition", "partition", type=int, required=True, metavar="P")
-@click.option(
-    "--to", "offset", type=int, required=True, metavar="OFFSET", help="New first offset; -1 for the high watermark."
-)
+@click.option("--to", "where", required=True, metavar="OFFSET", help="New first offset; latest for the high watermark.")
 @yes_flag
-def trim(name: str, partition: int, offset: int, yes: bool) -> int:
+def trim(name: str, partition: int, where: str, yes: bool) -> int:
     """Delete the rows of a partition below an offset, as Kafka's kafka-delete-records does."""
     settings = current_settings()
-    where = "its end" if offset == -1 else f"offset {offset}"
-    confirm(yes, f"Delete the rows of {name}-{partition} below {where} for good?")
+    offset = parse_offset(where)
+    if offset is None:
+        raise click.UsageError(f"--to is '{where}'. Give an offset, or latest.")
+    shown = "its end" if offset == LATEST else "its start" if offset == EARLIEST else f"offset {offset}"
+    confirm(yes, f"Delete the rows of {name}-{partition} below {shown} for good?")
     controller = _controller(settings)
 
     def act(topic_name: str) -> dict[str, Any]:

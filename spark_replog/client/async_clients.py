@@ -179,9 +179,9 @@ class AsyncProducer(_OnOneThread[Producer]):
         """Send waiting records, and wait for the outcome of every earlier record."""
         await self._call(self._client.flush)
 
-    async def partitions_for(self, topic: str) -> int:
+    async def partitions_for(self, topic: str, *, waits_for_new: bool = True) -> int:
         """Return a topic's number of partitions."""
-        return await self._call(lambda: self._client.partitions_for(topic))
+        return await self._call(lambda: self._client.partitions_for(topic, waits_for_new=waits_for_new))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:

@@ -342,16 +342,20 @@ class Producer:
             "metadata-topics": len(self._topics),
         }  # fmt: skip
 
-    def partitions_for(self, topic: str) -> int:
+    def partitions_for(self, topic: str, *, waits_for_new: bool = True) -> int:
         """Return a topic's number of partitions, waiting for the topic as ``send`` does.
 
+        Args:
+            waits_for_new: False: do not wait for a topic that does not exist.
+
         Raises:
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: it does not exist, and nothing waits for it.
             RetriableError: REQUEST_TIMED_OUT, REPLOG_STORE_REFUSED.
             ReplogError: as ``send``.
         """
         if self._refusal is not None:
             self._refuse()
-        return len(self._wait_for(topic, None)[0].queues)
+        return len(self._wait_for(topic, None, waits_for_new=waits_for_new)[0].queues)
 
     # ------------------------------------------------------------------------------------ transactions
 
@@ -505,7 +509,7 @@ class Producer:
 
     # ------------------------------------------------------------------------------------------ inside
 
-    def _wait_for(self, topic: str, partition: int | None) -> tuple[TopicEntry, int]:
+    def _wait_for(self, topic: str, partition: int | None, *, waits_for_new: bool = True) -> tuple[TopicEntry, int]:
         """Return the topic, and the remaining ``max.block.ms``."""
         entry = self._topics.get(topic) if isinstance(topic, str) else None
         if entry is not None and (partition is None or partition < len(entry.queues)):
@@ -513,7 +517,7 @@ class Producer:
         if partition is not None:
             checked_partition(partition)
         began_ms = self._clock.monotonic_ms()
-        entry = self._metadata.wait_for(topic, partition, self._max_block_ms)
+        entry = self._metadata.wait_for(topic, partition, self._max_block_ms, waits_for_new=waits_for_new)
         return entry, max(0, self._max_block_ms - (self._clock.monotonic_ms() - began_ms))
 
     def _serialize(self, topic: str, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:

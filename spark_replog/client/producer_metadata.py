@@ -11,9 +11,12 @@ import math
 import random
 import threading
 from dataclasses import replace
+from difflib import get_close_matches
+from typing import NamedTuple
 
 from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import Clock
+from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import (
@@ -26,6 +29,7 @@ from spark_replog.errors import (
     is_refusal,
 )
 from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
+from spark_replog.log.acl import AclOperation
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import destination_of, row_limit
@@ -68,6 +72,14 @@ class TopicEntry:
         return queue
 
 
+class _Missing(NamedTuple):
+    """What a look for a topic did not find, and the remedy; `is_absent`: the store answers that there is none."""
+
+    reason: str
+    remedy: str
+    is_absent: bool = False
+
+
 class ProducerMetadata:
     """The topics of one producer.
 
@@ -97,14 +109,18 @@ class ProducerMetadata:
         """By name; read without a lock."""
         self._refreshed_ms = self._swept_ms = clock.monotonic_ms()
 
-    def wait_for(self, topic: str, partition: int | None, max_block_ms: int) -> TopicEntry:
+    def wait_for(
+        self, topic: str, partition: int | None, max_block_ms: int, *, waits_for_new: bool = True
+    ) -> TopicEntry:
         """Return a topic, waiting until it and the partition exist. A wait of more than a second is logged once.
 
         Args:
             partition: must exist; None: any.
+            waits_for_new: wait for a topic that does not exist yet, as Kafka's producer does.
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION.
+            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: it does not exist, and nothing waits for it.
             RetriableError: REQUEST_TIMED_OUT: it does not exist, or no majority of the metadata roots answered;
                 REPLOG_STORE_REFUSED, without a wait: so few of them do not refuse that there is no majority.
             ReplogError: REPLOG_PRODUCER_CLOSED: the producer was closed during the wait.
@@ -117,7 +133,11 @@ class ProducerMetadata:
             missing = self._look_up(topic, partition)
             if isinstance(missing, TopicEntry):
                 return missing
-            reason, remedy = missing
+            reason, remedy, is_absent = missing
+            if is_absent and not waits_for_new:
+                raise NotFoundError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{reason}. {self._meant(topic)}{remedy}", topic=topic
+                )
             if self._is_closed:
                 raise ReplogError(
                     ErrorCode.REPLOG_PRODUCER_CLOSED, f"the producer was closed while {reason}. Open a new one."
@@ -181,8 +201,16 @@ class ProducerMetadata:
                     del self.topics[name]
                 entry.is_used = False
 
-    def _look_up(self, topic: str, partition: int | None) -> TopicEntry | tuple[str, str]:
-        """Return a topic, or what is missing and the remedy."""
+    def _meant(self, topic: str) -> str:
+        """Return a question that names the most similar topics, of those that the principal may write to."""
+        authorizer = Authorizer(self._cluster, self._settings.client.principal)
+        names = authorizer.allowed_topics(AclOperation.WRITE, self._cluster.topic_names())
+        near = get_close_matches(topic, [each for each in names if each not in INTERNAL_TOPICS])
+        shown = " or ".join(f"'{each}'" for each in near)
+        return f"Did you mean {shown}? " if near else ""
+
+    def _look_up(self, topic: str, partition: int | None) -> TopicEntry | _Missing:
+        """Return a topic, or what is missing."""
         entry = self.topics.get(topic)
         if entry is None or (partition is not None and partition >= len(entry.queues)):
             try:
@@ -190,17 +218,17 @@ class ProducerMetadata:
             except NotFoundError:
                 count = 1 if partition is None else partition + 1
                 line = command_line(self._cluster.path, "topic", "create", topic, "-p", str(count))
-                return f"topic '{topic}' does not exist", f"Create it: {line}, or correct the name."
+                return _Missing(f"topic '{topic}' does not exist", f"Create it: {line}, or correct the name.", True)
             except RetriableError as error:
                 if is_refusal(error):
                     raise
                 remedy = f"See which roots answer: {command_line(self._cluster.path, 'store', 'info')}."
-                return f"topic '{topic}' could not be looked up ({error})", remedy
+                return _Missing(f"topic '{topic}' could not be looked up ({error})", remedy)
             with self._lock:
                 entry = self._apply(plan.topics[0])
         if partition is not None and partition >= len(entry.queues):
             line = command_line(self._cluster.path, "topic", "add-partitions", topic, str(partition + 1))
-            return (
+            return _Missing(
                 f"partition {partition} of topic '{topic}' with {len(entry.queues)} partitions does not exist",
                 f"Add it: {line}, or correct the number.",
             )

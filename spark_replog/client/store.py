@@ -13,12 +13,12 @@ from spark_replog.client.async_clients import AsyncConsumer, AsyncProducer
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
-from spark_replog.client.subscription_state import whole_number
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
+from spark_replog.log_position import named_end, offset_between, parse_offset
 from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import NamedCalls
@@ -140,8 +140,8 @@ def init_store(
     return open_store(made.path, storage_options)
 
 
-Bound = str | int | Mapping[int, int]
-"""``earliest``, ``latest``, an offset for every partition, or offsets by partition."""
+Bound = str | int | Mapping[int, int | str]
+"""A position for every partition, or by partition: ``earliest``, ``latest``, or an offset, which is 0 or more."""
 
 
 class TopicScan:
@@ -230,13 +230,11 @@ def _offset(bound: Bound, partition: int, first: int, last: int) -> int:
                 ErrorCode.REPLOG_INVALID_OPTION, f"no offset is given for partition {partition}. Name every partition."
             )
         bound = bound[partition]
-    if bound in ("earliest", "latest"):
-        return first if bound == "earliest" else last
-    number = None if isinstance(bound, bool) else whole_number(bound)
-    if number is None or number < 0:
+    number = parse_offset(bound)
+    if number is None or (number < 0 and named_end(bound) is None):  # in Python -1 could mean the last row
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
             f"Invalid bound {bound!r}: give earliest, latest, or offsets, which are 0 or more. For the newest rows, "
             "subtract from `admin().offsets(topic)`.",
         )
-    return min(max(number, first), last)
+    return min(max(offset_between(number, first, last), first), last)

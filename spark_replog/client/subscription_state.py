@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_replog.cluster.authorizer import Authorizer
@@ -79,8 +79,9 @@ class SubscriptionState:
             raise _mixed()
         for name in topics:
             if not isinstance(name, str) or not name.strip():
+                remedy = "give settings as config={...}" if isinstance(name, Mapping) else "subscribe to names, as text"
                 raise InvalidConfigError(
-                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name {name!r}: subscribe to names, as text."
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Invalid topic name {name!r:.100}: {remedy}."
                 )
         try:
             compiled = None if pattern is None else re.compile(pattern)

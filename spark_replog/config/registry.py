@@ -181,8 +181,14 @@ def given_settings(
         keyword_wins: a keyword replaces the same setting of ``config``; otherwise both together are refused.
 
     Raises:
-        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a setting is given twice.
+        InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a setting is given twice. REPLOG_INVALID_OPTION: no mapping.
     """
+    if not isinstance(config, Mapping):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION,
+            f"The settings are {config!r:.100}. Give a mapping of dotted names, such as {{'acks': 'all'}}, or keyword "
+            "arguments.",
+        )
     dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*groups)}
     given = without_prefix({name: value for name, value in config.items() if value is not None})
     for keyword, value in keywords.items():

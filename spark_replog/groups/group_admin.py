@@ -15,6 +15,7 @@ from spark_replog.groups.group_rebalance import decode_assignment
 from spark_replog.health.readers import PartitionProgress, Reader, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.fold.group_state import GroupState
+from spark_replog.log_position import offset_between
 
 _LOG = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class ResetTo(NamedTuple):
 
     Attributes:
         kind: earliest, latest, current, offset, shift_by, datetime, by_duration, from_file.
-        value: the offset, the shift, or epoch milliseconds.
+        value: the offset, EARLIEST or LATEST; the shift; or epoch milliseconds.
     """
 
     kind: str
@@ -184,9 +185,9 @@ def plan_reset(
                 "earliest": start,
                 "latest": end,
                 "current": current,
-                "offset": target.value,
+                "offset": offset_between(target.value, start, end),
                 "shift_by": current + target.value,
-                "from_file": given.get(key, current),
+                "from_file": offset_between(given.get(key, current), start, end),
             }[target.kind]
         after = min(max(wanted, start), end)
         if after != wanted:

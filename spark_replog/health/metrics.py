@@ -47,7 +47,11 @@ METRICS = {
         ),
         Metric("replog_broker_fenced", "1 if the broker is fenced.", _BROKER),
         Metric("replog_broker_free_bytes", "Free bytes of the root's file system; absent for object stores.", _BROKER),
-        Metric("replog_broker_copy_bytes", "Bytes of the partitions assigned to the broker.", _BROKER),
+        Metric(
+            "replog_broker_assigned_bytes",
+            "Bytes of the partitions assigned to the broker; its root may lack some.",
+            _BROKER,
+        ),
         Metric("replog_broker_leader_partitions", "Partitions that the broker leads.", _BROKER),
         Metric("replog_ledger_entries", "Decided entries of a ledger.", ("ledger",), True),
         Metric("replog_ledger_tail_unclear", "1 if it is unknown whether the last entry is decided.", ("ledger",)),
@@ -120,7 +124,7 @@ def _of_brokers(health: StoreHealth) -> Values:
         yield "replog_broker_fenced", Sample(labels, broker.is_fenced)
         if broker.free_bytes is not None:
             yield "replog_broker_free_bytes", Sample(labels, broker.free_bytes)
-        yield "replog_broker_copy_bytes", Sample(labels, health.copy_bytes(broker.broker_id))
+        yield "replog_broker_assigned_bytes", Sample(labels, health.assigned_bytes(broker.broker_id))
         yield "replog_broker_leader_partitions", Sample(labels, health.leader_count(broker.broker_id))
     for ledger in health.ledgers:
         yield "replog_ledger_entries", Sample((ledger.ledger_id,), ledger.entry_count)

@@ -552,6 +552,6 @@ class StoreHealth:
         """Return what all topics take in a day, in one copy."""
         return sum(growth_of(topic, self.now_ms).bytes_per_day for topic in self.topics)
 
-    def copy_bytes(self, broker_id: BrokerId) -> int:
-        """Return the bytes of the partitions that are assigned to a broker."""
+    def assigned_bytes(self, broker_id: BrokerId) -> int:
+        """Return the bytes of the partitions that are assigned to a broker; its root may lack some of them."""
         return sum(each.size_bytes for topic in self.topics for each in topic.partitions if broker_id in each.replicas)

@@ -18,12 +18,9 @@ from datetime import UTC, datetime
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.log_offset import META_KEY, Ends
+from spark_replog.log_position import EARLIEST, LATEST, named_end, offset_between, parse_offset
 
 _LOG = logging.getLogger(__name__)
-LATEST = -1
-EARLIEST = -2
-OFFSET_MAX = 2**63 - 1
-_WORDS = {"latest": LATEST, "earliest": EARLIEST}
 _OFFSETS_EXAMPLE = '{"orders":{"0":23,"1":-1},"clicks":"earliest"}'
 _TIMES_EXAMPLE = '{"orders":{"0":1700000000000,"1":1700000000000}}'
 
@@ -57,7 +54,7 @@ class OffsetPosition:
                 to read; a retry cannot help.
         """
         if self.default is not None:
-            return {key: _symbol(self.default, *limits) for key, limits in bounds.items()}
+            return {key: offset_between(self.default, *limits) for key, limits in bounds.items()}
         idle = sorted(name for name in self.topics if name not in {key.topic for key in bounds})
         if idle:
             raise InvalidConfigError(
@@ -71,7 +68,7 @@ class OffsetPosition:
         result: Ends = {}
         for key, (log_start, high_watermark) in bounds.items():
             given = self.offsets[key] if key in self.offsets else self.topics[key.topic]
-            result[key] = _symbol(given, log_start, high_watermark)
+            result[key] = offset_between(given, log_start, high_watermark)
         return result
 
 
@@ -130,27 +127,28 @@ Position = OffsetPosition | TimePosition
 
 
 def parse_position(option: str, text: str) -> OffsetPosition:
-    """Read ``earliest``, ``latest`` or offsets as JSON.
+    """Read an end of the log (``log_position.parse_offset``), or offsets as JSON.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION, with an example.
     """
-    word = text.strip().lower()
-    if word in _WORDS:
-        return OffsetPosition(option, default=_WORDS[word])
+    end = parse_offset(text)
+    if end in (EARLIEST, LATEST):
+        return OffsetPosition(option, default=end)
     value = _parse_json(option, text, _OFFSETS_EXAMPLE)
     topics: dict[str, int] = {}
     offsets: Ends = {}
     for name, partitions in value.items():
         if name == META_KEY:
             continue  # an offset pasted from a checkpoint
-        if isinstance(partitions, str) and partitions.strip().lower() in _WORDS:
-            topics[name] = _WORDS[partitions.strip().lower()]
+        if (end := named_end(partitions)) is not None:
+            topics[name] = end
             continue
         for key, offset in _partitions(option, text, name, partitions, _OFFSETS_EXAMPLE):
-            if type(offset) is not int or not EARLIEST <= offset <= OFFSET_MAX:
+            found = parse_offset(offset) if type(offset) is int else None
+            if found is None:
                 raise _bad_json(option, text, _OFFSETS_EXAMPLE)
-            offsets[key] = offset
+            offsets[key] = found
     if not topics and not offsets:
         raise _bad_json(option, text, _OFFSETS_EXAMPLE)
     return OffsetPosition(option, topics=topics, offsets=offsets)
@@ -279,10 +277,6 @@ def _bad_json(option: str, text: str, example: str) -> InvalidConfigError:
     return InvalidConfigError(
         ErrorCode.REPLOG_INVALID_OPTION, f"{option} cannot be read. Expected e.g. {example}.", given=text
     )
-
-
-def _symbol(offset: int, log_start: int, high_watermark: int) -> int:
-    return log_start if offset == EARLIEST else high_watermark if offset == LATEST else offset
 
 
 def _show(keys: Iterable[TopicPartition]) -> str:

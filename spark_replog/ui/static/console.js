@@ -189,8 +189,8 @@ const overview = {
         card("Time behind, by reader", d.lags.length ? el("div", { class: "legend" }, d.lags.map((each, n) => el("span", {}, el("span", { class: `dash c${n + 1}` }), each.name))) : null,
           d.lags.length ? el("div", { class: "body" }, lines(d.lags, "Time behind, by reader")) : el("div", { class: "empty" }, "Nobody was behind since this console began."))),
       card("Where partitions are", legend(), el("div", { class: "body" }, placementBlocks(d.placement)), pager(d.placement, "", params)),
-      card("Brokers", null, table([["Broker", "w"], ["State", "w"], ["Journals", "w"], ["Leads", "n"], ["Copies", "n"], ["Free", "n"], ["Rack", "w"], ["Root", "name mono"]],
-        d.brokers.map((b) => [b.broker, pill(b.state), b.metadata ? "yes" : "no", count(b.leaders), bytes(b.copyBytes), bytes(b.freeBytes), b.rack || "-", b.url]), "No brokers.")),
+      card("Brokers", null, table([["Broker", "w"], ["State", "w"], ["Journals", "w"], ["Leads", "n"], ["Assigned", "n"], ["Free", "n"], ["Rack", "w"], ["Root", "name mono"]],
+        d.brokers.map((b) => [b.broker, pill(b.state), b.metadata ? "yes" : "no", count(b.leaders), bytes(b.assignedBytes), bytes(b.freeBytes), b.rack || "-", b.url]), "No brokers.")),
       card("Groups and queries", d.readerCount > d.readers.length ? a("readers", {}, `all ${count(d.readerCount)}`) : null, readerTable(d.readers, "No groups or queries read this store. Add --checkpoint FOLDER to show queries.")));
   },
 };

@@ -168,3 +168,14 @@ def test_an_error_that_several_partitions_have_is_printed_once(store, replog, wo
     (said,) = [line for line in answer.err.splitlines() if "NO_REASSIGNMENT_IN_PROGRESS" in line]
     assert ",".join(f"orders-{number}" for number in named.split(",")) in said
     assert answer.exit_code == 1
+
+
+def test_of_a_moved_store_the_roots_that_were_opened_are_listed(store, replog):
+    (before, *_) = replog("-s", store, "broker", "list", "-f", "json").items
+    assert before["url"] == before["registeredUrl"]
+    assert "REGISTERED" not in replog("-s", store, "broker", "list").out
+    moved = store.rename(store.with_name("moved"))
+    items = replog("-s", moved, "broker", "list", "-f", "json").items
+    assert [(each["root"], each["url"]) for each in items] == [("ok", f"file://{moved}/broker-{n}") for n in range(4)]
+    assert items[0]["registeredUrl"] == before["url"]
+    assert "REGISTERED AS" in replog("-s", moved, "broker", "list").out

@@ -101,6 +101,7 @@ def test_given_again_it_copies_what_is_new_and_a_name_begins_anew(source, replog
         (("--from", 3, "--to", 7), [4, 4]),
         (("-p", 1, "--from", -2), [2]),
         (("--to", "@1970-01-01T00:00:02", "-p", 0), [10]),
+        (("--from", "start", "--to", "end", "-p", 1, "--from", "latest"), [0]),
         (("--from", 5, "--to", 5), [0, 0]),
     ],
 )

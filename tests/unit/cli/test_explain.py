@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from spark_replog.cli.explain import status_words
 from spark_replog.config import CONFIG_KEYS
 from spark_replog.errors import ErrorCode
+from spark_replog.health.readers import Verdict
+from spark_replog.health.store import Fault
+from spark_replog.maintenance import scrub
+from spark_replog.maintenance.journal_scrub import JournalFault
+from spark_replog.maintenance.repair import RootCondition
 
 
 @pytest.mark.parametrize("word", ["NOT_ENOUGH_REPLICAS", "not_enough_replicas", "[NOT_ENOUGH_REPLICAS]", "19"])
@@ -54,3 +60,35 @@ def test_without_a_name_all_are_listed(replog):
     settings = replog("explain", "--settings", "-f", "json").items
     assert len(settings) == len(CONFIG_KEYS)
     assert replog("explain", "--settings", "acks").exit_code == 2
+
+
+WORDS = {
+    *(each.value for kind in (Fault, Verdict, scrub.Fault, JournalFault, RootCondition) for each in kind),
+    *("active", "away", "behind"),
+}
+
+
+@pytest.mark.parametrize("word", sorted(WORDS))
+def test_each_word_that_commands_print_for_a_state_is_explained(replog, word):
+    (item,) = replog("explain", word, "-f", "json").items
+    assert item["word"].replace("-", " ") == word.lower().replace("-", " ") and item["meaning"] and item["remedy"]
+    shown = " ".join(replog("explain", word).out.split())
+    assert item["meaning"] in shown and item["remedy"] in shown
+
+
+def test_no_word_is_explained_that_nothing_prints():
+    assert set(status_words()) == {word.lower().replace(" ", "-") for word in WORDS}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["ROOT_STALE"], "REPLOG_ROOT_STALE"),
+        (["root_full"], "root-full"),
+        (["journal behind"], "behind"),
+        (["rootful"], "Did you mean root-full?"),
+    ],
+)
+def test_a_word_is_found_as_it_is_typed(replog, words, found):
+    answer = replog("explain", *words)
+    assert found in answer.out + answer.err

@@ -124,6 +124,8 @@ def test_a_group_that_is_not_there_fails_alone(call, billing):
         (["--to-offset", "0"], {0: 0, 1: 0}),
         (["--to-offset", "2"], {0: 2, 1: 2}),
         (["--to-offset", "99"], {0: 3, 1: 2}),
+        (["--to-offset", "latest"], {0: 3, 1: 2}),
+        (["--to-offset", "-2"], {0: 0, 1: 0}),
         (["--shift-by", "-5"], {0: 0, 1: 0}),
         (["--shift-by", "0"], {0: 1, 1: 2}),
         (["--shift-by", "1"], {0: 2, 1: 2}),

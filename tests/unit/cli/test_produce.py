@@ -180,13 +180,13 @@ def test_several_files_and_settings(store, replog, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (["nothing", "FILE", "-c", "max.block.ms=0"], "REQUEST_TIMED_OUT", 5),
+        (["nothing", "FILE"], "UNKNOWN_TOPIC_OR_PARTITION", 1),
         (["t", "no/such/file"], "REPLOG_INPUT", 2),
         (["t", "FILE", "-i", "parquet"], "REPLOG_INPUT", 2),
         (["t", "FILE", "-i", "jsonl", "-k", "id"], "Line 1 of", 2),
         (["t", "FILE", "-p", "9"], "-p is 9, and topic 't' has partitions 0 to 1", 2),
         (["t", "FILE", "-p", "99999999999"], "UNKNOWN_TOPIC_OR_PARTITION", 2),
-        (["nothing", "-c", "max.block.ms=0"], "REQUEST_TIMED_OUT", 5),
+        (["nothing"], "topic create nothing -p 1", 1),
         (["t", "-i", "csv"], "standard input", 2),
         (["t", "FILE", "-H", "x"], "NAME=VALUE", 2),
         (["t", "FILE", "--value", "id"], "--value", 2),
@@ -203,6 +203,31 @@ def test_failures(store, replog, tmp_path, monkeypatch, arguments, said, code):
     assert (answer.exit_code, said in answer.err) == (code, True), answer
     assert answer.out == ""
     assert records(store) == []
+
+
+def test_a_mistyped_topic_is_refused_at_once_before_the_input_is_read(store, replog, monkeypatch):
+    assert replog("topic", "create", "orders", "--replicas", "1").exit_code == 0
+    monkeypatch.setattr(sys, "stdin", None)
+    answer = replog("produce", "order")
+    assert answer.exit_code == 1 and "[UNKNOWN_TOPIC_OR_PARTITION]" in answer.err
+    assert "Did you mean 'orders'?" in answer.err and "topic create order -p 1" in answer.err
+
+
+def test_a_writer_without_the_right_is_not_told_which_topics_there_are(store, replog, monkeypatch):
+    assert replog("topic", "create", "orders", "--replicas", "1").exit_code == 0
+    given = ("--allow-principal", "User:alice", "--operation", "write")
+    assert replog("acl", "add", *given, "--topic", "orders").exit_code == 0
+    assert replog("acl", "add", *given, "--topic", "orderz").exit_code == 0
+    pipe(monkeypatch, b"")
+    monkeypatch.setenv("REPLOG_PRINCIPAL", "User:bob")
+    for name in ("orders", "orderz"):  # one exists
+        refused = replog("produce", name)
+        assert refused.exit_code == 1 and "[TOPIC_AUTHORIZATION_FAILED]" in refused.err
+        assert "exist" not in refused.err and "Did you mean" not in refused.err
+    missing = replog("produce", "order")
+    assert "[UNKNOWN_TOPIC_OR_PARTITION]" in missing.err and "orders" not in missing.err
+    monkeypatch.setenv("REPLOG_PRINCIPAL", "User:alice")
+    assert "Did you mean 'orders'?" in replog("produce", "orderz").err
 
 
 def test_a_standard_input_that_is_closed_is_told(store, replog, monkeypatch):

@@ -61,7 +61,7 @@ def test_a_root_that_is_away_is_a_warning_and_named(store, replog):
 def test_store_info_and_topic_describe_say_what_is_held_and_how_it_grows(store, replog):
     (item,) = replog("-s", store, "store", "info", "-f", "json").items
     (orders,) = [each for each in item["sizes"] if each["topic"] == "orders"]
-    assert orders["rows"] == 3 and orders["copyBytes"] == 3 * orders["bytes"] > 0
+    assert orders["rows"] == 3 and orders["assignedBytes"] == 3 * orders["bytes"] > 0
     assert orders["bytesByHour"][-1] + orders["bytesByHour"][-2] == orders["bytes"]  # an hour may begin meanwhile
     assert orders["bytesPerDay"] == 24 * orders["bytes"]  # a young topic, at its pace
     assert item["bytes"] >= orders["bytes"] and item["bytesPerDay"] >= orders["bytesPerDay"]

@@ -206,6 +206,14 @@ def test_offsets(store, replog):
     answer = replog("-s", store, "topic", "offsets", "orders", "-f", "json")
     assert answer.items == [{"topic": "orders", "partition": part, "offset": 0} for part in range(3)]
     assert len(replog("-s", store, "topic", "offsets", "orders", "-p", "0,2", "--at", "start", "-f", "json").items) == 2
+    (store.parent / "rows.txt").write_text("a\nb\n")
+    assert replog("-s", store, "produce", "orders", store.parent / "rows.txt", "-p", 0).exit_code == 0
+    for at, expected in (("earliest", 0), ("beginning", 0), ("-2", 0), ("latest", 2), ("END", 2), ("-1", 2)):
+        found = replog("-s", store, "topic", "offsets", "orders", "-p", 0, "--at", at, "-f", "json").items
+        assert [each["offset"] for each in found] == [expected], at
+    for at in ("5", "newest", ""):
+        wrong = replog("-s", store, "topic", "offsets", "orders", "--at", at)
+        assert wrong.exit_code == 2 and "earliest, latest" in wrong.err
     assert replog("-s", store, "topic", "offsets", "orders", "-p", "3").exit_code == 2
     assert replog("-s", store, "topic", "offsets", "orders", "-p", "x").exit_code == 2
     assert replog("-s", store, "topic", "offsets", "nope").exit_code == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog import Consumer, OffsetAndMetadata, TopicPartition
+from spark_replog import Consumer, OffsetAndMetadata, Producer, TopicPartition
 from spark_replog.admin.controller import Controller
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from tests.unit.client.consumer_setup import P0, P1, assigned, consumer, rows, values
@@ -339,3 +339,10 @@ def test_a_consumer_without_topics_is_refused_as_in_kafka(store, read):
         read(iter(consumer) if read is next else consumer)
     assert caught.value.code is ErrorCode.INVALID_REQUEST
     assert "subscribe" in str(caught.value)
+
+
+def test_settings_in_the_place_of_a_topic_are_refused_with_the_right_form(store):
+    with pytest.raises(InvalidConfigError, match=r"INVALID_TOPIC_EXCEPTION.*config=\{\.\.\.\}"):
+        consumer(store, "orders", {"group.id": "g"})
+    with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*Give a mapping"):
+        Producer(store.cluster, "orders")
