@@ -147,7 +147,7 @@ TEXT_LENGTH_MAX = 600
 """Characters of an error about what a caller gave."""
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     """Return the text without its middle, if it is too long: code and cause are first, the remedy is last."""
     if len(text) <= TEXT_LENGTH_MAX:
         return text
@@ -175,24 +175,25 @@ class FencedError(ReplogError):
     """A newer owner exists: drop this instance, never retry."""
 
 
-class InvalidConfigError(ReplogError, ValueError):
-    """The caller's option, argument or schema is wrong: fix it. Nothing was attempted.
-
-    A text repeats what the caller gave, which may be long: then its middle is left out.
-    """
+class _AboutInputError(ReplogError):
+    """Its text repeats what the caller gave, which may be long: then its middle is left out."""
 
     def __init__(self, code: ErrorCode, message: str, **context: object) -> None:
-        super().__init__(code, _shortened(message), **context)
+        super().__init__(code, shortened(message), **context)
 
     def __str__(self) -> str:
-        return _shortened(super().__str__())
+        return shortened(super().__str__())
 
 
-class AuthorizationError(ReplogError):
+class InvalidConfigError(_AboutInputError, ValueError):
+    """The caller's option, argument or schema is wrong: fix it. Nothing was attempted."""
+
+
+class AuthorizationError(_AboutInputError):
     """The principal may not do this: get the right, or use another principal. Nothing was attempted."""
 
 
-class NotFoundError(ReplogError, LookupError):
+class NotFoundError(_AboutInputError, LookupError):
     """The named thing does not exist."""
 
 

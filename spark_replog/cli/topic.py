@@ -448,7 +448,7 @@ def _partition_admin(settings: Settings) -> PartitionAdmin:
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    if not text:
+    if text is None:
         return None
     try:
         return [int(number) for number in text.split(",")]

@@ -566,8 +566,12 @@ class LedgerCore:
             record = pending.record
         else:
             record = decode_record(data, root=self._root_names[root], position=self.prefix.views[root].next_position)
+        crc, view = record_crc(data), self.prefix.views[root]
+        if view.next_position == view.origin.position and crc == view.origin.last_crc != 0:
+            why = "it is the record that was before it, as a snapshot says"  # so the one of this position may be lost
+            raise damaged_record(self._root_names[root], view.next_position, why)
         try:
-            self.prefix.learn(root, record, record_crc(data))
+            self.prefix.learn(root, record, crc)
         except CorruptDataError as error:
             self.fatal = error  # a majority's own hash chain breaks
             return

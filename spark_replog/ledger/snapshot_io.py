@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
@@ -42,6 +43,8 @@ PAGE_SIZE_BYTES_MAX = 64 * 1024 * 1024
 PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
+NEWEST_HEADS = 3
+"""Of so many a process looks for one that it can read."""
 REST_MS = 0.3
 """After each record that a truncation deletes behind a commit: thousands of deletions in a row slow the commits beside
 them down."""
@@ -105,14 +108,26 @@ class SnapshotIo:
         return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX)
 
     def head_names(self) -> set[str]:
-        """Return the names of the heads that the listings of a majority show. They may miss some."""
-        listed = self._each(self._list_heads, needed_count=len(self._roots) // 2 + 1)
-        return {name for _, names in listed for name in names}
+        """Return the names of the heads that the listings of a majority show. They may miss some.
+
+        A head that a majority of the roots lacks is left out: it is being stored now, or its writer died, or it was
+        forged. Only listings show which head is the newest, so one root alone could else give any state. Journals,
+        markers and the heads that these name are enough to begin without it.
+        """
+        count = len(self._roots)
+        majority = count // 2 + 1
+        listed = self._each(self._list_heads, needed_count=majority)
+        held = Counter(name for _, names in listed for name in names)
+        if len(listed) < count and any(held[name] < majority for name in sorted(held)[-NEWEST_HEADS:]):
+            rest = set(range(count)).difference(number for number, _ in listed)
+            listed += self._each(self._list_heads, needed_count=0, among=rest, grace_ms=STORE_GRACE_MS)
+            held = Counter(name for _, names in listed for name in names)
+        return {name for name, holders in held.items() if len(listed) - holders < majority}
 
     def newest_head(self, names: set[str] | None = None) -> tuple[str, SnapshotHead] | None:
-        """Return the newest whole snapshot of the last three of these names, or of `head_names`; None for none."""
+        """Return the newest whole snapshot of the newest of these names, or of `head_names`; None for none."""
         names = self.head_names() if names is None else names
-        for name in sorted(names, reverse=True)[:3]:
+        for name in sorted(names, reverse=True)[:NEWEST_HEADS]:
             try:
                 return name, self.load_head(name)
             except (PageMissingError, CorruptDataError) as error:

@@ -20,13 +20,15 @@ from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
+    NO_HASH,
     NO_INDEX,
     RECORD_GET_BYTES,
     decode_record,
     genesis_hash,
     record_crc,
 )
-from spark_replog.ledger.snapshot_files import decode_marker
+from spark_replog.ledger.snapshot_files import JournalPoint, decode_marker
+from spark_replog.maintenance.journal_points import ProvenPoints, points_in_heads
 from spark_replog.maintenance.scrub import AwayRoots
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
@@ -59,7 +61,7 @@ class JournalFault(Enum):
     GAP = "gap"
     """A position is empty and a later one is not."""
     SET_BACK = "set back"
-    """It ends before a record that another journal names."""
+    """It ends before a record that another journal, or a snapshot, names."""
     DIVERGED = "diverged"
     """It vouches for a value that is not the decided one."""
 
@@ -141,6 +143,7 @@ class _Journal:
         self.last_listed = NO_INDEX
         self.is_read = False
         self.finding: JournalFinding | None = None
+        self.proven = ProvenPoints((), NO_HASH, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +180,10 @@ class _LedgerScrub:
         roots = brokers.metadata_broker_ids
         self._journals = [_Journal(each, brokers.store(each)) for each in roots]
         self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
+        self._points: list[tuple[JournalPoint, ...]] = []
 
     def run(self) -> None:
+        self._points = points_in_heads(self._ledger_id, [each.store for each in self._journals])
         starts = [IO_POOL.submit_to(each.store.url, self._fetch_start, each) for each in self._journals]
         for journal, start in zip(self._journals, starts, strict=True):
             self._guard(journal, partial(self._begin, start))
@@ -269,14 +274,17 @@ class _LedgerScrub:
         journal.last_listed = found.last_listed
         journal.marker_count = max(found.numbers, default=NO_INDEX) + 1
         found.follows.result()
+        root, renewal = self._journals.index(journal), NO_HASH
         for number in sorted(found.markers):
             where = f"marker {number} on broker {journal.broker_id}"
             marker = decode_marker(found.markers[number], genesis=self._genesis, where=where)
-            journal.position = journal.start = marker.position
+            journal.position, journal.start, renewal = marker.position, marker.position, marker.renewal
         if found.markers:
-            self._prefix.set_view(self._journals.index(journal), marker.point(journal.marker_count))
+            self._prefix.set_view(root, marker.point(journal.marker_count))
             self._prefix.jump(marker.base)
-        if missing := set(range(journal.marker_count)).difference(found.numbers):
+        journal.proven = ProvenPoints([each[root] for each in self._points], renewal, journal.start)
+        marker_count = max(journal.marker_count, journal.proven.marker_count)
+        if missing := set(range(marker_count)).difference(found.numbers):
             why = f"marker {min(missing)} is missing: a process that looks for it finds none of the later ones"
             self._note(journal, JournalFault.CORRUPT, None, f"{why}. {self._remedy(journal)}")
         if found.is_out:
@@ -295,7 +303,9 @@ class _LedgerScrub:
             return
         body = bytes(data)
         record = decode_record(body, root=f"broker {journal.broker_id}", position=journal.position)
-        self._prefix.learn(root, record, record_crc(body))
+        crc = record_crc(body)
+        self._prefix.learn(root, record, crc)
+        journal.proven.take(record, journal.position, crc)
         journal.position += 1
 
     def _compare(self, root: int, journal: _Journal) -> None:
@@ -310,14 +320,18 @@ class _LedgerScrub:
                 why = f"it holds another value of entry {index} than a journal before it, in one epoch"
                 self._note(journal, JournalFault.CORRUPT, position, f"{why}. {self._remedy(journal)}")
                 return
-        last, named = journal.last_listed, self._prefix.named[root]
+        if (fault := journal.proven.fault()) is not None:
+            self._note(journal, JournalFault.CORRUPT, fault[0], f"{fault[1]}. {self._remedy(journal)}")
+            return
+        last, named = journal.last_listed, max(self._prefix.named[root], journal.proven.end_min() - 1)
         if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end), size_bytes=1) is None:
             if last > end:
                 why = f"position {end} is empty, and position {last} is not. {self._remedy(journal)}"
                 self._note(journal, JournalFault.GAP, end, why)
                 return
             if named >= end:
-                why = f"it ends before position {named}, which another journal names. {self._remedy(journal)}"
+                why = f"it ends before position {named}, which a snapshot or another journal names. "
+                why += self._remedy(journal)
                 self._note(journal, JournalFault.SET_BACK, end, why)
                 return
         view, decided_count = self._prefix.views[root], self._prefix.length

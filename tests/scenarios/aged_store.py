@@ -59,15 +59,19 @@ def age(path: Path, patch: pytest.MonkeyPatch) -> None:
             upkeep.run(ledger)
             ledger.snapshot(timeout_ms=60_000)
         assert run(["-q", "-s", str(path), "topic", "compact", "keyed", "--all"]) == 0
+    wait_at_rest(store.cluster.brokers)
+    wait_at_rest(cluster.brokers)
     for broker_id in range(3):  # flushing 1,000 files takes long on a disk; what follows must treat them as flushed
         file = path / f"broker-{broker_id}" / "replog.json"
         file.write_bytes(encode_root_file(replace(decode_root_file(file.read_bytes(), url=str(file)), fsync=True)))
-    wait_at_rest(store.cluster.brokers)
-    wait_at_rest(cluster.brokers)
 
 
 def content(path: Path) -> dict[str, Any]:
-    """Return all that a new process reads: rows by topic, and the group's offsets."""
+    """Return all that a new process reads: rows by topic, and the group's offsets.
+
+    Args:
+        path: of a copy of the store that `age` made: this process keeps what it knows of that one's root files.
+    """
     store, found = spark_replog.open(path), {}
     for topic in TOPICS:
         table = store.topic(topic).scan().to_arrow()

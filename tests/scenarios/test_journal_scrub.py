@@ -9,18 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from spark_replog.admin.controller import Controller
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.ledger.record import RecordKind, decode_record, encode_record, entry_hash
+from spark_replog.errors import ReplogError
+from spark_replog.ledger.record import (
+    NO_HASH,
+    Epoch,
+    JournalRecord,
+    RecordKind,
+    decode_record,
+    encode_record,
+    entry_hash,
+)
+from spark_replog.ledger.snapshot_files import JournalPoint
 from spark_replog.maintenance import journal_scrub
+from spark_replog.maintenance.journal_points import ProvenPoints
 from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
-from spark_replog.storage.paths import journal_folder, journal_key, out_key
+from spark_replog.storage.paths import journal_folder, journal_key, out_key, snapshot_folder
 from spark_replog.storage.posix_store import PosixStore
 from tests.at_rest import wait_at_rest
 from tests.scenarios.committing import SMALL
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import fill, lose, repair
+from tests.waiting import wait_until
 
 
 def verify(store: LocalStore) -> JournalReport:
@@ -252,3 +265,71 @@ def test_the_command_names_the_journal_and_its_exit_code_is_the_verdict(written,
     assert run(["-s", str(written.path), "store", "verify"]) == 3
     shown = capsys.readouterr().out
     assert "1 journals, 0 files of snapshots, 0 copies" in shown and "Run replog store repair" in shown
+
+
+def store_head(store: LocalStore) -> None:
+    """Store a snapshot whose SnapshotCommit waits for the next entry, on all roots."""
+    ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
+    keeper = ledger._snapshots
+    keeper.write(ledger.with_turn(ledger._snapshot_writer(keeper).freeze))
+    folders = [store.path / f"broker-{each}" / snapshot_folder(ledger.ledger_id) for each in range(3)]
+    wait_until(lambda: len({tuple(sorted(each.name for each in folder.glob("[0-9]*-*"))) for folder in folders}) == 1)
+
+
+def values(store: LocalStore) -> int:
+    """Return how many rows a new process sees."""
+    return sum(Controller(Cluster.open(str(store.path), config=store.config)).offsets("orders").values())
+
+
+def exchange(first: Path, second: Path) -> None:
+    data = first.read_bytes(), second.read_bytes()
+    first.unlink()
+    second.unlink()
+    first.write_bytes(data[1])
+    second.write_bytes(data[0])
+
+
+def test_a_last_record_that_only_a_snapshot_names_is_missed_and_healed(written) -> None:
+    """Readers refuse such a journal, and no writer brings it up: called "behind", it stayed so after each repair."""
+    row_count = values(written)
+    store_head(written)
+    journal(written, 0)[-1].unlink()
+    assert found(written) == [(0, JournalFault.SET_BACK)]
+    assert run(["-q", "-s", str(written.path), "store", "repair", "-y"]) == 0
+    assert found(written) == []
+    lose(written, 1)
+    assert values(written) == row_count
+
+
+@pytest.mark.parametrize("damaged", [[1], [0, 1, 2]])
+def test_two_last_records_that_were_exchanged_are_no_shorter_log(written, damaged) -> None:
+    """A process that begins between the two saw the older one again and no newer one: one append less, in silence."""
+    store_head(written)
+    fill(written, 4, 1)  # its entry decides the snapshot
+    store_head(written)  # names it
+    row_count = values(written)
+    for each in damaged:
+        exchange(*journal(written, each)[-2:])
+    assert [each for each, fault in found(written) if fault is JournalFault.CORRUPT] == damaged
+    if len(damaged) == 1:
+        assert values(written) == row_count
+    else:
+        with pytest.raises(ReplogError, match="CORRUPT_MESSAGE"):
+            values(written)
+
+
+def test_records_after_a_point_of_a_snapshot_follow_from_there_not_only_from_the_marker() -> None:
+    def record(index: int) -> JournalRecord:
+        return JournalRecord(RecordKind.ENTRY, Epoch(1, b"a" * 16), b"n" * 16, index, -1, b"h" * 16, (), b"")
+
+    point = JournalPoint(16, Epoch(1, b"a" * 16), 77, 13, 13)
+    for entries_read, crc, fault_position in (((14, 15), 77, None), ((15, 14), 77, 16), ((14, 15), 78, 15)):
+        proven = ProvenPoints([point], NO_HASH, 15)
+        proven.take(record(13), 15, crc)
+        for at, index in enumerate(entries_read):
+            proven.take(record(index), 16 + at, 5)
+        fault = proven.fault()
+        assert (fault and fault[0]) == fault_position and proven.end_min() == 16
+    of_other_journal = ProvenPoints([point], b"r" * 16, 15)
+    of_other_journal.take(record(13), 15, 78)
+    assert of_other_journal.fault() is None and of_other_journal.end_min() == of_other_journal.marker_count == 0

@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog import errors
 from spark_replog.cli import explain
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 
 CLASSES = [value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, ReplogError)]
 
@@ -46,8 +46,9 @@ def test_the_catalogue_names_no_file_that_the_wheel_lacks():
         assert ".md" not in text and "docs/" not in text, entry.code.name
 
 
-def test_what_a_caller_gave_makes_no_error_long():
-    given = InvalidConfigError(ErrorCode.INVALID_CONFIG, f"'key' is {'x' * 3000}. Give a number.", key="y" * 3000)
+@pytest.mark.parametrize("kind", [InvalidConfigError, NotFoundError, AuthorizationError])
+def test_what_a_caller_gave_makes_no_error_long(kind):
+    given = kind(ErrorCode.INVALID_CONFIG, f"'key' is {'x' * 3000}. Give a number.", key="y" * 3000)
     for error in (given, pickle.loads(pickle.dumps(given))):
         assert len(error.args[0]) <= 600 and error.args[0].endswith("Give a number.")
         assert len(str(error)) <= 600 and str(error).startswith("[INVALID_CONFIG] 'key' is x")

@@ -32,7 +32,15 @@ ROWS_MAX = 1 << 24
 """Of one table of a part; a page holds some thousands."""
 COUNTED_BYTES_MAX = 1 << 32
 """Of one section, which is smaller: a record has less than half. A damaged or hostile append may claim more."""
-_CELLS_MAX = 1 << 28
+PAGE_ROWS_MAX = 1 << 16
+"""Of a page of sections or objects, which has 2,048."""
+FREE_BYTES = 1 << 24
+"""A part or a table may take this much memory whatever its bytes on storage are."""
+BODY_BYTES_PER_STORED = 4096
+TABLE_BYTES_PER_BYTE = 256
+"""Above `FREE_BYTES`: how much larger a body may be than it is on storage, and a table than its body. Rows on storage
+have random checksums and names, so they become about 20 times larger. Otherwise a few bytes whose checksum is right
+would cost gigabytes."""
 _HEADER_BYTES = 6
 _CRC_BYTES = 4
 _DELTA = 0x80
@@ -67,16 +75,21 @@ def seal(part: SnapshotPart, body: bytes) -> bytes:
     Raises:
         ReplogError: RECORD_LIST_TOO_LARGE: `unseal` would refuse it.
     """
-    if len(body) > BODY_BYTES_MAX:
-        raise snapshot_too_large(f"a part has {len(body)} bytes, and {BODY_BYTES_MAX} is the most")
+    packed = pa.compress(body, codec="zstd", asbytes=True)
+    if len(body) > (most := _body_bytes_max(len(packed))):
+        raise snapshot_too_large(f"a part has {len(body)} bytes, and {most} is the most")
     writer = Writer()
     writer.raw(MAGIC)
     writer.byte(SNAPSHOT_FORMAT_VERSION)
     writer.byte(part)
     writer.uint(len(body))
-    writer.raw(pa.compress(body, codec="zstd", asbytes=True))
+    writer.raw(packed)
     writer.raw(crc32c_module.crc32c(writer.data).to_bytes(_CRC_BYTES, "little"))
     return bytes(writer.data)
+
+
+def _body_bytes_max(stored_bytes: int) -> int:
+    return min(BODY_BYTES_MAX, max(FREE_BYTES, BODY_BYTES_PER_STORED * stored_bytes))
 
 
 def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
@@ -100,8 +113,8 @@ def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
         raise damaged(f"it is part {data[5]} where {part.value} is needed", name)
     header = Reader(data[_HEADER_BYTES:-_CRC_BYTES])
     size_bytes = header.uint()
-    if size_bytes > BODY_BYTES_MAX:
-        raise damaged(f"it claims {size_bytes} bytes", name)
+    if size_bytes > _body_bytes_max(len(data)):  # checked before memory is taken
+        raise damaged(f"its {len(data)} bytes claim to be {size_bytes}", name)
     try:
         body = pa.decompress(header.rest(), decompressed_size=size_bytes, codec="zstd", asbytes=True)
     except (pa.ArrowException, OSError) as error:
@@ -118,12 +131,23 @@ def write_table(writer: Writer, cells: Cells) -> None:
         ReplogError: RECORD_LIST_TOO_LARGE: `read_table` would refuse it.
     """
     cells = np.ascontiguousarray(cells, dtype="<i8")
-    row_count = cells.shape[1]
-    if row_count > ROWS_MAX or cells.size > _CELLS_MAX:
+    row_count, begin = cells.shape[1], len(writer.data)
+    if row_count > ROWS_MAX:
         raise snapshot_too_large(f"a table has {row_count} rows, and {ROWS_MAX} is the most")
     writer.uint(row_count)
-    if not row_count:
-        return
+    if row_count:
+        _write_columns(writer, cells)
+    if cells.nbytes > (most := _table_bytes_max(len(writer.data) - begin)):
+        raise snapshot_too_large(f"a table has {cells.nbytes} bytes, and {most} is the most")
+
+
+def _table_bytes_max(body_bytes: int) -> int:
+    return max(FREE_BYTES, TABLE_BYTES_PER_BYTE * body_bytes)
+
+
+def _write_columns(writer: Writer, cells: Cells) -> None:
+    """Append the columns of a table that has rows."""
+    row_count = cells.shape[1]
     lows, widths = _ranges(cells)
     low_steps, step_widths, steps = [0], [0], cells  # of columns that are not constant
     if row_count > 1 and any(widths):
@@ -151,11 +175,16 @@ def _ranges(cells: Cells) -> tuple[list[int], list[int]]:
     return lows, [((high - low).bit_length() + 7) // 8 for low, high in zip(lows, highs, strict=True)]
 
 
-def read_table(reader: Reader, column_count: int) -> Cells:
-    """Read what `write_table` wrote; refuse more than `ROWS_MAX` rows or `_CELLS_MAX` cells before it allocates."""
+def read_table(reader: Reader, column_count: int, row_count_max: int = ROWS_MAX) -> Cells:
+    """Read what `write_table` wrote; refuse rows that the bytes cannot account for before it takes memory.
+
+    Args:
+        row_count_max: the caller's own bound.
+    """
+    bytes_left = reader.left_count()
     row_count = reader.uint()
-    if row_count > ROWS_MAX or row_count * column_count > _CELLS_MAX:
-        raise damaged(f"a table claims {row_count} rows")
+    if row_count > row_count_max or 8 * row_count * column_count > _table_bytes_max(bytes_left):
+        raise damaged(f"a table claims {row_count} rows in {bytes_left} bytes")
     table = np.empty((column_count, row_count), np.int64)
     for column in table if row_count else ():
         _read_column(reader, column)
@@ -215,7 +244,7 @@ def write_texts(writer: Writer, texts: Items[str]) -> None:
 
 def read_texts(reader: Reader) -> Items[str]:
     """Read what `write_texts` wrote."""
-    (sizes,) = read_table(reader, 1)
+    (sizes,) = read_table(reader, 1, reader.left_count())  # no text is empty
     if sizes.min(initial=0) < 0 or sizes.max(initial=0) > BODY_BYTES_MAX:
         raise damaged("a text has an impossible length")
     all_ends = np.cumsum(sizes)
@@ -468,7 +497,7 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
         if TEXT.read(reader) != ledger_id:
             raise damaged("it is of another ledger", name)
         kind = PageKind(reader.byte())
-        cells = read_table(reader, _COLUMN_COUNTS[kind])
+        cells = read_table(reader, _COLUMN_COUNTS[kind], ROWS_MAX if kind is PageKind.DIRECTORY else PAGE_ROWS_MAX)
         if kind is PageKind.DIRECTORY:
             found = Directory(cells, list(read_texts(reader)))
             numbers = cells[PieceColumn.PAGE_NO]

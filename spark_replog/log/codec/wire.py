@@ -151,6 +151,10 @@ class Reader:
         """Take all bytes that are left."""
         return self.raw(len(self._data) - self._position)
 
+    def left_count(self) -> int:
+        """Return how many bytes are left."""
+        return len(self._data) - self._position
+
     def uint(self) -> int:
         """Take an unsigned varint."""
         data, at = self._data, self._position

@@ -263,3 +263,39 @@ def test_an_unknown_command_like_no_other_is_answered_with_those_that_there_are(
     answer = replog("store", "xyzzy", "-f", "json")
     assert answer.exit_code == 2
     assert {"info", "verify", "repair"} <= set(re.findall(r"\w+", answer.items[0]["message"]))
+
+
+LONG = "x" * 3000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topic", "offsets", LONG],
+        ["topic", "offsets", "t", "--at", LONG],
+        ["topic", "describe", LONG],
+        ["topic", "create", "t", "-p", LONG],
+        ["topic", "create", "t", "-c", f"{LONG}=1"],
+        ["topic", "create", "t", "-c", f"retention.ms={LONG}"],
+        ["topic", "config", "t", "set", LONG],
+        ["consume", "t", "--from", LONG],
+        ["consume", "t", "--from", f"@{LONG}"],
+        ["consume", "t", f"--{LONG}"],
+        ["produce", LONG],
+        ["produce", "t", "-c", f"{LONG}=1"],
+        ["group", "describe", LONG],
+        ["group", "reset-offsets", "g", "--topic", "t", "--to-offset", LONG],
+        ["explain", LONG],
+        ["broker", "fence", LONG],
+        ["acl", "add", "--topic", "t", "--operation", LONG, "--allow-principal", "User:a"],
+        [LONG],
+    ],
+)
+def test_what_a_user_typed_makes_no_message_long(replog, tmp_path, words):
+    path = tmp_path / "s"
+    assert replog("-s", path, "init", "--no-fsync").exit_code == 0
+    for form in ("text", "json"):
+        answer = replog("-s", path, *words, "-f", form)
+        assert answer.exit_code in (1, 2)
+        message = answer.err if form == "text" else "".join(str(each.get("message", "")) for each in answer.items)
+        assert 0 < len(message) <= 900 + len(str(path)), message[:200]  # text: with the lines of usage
