@@ -75,6 +75,7 @@ class SnapshotIo:
         self._running: dict[int, list[Future[Any]]] = {}  # per root: calls that had no answer yet
         self._moved_count = 0  # files written and deleted by calls that take many
         self._cleared: dict[int, Floor] = {}  # per root: this process has deleted all records below it
+        self.seen_heads = frozenset[str]()  # in the last listing on any root: to be believed only if another names them
         self._bad = Once()  # (root, key) of files that were found damaged
 
     # -- reading ----------------------------------------------------------------------------------
@@ -122,6 +123,7 @@ class SnapshotIo:
             rest = set(range(count)).difference(number for number, _ in listed)
             listed += self._each(self._list_heads, needed_count=0, among=rest, grace_ms=STORE_GRACE_MS)
             held = Counter(name for _, names in listed for name in names)
+        self.seen_heads = frozenset(held)
         return {name for name, holders in held.items() if len(listed) - holders < majority}
 
     def newest_head(self, names: set[str] | None = None) -> tuple[str, SnapshotHead] | None:

@@ -220,7 +220,7 @@ class SnapshotKeeper:
             core.expect(head.points)
             if head.decided.no == 0:
                 return
-            if (decided := head.decided.name) in names:  # if not, it was deleted, so a newer one is decided
+            if (decided := head.decided.name) in self._io.seen_heads:  # if not, it was deleted: a newer one is decided
                 with suppress(PageMissingError):
                     found = ahead.get(decided)
                     name, head = decided, self._io.load_head(decided) if found is None else found.result()

@@ -10,9 +10,9 @@ import pytest
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.snapshot_files import decode_snapshot, encode_snapshot, snapshot_name
 from spark_replog.snapshot import DecidedSnapshot, hash_of
-from spark_replog.storage.paths import page_key
+from spark_replog.storage.paths import page_key, snapshot_key
 from tests.unit.ledger.conftest import LEDGER_ID, Store
-from tests.unit.ledger.snapshot_setup import KEPT, command, fill, paged, shoot
+from tests.unit.ledger.snapshot_setup import KEPT, command, core_of, fill, paged, shoot, store_and_die
 from tests.waiting import wait_until
 
 GENESIS = genesis_hash(LEDGER_ID)
@@ -75,3 +75,22 @@ def test_a_head_that_one_root_of_two_that_answer_has_still_counts(make_store):
         path.unlink()
     store.take_away(2)
     assert paged(store).commands() == wanted
+
+
+def test_the_decided_head_is_taken_also_where_one_root_alone_has_it_left(make_store):
+    """A newer head that a majority has names it by its hash; to begin with the newer one, undecided, would be wrong."""
+    store = make_store(3)
+    writer = paged(store, KEPT)
+    fill(writer, 0, 30)
+    shoot(writer)
+    fill(writer, 30, 60)
+    shoot(writer)
+    decided = writer.ledger.state.snapshot.name
+    wanted = fill(writer, 60, 70)
+    store_and_die(writer)
+    newest_head(store, 0)
+    for root in (1, 2):
+        (store.root_path(root) / snapshot_key(LEDGER_ID, decided)).unlink()
+    cold = paged(store)
+    assert cold.commands() == wanted
+    assert core_of(cold).base_name == decided
