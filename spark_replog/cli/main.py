@@ -185,7 +185,7 @@ _FORMAT_TYPED = re.compile(r"(?:^|\0)(?:-f\0?|--format[\0=])(text|jsonl?)(?=\0|$
 
 
 def _usage(error: click.UsageError, settings: Settings, arguments: list[str]) -> int:
-    error.message = shortened(error.message)  # it repeats what the user typed
+    error = click.UsageError(shortened(error.format_message()), error.ctx)  # it repeats what the user typed
     wanted = _FORMAT_TYPED.findall("\0".join(arguments))
     if settings.format == "text" and wanted:
         settings.format = wanted[-1]  # the failure came before the flag was parsed
