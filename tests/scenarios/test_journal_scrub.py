@@ -6,6 +6,7 @@ import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +34,7 @@ from tests.at_rest import wait_at_rest
 from tests.scenarios.committing import SMALL
 from tests.scenarios.conftest import LocalStore
 from tests.scenarios.repairing import fill, lose, repair
+from tests.unit.ledger.snapshot_setup import store_and_die
 from tests.waiting import wait_until
 
 
@@ -270,8 +272,7 @@ def test_the_command_names_the_journal_and_its_exit_code_is_the_verdict(written,
 def store_head(store: LocalStore) -> None:
     """Store a snapshot whose SnapshotCommit waits for the next entry, on all roots."""
     ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
-    keeper = ledger._snapshots
-    keeper.write(ledger.with_turn(ledger._snapshot_writer(keeper).freeze))
+    store_and_die(SimpleNamespace(ledger=ledger))  # type: ignore[arg-type]
     folders = [store.path / f"broker-{each}" / snapshot_folder(ledger.ledger_id) for each in range(3)]
     wait_until(lambda: len({tuple(sorted(each.name for each in folder.glob("[0-9]*-*"))) for folder in folders}) == 1)
 
