@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from spark_replog.admin.admin import settle_fences, topic_ledgers
 from spark_replog.cluster.cluster import Cluster
@@ -29,14 +30,19 @@ from spark_replog.log.model import PartitionChange
 _log = logging.getLogger(__name__)
 
 ROUND_INTERVAL_MS = 1000
+LEVEL_MS = 10_000
+"""How long one round gives the roots of a ledger the entries that they lack; the next one goes on."""
+LEVEL_PAUSE_MS = 30_000
+"""After a root took none of them: each try adds a record to the journals of the others."""
 _STOP_CHECK_MS = 100
 
 
 @dataclass(slots=True)
 class RoundReport:
-    """Counts of one round."""
+    """Counts of one round; `leveled_count`: journals that were behind and have all entries now."""
 
     ledger_count: int = 0
+    leveled_count: int = 0
     failover_count: int = 0
     joined_count: int = 0
     reassigned_count: int = 0
@@ -72,6 +78,7 @@ class CoordinatorLoop:
         self._after_round = after_round
         self._catch_up = CatchUp.of(cluster)
         self._next_balance_ms = 0
+        self._next_level_ms: dict[LedgerId, int] = {}
 
     def run(self, is_stopped: Callable[[], bool], *, interval_ms: int = ROUND_INTERVAL_MS) -> int:
         """Run rounds until stopped; return how many. Failures are logged and retried."""
@@ -99,6 +106,8 @@ class CoordinatorLoop:
             _log.warning("the cluster ledger does not answer: %s", error)
             report.failed_count += 1
             return report
+        level = partial(self._level, self._cluster.cluster_ledger, report)
+        report.failed_count += not _is_done("the cluster ledger", level)
         present: dict[BrokerId, bool] = {}
         for ledger in topic_ledgers(self._cluster):
             report.ledger_count += 1
@@ -129,11 +138,24 @@ class CoordinatorLoop:
     ) -> None:
         ledger.refresh()
         try:
+            self._level(ledger, report)
             self._look_after_replicas(ledger, report, present, is_balancing=is_balancing)
         except ReplogError:
             self._upkeep(ledger)  # it deletes garbage: where a full disk takes no entry, nothing else makes room
             raise
         self._upkeep(ledger)
+
+    def _level(self, ledger: Ledger[Any], report: RoundReport) -> None:
+        """Give roots that were away, and answer now, the entries that they lack."""
+        behind, now_ms = ledger.behind(), self._cluster.clock.monotonic_ms()
+        if not behind or now_ms < self._next_level_ms.get(ledger.ledger_id, 0):
+            return
+        self._next_level_ms[ledger.ledger_id] = now_ms + LEVEL_PAUSE_MS
+        ledger.level(timeout_ms=LEVEL_MS)
+        left = ledger.behind()
+        report.leveled_count += len(behind.keys() - left)
+        if any(count < behind.get(broker_id, 0) for broker_id, count in left.items()):
+            del self._next_level_ms[ledger.ledger_id]  # it takes longer than a round
 
     def _look_after_replicas(
         self,

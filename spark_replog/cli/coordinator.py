@@ -28,7 +28,8 @@ def coordinator() -> None:
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, restore leaders, finish reassignments, delete old rows and garbage, remove dead consumers.
 
-    It also compacts, and once an hour copies bad and missing files of snapshots from other roots. Until SIGTERM.
+    It gives roots that were away the journal entries that they lack, compacts, and once an hour copies bad and missing
+    files of snapshots from other roots. Until SIGTERM.
     """
     settings = current_settings()
     path = settings.required_store()

@@ -40,9 +40,9 @@ VERDICT_WORDS = {0: "OK", 3: "WARN", 4: "CRITICAL"}
 def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
     """Show on one page whether the store is healthy; writes nothing.
 
-    The state and free bytes of each root, partitions that are offline, below min.insync.replicas or under-replicated,
-    how much is written, each group (and query) that is not OK, and the command that helps with each fault. A stopped
-    group without a lag is not a fault.
+    The state and free bytes of each root, journals that lack entries, partitions that are offline, below
+    min.insync.replicas or under-replicated, how much is written, each group (and query) that is not OK, and the command
+    that helps with each fault. A stopped group without a lag is not a fault.
 
     Exit code 0 where all is well; 3 with a warning or a SLOW reader; 4 where rows cannot be written or read, or where a
     reader is STALLED, STOPPED or LOSING.
@@ -203,7 +203,8 @@ def _broker_item(health: StoreHealth, broker: BrokerHealth, findings: Sequence[F
         "assignedBytes": health.assigned_bytes(broker.broker_id),
     }
     for finding in findings:
-        if finding.broker_id == broker.broker_id:
+        is_first = item["state"] == "ok"
+        if finding.broker_id == broker.broker_id and (is_first or finding.fault.value != "journal-behind"):
             item["state"] = finding.fault.value if finding.code is None else finding.code.name
             item["detail"] = finding.detail
     return item

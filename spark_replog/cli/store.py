@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from spark_replog.health.cost import Prices, TopicCost
     from spark_replog.ledger.ledger import Ledger
     from spark_replog.maintenance.garbage import GarbageFile, GarbageReport
-    from spark_replog.maintenance.journal_scrub import JournalReport
+    from spark_replog.maintenance.journal_scrub import JournalLag, JournalReport
     from spark_replog.maintenance.repair import RootRepair
     from spark_replog.maintenance.scrub import ScrubReport
     from spark_replog.maintenance.snapshot_scrub import SnapshotReport
@@ -194,10 +194,11 @@ def verify(deep: bool) -> int:
     """Look at every journal and snapshot, and at every copy of every data object that a topic needs.
 
     Journals: damaged records, gaps, broken hash chains, roots that went back in time or disagree. One that only lacks
-    entries is behind, and no fault. Snapshots: each root should have the files that the newest one names, unchanged.
+    entries, since its root was away, is behind: it is not bad, and `coordinator run --once` gives it these. Snapshots:
+    each root should have the files that the newest one names, unchanged.
 
-    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows or a snapshot have no good copy left
-    (or none that can be read now) or a ledger no majority of good journals.
+    Exit code 3 when a copy or a journal is bad or behind and others are good, 4 when rows or a snapshot have no good
+    copy left (or none that can be read now) or a ledger no majority of good journals.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -220,8 +221,7 @@ def verify(deep: bool) -> int:
     report = scrub(cluster, deep=deep, on_object=lambda done, total: progress("objects", done, total))
     item = _verify_item(journals, snapshots, report)
     findings, journal_findings, snapshot_findings = item["findings"], item["journalFindings"], item["snapshotFindings"]
-    names = ", ".join(f"broker {broker_id} of {ledger_id}" for broker_id, ledger_id in journals.behind)
-    behind = f", {len(journals.behind)} behind ({names}; `replog store repair` brings them up)" if names else ""
+    behind = f", {len(journals.behind)} behind" if journals.behind else ""
     lines = [
         f"journals {journals.journal_count} with {journals.record_count} records{behind}",
         f"files    {snapshots.file_count} of snapshots",
@@ -233,9 +233,9 @@ def verify(deep: bool) -> int:
     ]
     if unread_count := report.unread_count + snapshots.unread_count:
         lines += [f"unread   {unread_count} more objects and files: a root that does not answer may have a good copy"]
-    if journal_findings:
+    if journal_rows := [*journal_findings, *map(_behind_row, journals.behind)]:
         columns = {"BROKER": "broker", "FAULT": "fault", "LEDGER": "ledgerId", "DETAIL": "detail"}
-        lines += ["", item_table(columns, journal_findings, texts={"broker"})]
+        lines += ["", item_table(columns, journal_rows, texts={"broker"})]
     if journals.undecidable:
         lines += ["", f"no majority of good journals: ledger {', '.join(map(quoted, journals.undecidable))}"]
     if snapshot_findings:
@@ -249,12 +249,17 @@ def verify(deep: bool) -> int:
     return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
 
 
+def _behind_row(lag: JournalLag) -> dict[str, Any]:
+    detail = f"it lacks {lag.entry_count} entries that a majority has. Run replog coordinator run --once."
+    return {"broker": lag.broker_id, "fault": "behind", "ledgerId": lag.ledger_id, "detail": detail}
+
+
 def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: ScrubReport) -> dict[str, Any]:
     findings = [item_of(finding, broker_id="broker", object_name="object") for finding in report.findings]
     journal_findings = [item_of(finding, broker_id="broker") for finding in journals.findings]
     snapshot_findings = [item_of(finding, "is_repaired", broker_id="broker") for finding in snapshots.findings]
     return {
-        "ok": not findings and not journal_findings and not snapshot_findings,
+        "ok": not (findings or journal_findings or journals.behind or snapshot_findings),
         "objects": report.object_count,
         "copies": report.copy_count,
         "checkedBytes": report.checked_bytes,
@@ -264,7 +269,9 @@ def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: Scr
         "journals": journals.journal_count,
         "journalRecords": journals.record_count,
         "journalsBehind": len(journals.behind),
-        "behind": [{"broker": broker_id, "ledgerId": ledger_id} for broker_id, ledger_id in journals.behind],
+        "behind": [
+            {"broker": lag.broker_id, "ledgerId": lag.ledger_id, "entries": lag.entry_count} for lag in journals.behind
+        ],
         "undecidableLedgers": journals.undecidable,
         "journalFindings": journal_findings,
         "snapshotFiles": snapshots.file_count,

@@ -25,7 +25,7 @@ from spark_replog.log.model import DataObject, Section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome
-from spark_replog.storage.paths import data_key
+from spark_replog.storage.paths import all_data_folder, data_key
 
 _log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class ReplicaFetcher:
             raise
         if job.replaces:
             self._brokers.store(target).delete(job.storage_key)
-        outcome = self._brokers.store(target).create(job.storage_key, body, make_parent=True)
+        outcome = self._create(job, target, body)
         if outcome is not CreateOutcome.CREATED:
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -215,6 +215,17 @@ class ReplicaFetcher:
                 broker=target,
                 key=job.storage_key,
             )
+
+    def _create(self, job: CopyJob, target: BrokerId, body: Buffer) -> CreateOutcome:
+        store = self._brokers.store(target)
+        try:
+            return store.create(job.storage_key, body, make_parent=True)
+        except ReplogError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        self._brokers.check_root(target)  # it is itself, so it was away when the ledger was made
+        store.make_folder(all_data_folder(job.ledger_id))
+        return store.create(job.storage_key, body, make_parent=True)
 
     def holds(self, job: CopyJob, target: BrokerId) -> bool:
         """Return whether the broker has the whole object, once this process's own sender has put it, if it does so now.

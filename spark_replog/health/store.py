@@ -8,7 +8,7 @@ compaction removes is not foreseen.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -196,6 +196,7 @@ class Fault(Enum):
     COPY_MISSING = "copy-missing"
     ROOT_FULL = "root-full"
     ROOT_LOW = "root-low"
+    JOURNAL_BEHIND = "journal-behind"
     NO_MAJORITY = "no-majority"
     RETENTION_HELD = "retention-held"
 
@@ -383,6 +384,42 @@ def _root_findings(found: BrokerHealth) -> list[Finding]:
     return findings
 
 
+_NAMED_MAX = 5
+
+
+def journal_findings(
+    ledgers: Iterable[LedgerHealth], topics: Iterable[TopicDescription], cluster_id: str
+) -> list[Finding]:
+    """Return the findings on journals that are behind, one for each broker, by broker.
+
+    Nothing is refused and nothing is lost: a majority has each entry. But the root helps to read or write a ledger only
+    once it has what it lacks, as a replica does that is not in sync.
+    """
+    names: dict[LedgerId, list[str]] = {cluster_id: ["the cluster ledger"]}
+    for topic in topics:
+        names.setdefault(topic.ledger_id, []).append(topic.name)
+    behind: dict[BrokerId, list[str]] = {}
+    for ledger in ledgers:
+        for broker_id, count in ledger.behind.items():
+            of = ", ".join(names.get(ledger.ledger_id, [ledger.ledger_id])[:_NAMED_MAX])
+            behind.setdefault(broker_id, []).append(f"{of} ({count})")
+    return [
+        Finding(
+            Level.WARN,
+            Fault.JOURNAL_BEHIND,
+            f"the root of broker {broker_id} lacks journal entries of {_some(found)}",
+            "replog coordinator run --once",
+            broker_id=broker_id,
+        )
+        for broker_id, found in sorted(behind.items())
+    ]
+
+
+def _some(found: Sequence[str]) -> str:
+    more = len(found) - _NAMED_MAX
+    return ", ".join(found[:_NAMED_MAX]) + (f" and {more} more ledgers" if more > 0 else "")
+
+
 DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
 
@@ -471,11 +508,13 @@ class LedgerHealth:
     Attributes:
         entry_count: decided entries.
         is_tail_unclear: whether too few roots answer to know if the last entry is decided.
+        behind: brokers that answer and whose journals are behind -> how many entries these lack.
     """
 
     ledger_id: LedgerId
     entry_count: int
     is_tail_unclear: bool
+    behind: Mapping[BrokerId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,6 +542,7 @@ class StoreHealth:
     def findings(self) -> list[Finding]:
         """Return all findings, worst first."""
         found = [*broker_findings(self.brokers), *topic_findings(self.topics, self.away)]
+        found += journal_findings(self.ledgers, self.topics, self.cluster_id)
         return sorted(found, key=lambda each: -each.level)
 
     @property

@@ -28,8 +28,12 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.rivals import Rivals
 from spark_replog.ledger.root import (
+    AFTER_CHECK,
+    READ,
     READ_BY_THIS_GOAL,
     REFUSALS_MIN,
+    TO_CHECK,
+    TO_READ,
     WENT_BACK,
     Check,
     Completion,
@@ -61,11 +65,6 @@ DAMAGED_READS = 3
 """After this many failed reads in a row the file itself is damaged, not a single transfer."""
 DAMAGED_RETRY_MS = 5000.0
 """How long to wait before a journal out of order is read again: the read starts at its beginning."""
-
-_TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
-_READ = frozenset({*READ_BY_THIS_GOAL, Standing.KNOWN})
-_TO_READ = frozenset({Standing.UNREAD, Standing.OUTDATED})
-_AFTER_CHECK = {Standing.UNVERIFIED: Standing.UNREAD, Standing.DOUBTED: Standing.PROVEN, Standing.FORGOT: Standing.OUT}
 
 
 class LedgerCore:
@@ -112,20 +111,18 @@ class LedgerCore:
         self._settings = settings
         self._rng = rng
         self._goal = 0
-        self._is_write = False
+        self._is_write = self._is_level = False
         self._glanced: int | None = None
         self._learned_before = 0
         self._is_marker_turn = True
-        self._has_rewound = False
         self._may_claim = not settings.read_only
         self._user: Proposal | None = None
         self._is_user_sent = False
         self._streak = 0
         self._rivals = Rivals(settings)
         self._to_verify: set[int] = set()
-        self._was_synced = False
-        self._goal_start_ms = 0.0
-        self._sync_start_ms = 0.0
+        self._was_synced = self._has_rewound = False
+        self._goal_start_ms = self._sync_start_ms = 0.0
         self._majority_at_ms: float | None = None
         self._reread_at_ms: float | None = None
         self._reread_ms = REREAD_MS
@@ -174,11 +171,12 @@ class LedgerCore:
 
     # -- goals ------------------------------------------------------------------------------------
 
-    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False) -> None:
+    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False, is_level: bool = False) -> None:
         """Start a goal: read the newest decided prefix, or append an own ENTRY. Both end in DONE.
 
         Args:
             is_write: append an ENTRY; the goal enters READY before each value is proposed.
+            is_level: of a write: append none, but give roots those that they lack; in READY call `level`.
             is_glance: of a read: when markers are due, ask one root in turn for its marker and the others for their
                 tails: one get each. If anything is new, all roots are read. An entry on a majority shows in one of
                 these gets, unless a root that held it was cut or emptied and the root in turn lacks it: then the next
@@ -187,7 +185,7 @@ class LedgerCore:
         """
         is_recent = now_ms - self._goal_start_ms < 4 * self._rivals.operation_ms  # the journals were read moments ago
         self._goal += 1
-        self._is_write = is_write
+        self._is_write, self._is_level = is_write, is_level
         self._glanced = None
         self._has_rewound = False
         self._goal_start_ms = now_ms
@@ -239,6 +237,14 @@ class LedgerCore:
         self._is_user_sent = False
         self.settled = None
         self._enter(Phase.LEAD)
+
+    def level(self) -> None:
+        """In READY: claim, or propose the newest decided value again: each root gets all before it first (backfill)."""
+        assert self.phase is Phase.READY
+        last = self.prefix.length - 1
+        if self.proposer.is_leading:
+            self.proposer.propose(self.prefix.payloads[last], last)
+        self._enter(Phase.LEAD if self.proposer.is_leading else Phase.CLAIM)
 
     def finish(self) -> None:
         """End the goal; operations in flight go on."""
@@ -329,7 +335,7 @@ class LedgerCore:
         if state.retry_at_ms > now_ms:
             self._wake(state.retry_at_ms)
             return None
-        if standing in _TO_CHECK:
+        if standing in TO_CHECK:
             return Check(root, state.failures > 0)
         if standing is Standing.OUT:
             return PutOut(root, self.prefix.named[root], state.floor)
@@ -338,7 +344,7 @@ class LedgerCore:
             return None if standing in READ_BY_THIS_GOAL else self._read(root, state, now_ms)
         if self.proposer.epoch is None:
             return None
-        if standing in _TO_READ or position <= self.prefix.named[root]:
+        if standing in TO_READ or position <= self.prefix.named[root]:
             # Other roots name a record there: a create would be lost, or leave a gap.
             return self._read(root, state, now_ms)
         nonce = self._rng.randbytes(NONCE_SIZE_BYTES)
@@ -377,7 +383,7 @@ class LedgerCore:
         lacking = {
             root
             for root, state in enumerate(self.roots)
-            if state.standing in _READ and self.proposer.lacks_entries(root) and self._marker_for(root) is None
+            if state.standing in READ and self.proposer.lacks_entries(root) and self._marker_for(root) is None
         }
         return bool(lacking) and len(self.roots) - len(lacking.union(self.missing_roots(now_ms))) < self.prefix.majority
 
@@ -435,7 +441,7 @@ class LedgerCore:
         if isinstance(operation, Create | Read) and operation.position != view.next_position:
             return  # it began before `_rewind`
         if isinstance(operation, Check):
-            state.enter(_AFTER_CHECK.get(state.standing, state.standing))
+            state.enter(AFTER_CHECK.get(state.standing, state.standing))
         elif isinstance(operation, PutOut):
             state.enter(Standing.RETIRED)
         elif isinstance(operation, PutMarker):
@@ -772,16 +778,17 @@ class LedgerCore:
         assert proposal is not None
         if proposer.is_single:
             is_decided = proposal.is_confirmed
-            if not is_decided and self.prefix.length > proposal.index and self.roots[0].standing in _READ:
+            if not is_decided and self.prefix.length > proposal.index and self.roots[0].standing in READ:
                 proposer.proposal = None  # another writer has the index
                 self._enter(Phase.READY)
         else:
             is_decided = proposer.proposal_roots().bit_count() >= self.prefix.majority
-        if is_decided and proposal.is_recovered:
+        if is_decided and proposal.is_recovered and not self._is_level:
             proposer.proposal = None
             self._owned()
         elif is_decided:
-            self._streak += 1
+            self._streak += not proposal.is_recovered
+            self._user = None if proposal.is_recovered else self._user  # as in `_owned`
             self._enter(Phase.GRACE)
         elif self._has_too_few_values(now_ms):
             self._rewind(now_ms)

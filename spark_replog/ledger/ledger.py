@@ -24,6 +24,7 @@ from spark_replog.errors import (
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.journal_rebuild import OwnedLog
 from spark_replog.ledger.ledger_errors import LedgerErrors
+from spark_replog.ledger.leveling import JournalLeveler, journals_behind
 from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Standing
@@ -110,6 +111,7 @@ class Ledger(Generic[S]):
         self._turn = threading.Condition(self._gate)
         self._is_driven = self._has_started = False
         self._is_stepping = False  # also after an interrupt in a step: the core may know half of an answer
+        self._leveling = threading.Lock()
         self._to_check: set[int] = set()
         self._waiting: list[Request] = []
         self._sent: list[Request] = []
@@ -163,7 +165,7 @@ class Ledger(Generic[S]):
                 if reached(self.state):
                     return self.state
             if self._clock.monotonic_ms() - start_ms >= self._settings.tail_retry_ms:
-                self._log_unclear("a position that was given")
+                self._errors.log_unclear(self._core, "a position that was given")
                 return self.state
             self._clock.sleep_ms(20)
 
@@ -260,36 +262,20 @@ class Ledger(Generic[S]):
         learned, gets = core.prefix.learned_count, self.stats.gets
         now_ms: float = self._heard_ms
         while True:
-            now_ms = self._step(now_ms, self._heard_ms + self._settings.quorum_timeout_ms)
+            now_ms = self.step(now_ms, self._heard_ms + self._settings.quorum_timeout_ms)
             if core.phase is Phase.DONE:
                 break
             if core.prefix.learned_count != learned:
                 learned, self._heard_ms = core.prefix.learned_count, now_ms
                 if self._heard_ms >= log_at_ms:
                     log_at_ms = self._heard_ms + 5 * LONG_READ_MS
-                    _LOG.warning(
-                        "Ledger %s is being read: %d gets of journal records so far. A snapshot makes the next start "
-                        "short: 'replog store snapshot'.",
-                        self.ledger_id,
-                        self.stats.gets - gets,
-                    )
+                    self._errors.log_long_read(self.stats.gets - gets)
             elif now_ms >= self._heard_ms + self._settings.quorum_timeout_ms:
                 if self._io.learned_ms <= self._heard_ms:
                     raise self._errors.not_decided(self._core)
                 self._heard_ms = self._io.learned_ms  # a read of many records is under way
         if core.is_tail_unclear:
-            self._log_unclear("the tail")
-
-    def _log_unclear(self, what: str) -> None:
-        _LOG.warning(
-            "[%s] ledger %s: too few metadata roots answer to tell whether %s is decided; "
-            "going on with the %d entries that are. %s",
-            ErrorCode.REPLOG_TAIL_UNDECIDED.name,
-            self.ledger_id,
-            what,
-            self._core.prefix.length,
-            self._errors.delay_reason(self._core),
-        )
+            self._errors.log_unclear(core, "the tail")
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -364,6 +350,10 @@ class Ledger(Generic[S]):
         if self._snapshots is not None and self._snapshots.is_due() and not self._settings.read_only:
             with suppress(RuntimeError):  # no thread is left: the entry is decided all the same
                 IO_POOL.post_to(f"snapshots of {self.ledger_id}", self._snapshot_writer(self._snapshots).write_behind)
+        if journals_behind(self._core, is_fresh=False) and not self._leveling.locked():
+            with suppress(RuntimeError):
+                leveler = JournalLeveler(self, self._clock, self._leveling)
+                IO_POOL.post_to(f"journals of {self.ledger_id}", leveler.level_behind)
         return request
 
     def _drive_write(self, request: Request) -> None:
@@ -389,7 +379,7 @@ class Ledger(Generic[S]):
                 continue
             if core.phase is Phase.DONE:
                 core.begin(now_ms, is_write=True)
-            now_ms = self._step(now_ms, request.deadline_ms)
+            now_ms = self.step(now_ms, request.deadline_ms)
             is_over = now_ms >= request.deadline_ms or core.is_refused(now_ms)
             if is_over and core.phase not in (Phase.READY, Phase.DONE):
                 self._expire(request, is_driver=True)
@@ -399,7 +389,7 @@ class Ledger(Generic[S]):
         # If the own ENTRY was just decided, let the remaining roots finish.
         limit_ms = now_ms + self._settings.grace_ms
         while core.phase is Phase.GRACE:
-            now_ms = self._step(now_ms, limit_ms)
+            now_ms = self.step(now_ms, limit_ms)
             if now_ms >= limit_ms:
                 break
 
@@ -468,12 +458,7 @@ class Ledger(Generic[S]):
         commands = (proposed,) if isinstance(proposed, bytes) else proposed
         size_bytes = sum(map(len, commands))
         if size_bytes > self._settings.command_size_bytes_max:
-            request.answer = ReplogError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"the entry would have {size_bytes} bytes, and {self._settings.command_size_bytes_max} is the most. "
-                "Nothing was decided. Write with fewer tasks or smaller batches, so that sections have more rows.",
-                ledger_id=self.ledger_id,
-            )
+            request.answer = self._errors.too_large(size_bytes)
             return ()
         return commands
 
@@ -498,8 +483,8 @@ class Ledger(Generic[S]):
 
     # -- driving the core -------------------------------------------------------------------------
 
-    def _step(self, now_ms: float, deadline_ms: float) -> float:
-        """Run the core's operations, process their answers and fold, up to the deadline; return the time then."""
+    def step(self, now_ms: float, deadline_ms: float) -> float:
+        """In a turn, run the core's operations, process their answers and fold; return the time then."""
         core = self._core
         try:
             now_ms = self._exchange(core, now_ms, deadline_ms)
@@ -762,6 +747,20 @@ class Ledger(Generic[S]):
         Call it right after ``append``, on a ledger that has never read that root: it keeps all values for that root.
         """
         return OwnedLog.of(self._core, [each.broker_id for each in self._roots].index(broker_id))
+
+    # -- journals that lack entries ---------------------------------------------------------------
+
+    def behind(self, last: int | None = None) -> dict[int, int]:
+        """Return the brokers whose journals the last refresh found behind, and how many entries they lack.
+
+        Args:
+            last: count entries up to this index only; None: all.
+        """
+        return {self._roots[root].broker_id: count for root, count in journals_behind(self._core, last).items()}
+
+    def level(self, *, timeout_ms: int) -> bool:
+        """Give roots that answer the entries that they lack; return whether they have all: see ``JournalLeveler``."""
+        return JournalLeveler(self, self._clock, self._leveling).level(timeout_ms=timeout_ms)
 
     # -- errors -----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -10,9 +11,11 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ledger.core import DAMAGE, LedgerCore
 from spark_replog.ledger.types import LedgerSettings, Request
 
+_LOG = logging.getLogger("spark_replog.ledger.ledger")
+
 
 class LedgerErrors:
-    """The errors of one ledger.
+    """The errors of one ledger, and what it logs while a call waits.
 
     Args:
         names: of the metadata roots, in the store's order.
@@ -108,4 +111,34 @@ class LedgerErrors:
             f"The entry was sent, and what became of it cannot be read now: {error} Repeat the same call: if "
             "the entry was decided, its identity is found.",
             ledger_id=self._ledger_id,
+        )
+
+    def too_large(self, size_bytes: int) -> ReplogError:
+        """Return the error of a command whose entry would be too large."""
+        return ReplogError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the entry would have {size_bytes} bytes, and {self._settings.command_size_bytes_max} is the most. "
+            "Nothing was decided. Write with fewer tasks or smaller batches, so that sections have more rows.",
+            ledger_id=self._ledger_id,
+        )
+
+    def log_unclear(self, core: LedgerCore, what: str) -> None:
+        """Log that a read goes on without knowing whether something is decided."""
+        _LOG.warning(
+            "[%s] ledger %s: too few metadata roots answer to tell whether %s is decided; "
+            "going on with the %d entries that are. %s",
+            ErrorCode.REPLOG_TAIL_UNDECIDED.name,
+            self._ledger_id,
+            what,
+            core.prefix.length,
+            self.delay_reason(core),
+        )
+
+    def log_long_read(self, gets: int) -> None:
+        """Log that a read takes long, and what makes the next one short."""
+        _LOG.warning(
+            "Ledger %s is being read: %d gets of journal records so far. A snapshot makes the next start "
+            "short: 'replog store snapshot'.",
+            self._ledger_id,
+            gets,
         )

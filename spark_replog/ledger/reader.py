@@ -392,6 +392,26 @@ class DecidedPrefix:
             if named:
                 self.named[other] = named[-2:][0]
 
+    def lacking(self, root: int, last: int | None = None) -> int:
+        """Return how many decided entries a root's journal lacks, as far as it was read.
+
+        Args:
+            last: count those up to this index only; None: all.
+        """
+        view, last = self.views[root], self.length - 1 if last is None else last
+        found = view.entries.items()  # an entry that the hash chain shows to be the decided one follows all before it
+        held = [index for index, (_, value) in found if index <= last and value == self.hashes.get(index)]
+        return max(0, last - max(held, default=view.matched))
+
+    def is_behind(self, root: int, lacking_count: int) -> bool:
+        """Return whether a journal that lacks so many entries is behind: not if it lacks the newest one only.
+
+        That one may be on its way, and it stays away if its process ended once a majority had it. A journal without
+        any entry is behind.
+        """
+        view = self.views[root]
+        return lacking_count > 1 or (lacking_count == 1 and view.matched == NO_INDEX and not view.entries)
+
     def longest_named(self, root: int) -> int:
         """Return the highest position that any root's records name here, at most NAMED_APART_MAX above `named`."""
         return min(max(self._named_by[root]), self.named[root] + NAMED_APART_MAX)

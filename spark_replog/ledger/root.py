@@ -149,6 +149,10 @@ TRANSITIONS: dict[Standing, set[Standing]] = {
 }
 READ_BY_THIS_GOAL = frozenset({Standing.FRESH, Standing.DOUBTED, Standing.PROVEN})
 _SEEN = frozenset({Standing.KNOWN, Standing.FRESH, Standing.PROVEN})
+READ = READ_BY_THIS_GOAL | {Standing.KNOWN}
+TO_READ = frozenset({Standing.UNREAD, Standing.OUTDATED})
+TO_CHECK = frozenset({Standing.UNVERIFIED, Standing.DOUBTED, Standing.FORGOT})
+AFTER_CHECK = {Standing.UNVERIFIED: Standing.UNREAD, Standing.DOUBTED: Standing.PROVEN, Standing.FORGOT: Standing.OUT}
 WENT_BACK = frozenset({Standing.FORGOT, Standing.OUT, Standing.RETIRED})
 
 

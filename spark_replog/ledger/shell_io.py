@@ -22,6 +22,7 @@ from spark_replog.storage.open_store import is_far
 from spark_replog.storage.paths import (
     journal_folder,
     journal_key,
+    ledger_folders,
     marker_folder,
     marker_key,
     marker_number,
@@ -247,8 +248,7 @@ class RootIo:
             if listing is not None:
                 self._whole[root.store.url] = listing
             if operation.repair:
-                # The root was away when the ledger was created; it is proven to be itself, so make its folder.
-                root.store.make_folder(journal_folder(self._ledger_id))
+                self._make_folders(root)
             return Completion(operation, Status.DONE)
         if isinstance(operation, PutOut):
             self._put_out(root, operation)
@@ -260,12 +260,29 @@ class RootIo:
             return Completion(operation, Status.DONE)
         self._stats.creates += 1
         try:
-            outcome = root.store.create(journal_key(self._ledger_id, operation.position), operation.data)
+            outcome = self._create(root, operation)
             if outcome is CreateOutcome.EXISTS:
                 return Completion(operation, Status.EXISTS)
             return Completion(operation, Status.DONE, marker=self._newest_marker(root, operation.marker_no))
         except OutcomeUnknownError as error:
             return Completion(operation, Status.UNKNOWN, error=error)
+
+    def _create(self, root: JournalRoot, operation: Create) -> CreateOutcome:
+        key = journal_key(self._ledger_id, operation.position)
+        try:
+            return root.store.create(key, operation.data)
+        except ReplogError as error:
+            if operation.position or not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        self._stats.checks += 1
+        self._check(root, root.check)
+        self._make_folders(root)
+        return root.store.create(key, operation.data)
+
+    def _make_folders(self, root: JournalRoot) -> None:
+        """Make a ledger's folders on a root that was away when it was made; the root is proven to be itself."""
+        for folder in ledger_folders(self._ledger_id):
+            root.store.make_folder(folder)
 
     def _put_out(self, root: JournalRoot, operation: PutOut) -> None:
         """Create `out`, unless a repair has rebuilt the journal since it was read, perhaps long ago.

@@ -1,8 +1,8 @@
 """Reads every journal of every ledger whole: are its records whole, dense and in order, and do the roots agree?
 
 Reads only, and reports nothing that a running writer could make untrue: a journal that lacks entries is only behind
-(the next commit writes them), and a position is missing only where a record elsewhere, or after it, proves that it
-was there. The journals are put together by the reader's own ``DecidedPrefix``.
+(the next owner of the ledger writes them), and a position is missing only where a record elsewhere, or after it, proves
+that it was there. The journals are put together by the reader's own ``DecidedPrefix``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ReplogError
@@ -81,6 +82,20 @@ class JournalFinding:
     detail: str
 
 
+class JournalLag(NamedTuple):
+    """A whole journal that lacks decided entries; an owner of the ledger gives it these.
+
+    Attributes:
+        entry_count: how many.
+        is_behind: False if it is only the newest one: that may be on its way.
+    """
+
+    broker_id: BrokerId
+    ledger_id: LedgerId
+    entry_count: int
+    is_behind: bool
+
+
 @dataclass(slots=True)
 class JournalReport:
     """What was read.
@@ -88,16 +103,21 @@ class JournalReport:
     Attributes:
         journal_count: journals that were looked at: ledgers x metadata roots.
         record_count: records read.
-        behind: (broker, ledger) of whole journals that lack decided entries; the next commits give them these.
+        lagging: whole journals that lack decided entries, in the order of ledgers and brokers.
         undecidable: ledgers of which no majority of the journals is whole.
         findings: in the order of ledgers and brokers; at most one a journal, the first that was met.
     """
 
     journal_count: int = 0
     record_count: int = 0
-    behind: list[tuple[BrokerId, LedgerId]] = field(default_factory=list)
+    lagging: list[JournalLag] = field(default_factory=list)
     undecidable: list[LedgerId] = field(default_factory=list)
     findings: list[JournalFinding] = field(default_factory=list)
+
+    @property
+    def behind(self) -> list[JournalLag]:
+        """Return the journals that lack more than the newest entry."""
+        return [each for each in self.lagging if each.is_behind]
 
 
 def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | None = None) -> JournalReport:
@@ -175,7 +195,7 @@ class _LedgerScrub:
         self._away = away
         self._brokers = brokers
         self._ledger_id = ledger_id
-        self._behind: list[BrokerId] = []
+        self._lagging: list[JournalLag] = []
         genesis = self._genesis = genesis_hash(ledger_id)
         roots = brokers.metadata_broker_ids
         self._journals = [_Journal(each, brokers.store(each)) for each in roots]
@@ -228,7 +248,7 @@ class _LedgerScrub:
 
     def report_to(self, report: JournalReport) -> None:
         """Add what was found."""
-        report.behind += [(broker_id, self._ledger_id) for broker_id in self._behind]
+        report.lagging += self._lagging
         report.journal_count += len(self._journals)
         report.record_count += sum(each.position - each.start for each in self._journals)
         found = [each.finding for each in self._journals if each.finding is not None]
@@ -340,8 +360,14 @@ class _LedgerScrub:
         if view.matched < vouched and vouched >= self._prefix.base.index:  # below, a snapshot stands for the values
             why = f"it vouches for another value of entry {view.matched + 1} than was decided. {self._remedy(journal)}"
             self._note(journal, JournalFault.DIVERGED, None, why)
-        elif view.matched < decided_count - 1:
-            self._behind.append(journal.broker_id)
+        elif view.matched < decided_count - 1 and self._is_at_end(journal):
+            count = decided_count - 1 - view.matched
+            is_behind = self._prefix.is_behind(root, count)
+            self._lagging.append(JournalLag(journal.broker_id, self._ledger_id, count, is_behind))
+
+    def _is_at_end(self, journal: _Journal) -> bool:
+        """Return whether the journal still ends where it was read to: writers go on while the others are read."""
+        return journal.store.get(journal_key(self._ledger_id, journal.position), size_bytes=1) is None
 
     def _remedy(self, journal: _Journal) -> str:
         root_count = len(self._prefix.views)

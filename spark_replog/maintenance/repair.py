@@ -19,7 +19,6 @@ from typing import TypeVar
 
 from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.root_check import make_ledger_folders
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import warn_of_cut
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
@@ -32,15 +31,20 @@ from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.ledger.record import NO_INDEX
-from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerState, Proposed
+from spark_replog.ledger.types import JournalRoot, LedgerSettings, Proposed
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_FIRST
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import BrokerRegister, FeatureSet, IsrChange, Truncate
+from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
-from spark_replog.maintenance.journal_scrub import BAD_JOURNALS, JournalFinding, JournalReport, scrub_journals
+from spark_replog.maintenance.journal_scrub import (
+    BAD_JOURNALS,
+    JournalFinding,
+    JournalLag,
+    JournalReport,
+    scrub_journals,
+)
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
 from spark_replog.storage.io_pool import IO_POOL
@@ -51,8 +55,8 @@ from spark_replog.storage.root_file import RootFile, encode_root_file, read_root
 _log = logging.getLogger(__name__)
 
 OWN_ATTEMPTS_MAX = 20
-BRING_UP_MS = 10_000
-"""How long a journal that lacks entries is waited for in one repair; the next one goes on."""
+LEVEL_MS = 60_000
+"""How long one repair gives the roots of a ledger the entries that they lack; the next one goes on."""
 OWN_WAIT_MS_MAX = 2000.0
 """Temp files of posix roots are swept from this age on. Losing one fails the write that made it, if that
 still runs, and loses nothing that was acknowledged."""
@@ -161,7 +165,7 @@ class StoreRepair:
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
         self._looked_after: dict[LedgerId, int] = {}
         """The last entry folded before the copies of its objects were looked at."""
-        self._behind: list[tuple[BrokerId, LedgerId]] = []
+        self._lagging: list[JournalLag] = []
         self._lost: dict[str, frozenset[BrokerId]] = {}
         """Objects without one good copy -> their holders when they were looked at."""
         self._frames: dict[BrokerId, Frame | str] = {}
@@ -220,9 +224,22 @@ class StoreRepair:
         self._cut_lost(ledger_ids)
         for root in usable:
             self._attempt(root, partial(self._finish, root, ledger_ids))
-        for broker_id, ledger_id in self._behind:
-            self._attempt(roots[broker_id], partial(self._bring_up, ledger_id))
+        for lag in self._lagging:
+            self._attempt(roots[lag.broker_id], partial(self._level, lag))
         return self._report
+
+    def _level(self, lag: JournalLag) -> None:
+        """Give the roots of a ledger the entries that they lack, if they still do."""
+        is_of_cluster = lag.ledger_id == self._brokers.cluster_id
+        ledger = self._cluster.cluster_ledger if is_of_cluster else self._cluster.topic_ledger(lag.ledger_id)
+        ledger.refresh()
+        ledger.level(timeout_ms=LEVEL_MS)
+        if lag.broker_id in ledger.behind():
+            raise RetriableError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"its journal of ledger {lag.ledger_id} still lacks entries. Repeat the repair.",
+                ledger_id=lag.ledger_id,
+            )
 
     def _leave_pair(self, lost: BrokerId, ledger_id: LedgerId) -> None:
         """Decide on both journals that the lost one of two left: what writers have put there is doubted then."""
@@ -231,18 +248,6 @@ class StoreRepair:
         ledger = self._ledger_but(lost, ledger_id, TopicLedgerState(ledger_id), lambda: None)
         command = encode_command(IsrChange(None, lost, False, self._cluster.clock.now_ms()))
         ledger.append(lambda _: command, timeout_ms=self._config.delivery_timeout_ms)
-
-    def _bring_up(self, ledger_id: LedgerId) -> None:
-        """Give roots that answer the entries that they lack: decide one without effect, and wait for all of them."""
-        brokers, cluster = self._brokers, self._cluster
-        state = ClusterLedgerState() if ledger_id == brokers.cluster_id else TopicLedgerState(ledger_id)
-        settings = LedgerSettings(grace_ms=BRING_UP_MS)
-        ids = brokers.metadata_broker_ids
-        make_ledger_folders(brokers, ledger_id, ids)  # a root that was away when the ledger was made has none
-        roots = [JournalRoot(each, brokers.store(each), partial(brokers.check_root, each)) for each in ids]
-        ledger: Ledger[LedgerState] = Ledger(ledger_id, roots, state, settings=settings, clock=cluster.clock)
-        nothing = encode_command(FeatureSet(FEATURE_LEVEL_FIRST))
-        ledger.append(lambda _: nothing, timeout_ms=self._config.delivery_timeout_ms)
 
     def _note_torn_tails(self, root: RootRepair) -> int:
         count = len(torn_tails(self._brokers, root.broker_id)) if root.condition is RootCondition.OK else 0
@@ -313,7 +318,7 @@ class StoreRepair:
         whole = {each.broker_id: each for each in roots if each.condition is RootCondition.OK}
         bad: dict[BrokerId, JournalFinding] = {}
         report = scrub_journals(self._cluster) if len(metadata) > 2 else JournalReport()
-        self._behind = report.behind
+        self._lagging = report.lagging
         for found in report.findings:
             if found.broker_id in whole and found.fault in BAD_JOURNALS:
                 bad.setdefault(found.broker_id, found)

@@ -38,6 +38,8 @@ from spark_replog.storage.io_pool import IO_POOL
 
 T = TypeVar("T")
 RECENT_ENTRIES = 512
+LATE_PAUSES_MS = (10, 50, 200)
+"""How long a look waits for entries that are on their way to a journal."""
 
 
 class StoreMonitor(Admin):
@@ -51,6 +53,8 @@ class StoreMonitor(Admin):
         super().__init__(cluster, principal)
         self._described: dict[LedgerId, tuple[int, list[TopicDescription]]] = {}
         """Topics by ledger, with the index of the last entry applied when they were described."""
+        self._late: dict[LedgerId, int] = {}
+        """Ledgers with journals behind, and the last entry decided when that was seen first."""
         self.root_looks: Sequence[RootLook] = ()
 
     def look(
@@ -83,6 +87,8 @@ class StoreMonitor(Admin):
         self.root_looks = self.look_at_roots(timeout_ms) if looks is None else looks
         found = {each.broker_id: each for each in self.root_looks}
         fenced, brokers = self._fenced(), cluster.brokers
+        all_ledgers: list[Ledger[Any]] = [cluster.cluster_ledger, *ledgers]
+        behind = self._behind(all_ledgers)
         return StoreHealth(
             brokers.cluster_id,
             cluster.path,
@@ -102,9 +108,36 @@ class StoreMonitor(Admin):
                 for each in brokers.broker_ids
             ),
             tuple(sorted(topics, key=lambda each: each.name)),
-            (_ledger_of(cluster.cluster_ledger), *map(_ledger_of, ledgers)),
+            tuple(
+                LedgerHealth(
+                    each.ledger_id,
+                    each.state.applied_index + 1,
+                    each.is_tail_unclear,
+                    behind.get(each.ledger_id, {}),
+                )
+                for each in all_ledgers
+            ),
             tuple(groups),
         )
+
+    def _behind(self, ledgers: Sequence[Ledger[Any]]) -> dict[LedgerId, Mapping[BrokerId, int]]:
+        """Return the journals that are behind and remain so: writers may be about to give them what they lack.
+
+        A journal remains behind if it lacks entries that an earlier look, or one a moment ago, found decided.
+        """
+        late = [each for each in ledgers if each.behind()]
+        fresh = [each for each in late if each.ledger_id not in self._late]
+        self._late = {each.ledger_id: self._late.get(each.ledger_id, each.state.applied_index) for each in late}
+        for pause_ms in LATE_PAUSES_MS:
+            fresh = [each for each in fresh if each.behind(self._late[each.ledger_id])]
+            if not fresh:
+                break
+            self._cluster.clock.sleep_ms(pause_ms)
+            for each in fresh:
+                each.refresh()
+        found = {each.ledger_id: each.behind(self._late[each.ledger_id]) for each in late}
+        self._late = {ledger_id: last for ledger_id, last in self._late.items() if found[ledger_id]}
+        return {ledger_id: brokers for ledger_id, brokers in found.items() if brokers}
 
     def look_at_roots(self, timeout_ms: int = ROOT_TIMEOUT_MS) -> list[RootLook]:
         """Check every root against the ledgers as this process has folded them so far."""
@@ -152,10 +185,6 @@ class StoreMonitor(Admin):
         if names is None:
             return describe_groups(self._cluster, coordinator, coordinator.groups())
         return [describe_group(self._cluster, coordinator, name) for name in names]
-
-
-def _ledger_of(ledger: Ledger[Any]) -> LedgerHealth:
-    return LedgerHealth(ledger.ledger_id, ledger.state.applied_index + 1, ledger.is_tail_unclear)
 
 
 _LOG = logging.getLogger(__name__)

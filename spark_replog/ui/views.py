@@ -325,6 +325,7 @@ def ledgers(seen: Seen) -> Item:
             "ledger": each.ledger_id,
             "entries": each.entry_count,
             "isTailUnclear": each.is_tail_unclear,
+            "behind": [{"broker": broker_id, "entries": count} for broker_id, count in sorted(each.behind.items())],
             "topics": names.get(each.ledger_id, [])[:5],
             "topicCount": len(names.get(each.ledger_id, [])),
             "isCluster": each.ledger_id == seen.health.cluster_id,

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
+from spark_replog.admin.coordinator_loop import CoordinatorLoop
+from spark_replog.cli.main import run
+from spark_replog.client.store import Store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from tests.at_rest import wait_at_rest
-from tests.scenarios.repairing import fill, repair
+from tests.scenarios.repairing import fill, is_applied, lose, put_arrow, repair
+from tests.waiting import wait_until
 
 
 def snapshot_all(store) -> None:
@@ -46,6 +54,106 @@ def test_a_repair_gives_a_returned_root_the_entries_that_it_lacks(store) -> None
     store.back(1)
     opened = Cluster.open(str(store.path), config=store.config)
     ledger_ids = {opened.brokers.cluster_id, opened.lookup("orders").ledger_id}
-    assert {(1, each) for each in ledger_ids} <= set(scrub_journals(opened).behind)
+    assert {(1, each) for each in ledger_ids} <= {each[:2] for each in scrub_journals(opened).behind}
     repair(store)
     assert scrub_journals(Cluster.open(str(store.path), config=store.config)).behind == []
+
+
+def said(store, capsys, *command: str, exit_codes: tuple[int, ...] = (0,)) -> dict:
+    """Run a command as its user does, and return its first item."""
+    assert run(["-s", str(store.path), "-q", "-f", "json", *command]) in exit_codes, capsys.readouterr()
+    return json.loads(capsys.readouterr().out)["items"][0]
+
+
+def put_row(store, name: str, batch: int) -> None:
+    """Write a row to roots 0 and 2."""
+    assert is_applied(store.append(name, {}, batch=batch, objects=(put_arrow(store, name, [1], holders={0, 2}),)))
+
+
+def miss_two_topics(store) -> None:
+    """Let root 1 be away while two topics are made and snapshots of all ledgers are decided."""
+    store.create("orders")
+    snapshot_all(store)
+    store.away(1)
+    store.reopen()
+    for name in ("first", "second"):
+        store.create(name)
+        put_row(store, name, 0)
+    snapshot_all(store)
+    store.back(1)
+
+
+def is_level(store) -> bool:
+    return scrub_journals(Cluster.open(str(store.path), config=store.config)).behind == []
+
+
+def test_status_and_verify_name_journals_that_are_behind_until_a_coordinator_ran(store, capsys) -> None:
+    miss_two_topics(store)
+    item = said(store, capsys, "status", exit_codes=(3,))
+    (finding,) = [each for each in item["findings"] if each["fault"] == "journal-behind"]
+    assert (finding["broker"], item["brokers"][1]["state"]) == (1, "journal-behind")
+    assert all(name in finding["detail"] for name in ("the cluster ledger", "first", "second"))
+    assert finding["remedy"] == f"replog -s {store.path} coordinator run --once"
+    verified = said(store, capsys, "store", "verify", exit_codes=(3,))
+    assert (verified["journalsBehind"], verified["journalFindings"]) == (3, [])
+    assert run(["-s", str(store.path), "store", "verify"]) == 3
+    assert "1       behind" in capsys.readouterr().out
+    assert said(store, capsys, "coordinator", "run", "--once")["leveledCount"] == 3
+    assert is_level(store)
+    item = said(store, capsys, "status", exit_codes=(0, 3))  # replicas rejoin later
+    assert "journal-behind" not in {each["fault"] for each in item["findings"]}
+    assert item["brokers"][1]["state"] == "ok"
+    assert said(store, capsys, "store", "verify", exit_codes=(0, 3))["behind"] == []
+
+
+@pytest.mark.parametrize("by", ["coordinator", "writer", "repair"])
+def test_all_goes_on_without_another_root_once_journals_are_brought_up(store, capsys, by) -> None:
+    miss_two_topics(store)
+    if by == "coordinator":
+        said(store, capsys, "coordinator", "run", "--once")
+    elif by == "repair":
+        assert repair(store).roots[1].is_repaired
+    else:
+        store.reopen()
+        for name in ("first", "second"):
+            put_row(store, name, 1)
+        store.create("third", replicas=2)
+        wait_until(lambda: is_level(store), "the writer brought the journals up")
+    lose(store, 0)
+    for name in ("first", "second"):
+        assert Store(Cluster.open(str(store.path))).topic(name).scan().to_arrow().num_rows == 1 + (by == "writer")
+    said(store, capsys, "topic", "create", "fourth", "-p", "1", "--replicas", "2")
+    items = said(store, capsys, "store", "repair", "-y")
+    assert items["ok"]
+    store.reopen()
+    put_row(store, "first", 9)
+    assert said(store, capsys, "store", "verify")["ok"]
+    findings = said(store, capsys, "status", exit_codes=(0, 3))["findings"]
+    assert "journal-behind" not in {each["fault"] for each in findings}
+
+
+def test_a_running_coordinator_brings_up_a_root_that_comes_back(store) -> None:
+    store.create("orders", 2)
+    loop = CoordinatorLoop(Cluster.open(str(store.path), config=store.config))
+    loop.run_once()
+    store.away(1)
+    store.reopen()
+    fill(store, 0, 5, holders={0, 2})
+    loop.run_once()
+    store.back(1)
+    wait_until(lambda: loop.run_once().leveled_count > 0, "the coordinator brought the journals up")
+    assert is_level(store)
+
+
+def test_a_journal_that_lacks_the_newest_entry_only_is_not_behind(store) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    store.away(1)
+    store.reopen()
+    fill(store, 3, 1, holders={0, 2})
+    store.back(1)
+    wait_at_rest(store.cluster.brokers)
+    report = scrub_journals(Cluster.open(str(store.path), config=store.config))
+    assert [(each.broker_id, each.entry_count) for each in report.lagging] == [(1, 1)] and not report.behind
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    assert Cluster.open(str(store.path)).topic_ledger(ledger_id).behind() == {}

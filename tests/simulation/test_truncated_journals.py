@@ -74,6 +74,38 @@ def test_glances_show_what_is_decided_and_nothing_else(request: pytest.FixtureRe
     assert min(jumps, acknowledged) >= runs
 
 
+class Levels(LedgerCore):
+    """Gives roots what they lack in place of each read, and says that it may not know the newest entries."""
+
+    levels = 0
+
+    def __init__(self, *parts: Any) -> None:
+        self.may_level, self.is_leveling = not parts[3].read_only, False
+        super().__init__(*parts)
+
+    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False, is_level: bool = False) -> None:
+        self.is_leveling = is_level = not is_write and self.may_level
+        super().begin(now_ms, is_write=is_write or is_level, is_level=is_level)
+
+    def advance(self, now_ms: float) -> None:
+        super().advance(now_ms)
+        while self.is_leveling and self.phase is Phase.READY and self.prefix.length - 1 in self.prefix.payloads:
+            Levels.levels += self.proposer.is_leading
+            self.level()
+            super().advance(now_ms)
+        self.is_tail_unclear |= self.is_leveling and self.phase is Phase.DONE
+
+
+@pytest.mark.guarantee("G4", "G5")
+@pytest.mark.parametrize("scenario", [THREE, LAGGING, FIVE])
+def test_the_newest_value_may_be_proposed_again_at_any_time(request: pytest.FixtureRequest, scenario: Scenario) -> None:
+    runs = max(40, request.config.getoption("--seeds") // 200)
+    Levels.levels = acknowledged = 0
+    for seed in range(runs):
+        acknowledged += truncate(seed, scenario, Rules(Levels, full=0.5 * (seed % 2))).acknowledged
+    assert acknowledged >= runs and Levels.levels >= runs / 4
+
+
 class KeepsKnowledge(LedgerCore):
     """Drops the create that fell below the marker, and keeps all else that it knew of the root."""
 

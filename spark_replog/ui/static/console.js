@@ -328,8 +328,9 @@ const reader = {
 
 const ledgers = {
   load: () => ask("ledgers"),
-  view: (d) => el("div", {}, el("h1", {}, "Ledgers"), card("Ledgers", "what was decided, in order", table([["Ledger", "name mono"], ["Entries", "n"], ["Newest entry", "w"], ["Topics", "name"]],
+  view: (d) => el("div", {}, el("h1", {}, "Ledgers"), card("Ledgers", "what was decided, in order", table([["Ledger", "name mono"], ["Entries", "n"], ["Newest entry", "w"], ["Journals", "w"], ["Topics", "name"]],
     d.ledgers.map((l) => [a("ledger", { ledger: l.ledger }, l.ledger), count(l.entries), l.isTailUnclear ? pill("unclear") : pill("ok"),
+      l.behind.length ? l.behind.map((b) => pill(`broker ${b.broker} lacks ${count(b.entries)}`, "WARN")) : pill("ok"),
       l.isCluster ? el("span", { class: "quiet" }, "the cluster: brokers, topics' names, ACLs, quotas") : l.topics.join(", ") + (l.topicCount > l.topics.length ? ` and ${l.topicCount - l.topics.length} more` : "")]), "None."))),
 };
 const ledger = {

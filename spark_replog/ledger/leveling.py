@@ -1,0 +1,124 @@
+"""Brings up journals that lack decided entries: their roots were away or slow.
+
+There is one way for a journal to get entries that it lacks: an owner of the ledger writes them there before it proposes
+its next value, or gives the root a marker in place of those that only a snapshot has (``LedgerCore``). Appends do it as
+far as their grace time reaches, and then the leveler goes on in the background. ``replog coordinator run`` and ``store
+repair`` call it for ledgers that nobody writes to. It decides nothing: it proposes the newest decided value again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+from spark_replog.clock import Clock
+from spark_replog.errors import ReplogError
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.root import READ, READ_BY_THIS_GOAL
+
+LEVEL_PAUSE_MS = 100
+"""Between two turns; appends that come meanwhile bring the journals up themselves."""
+BACKGROUND_MS = 60_000
+"""How long a process goes on after an append; the next one starts it again."""
+T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
+
+
+def lacking_journals(core: LedgerCore, last: int | None = None, *, is_fresh: bool = True) -> dict[int, int]:
+    """Return which roots that answer lack decided entries, and how many.
+
+    Args:
+        last: count entries up to this index only; None: all.
+        is_fresh: only roots that the newest goal has read; else also those read before, as far as it is known.
+    """
+    standings, found = READ_BY_THIS_GOAL if is_fresh else READ, dict[int, int]()
+    for root, state in enumerate(core.roots):
+        if state.error is None and state.standing in standings and (count := core.prefix.lacking(root, last)):
+            found[root] = count
+    return found
+
+
+def journals_behind(core: LedgerCore, last: int | None = None, *, is_fresh: bool = True) -> dict[int, int]:
+    """Return which of `lacking_journals` are behind: they lack more than the newest entry, or have none at all."""
+    found, prefix = lacking_journals(core, last, is_fresh=is_fresh), core.prefix
+    return {root: count for root, count in found.items() if prefix.is_behind(root, count)}
+
+
+class LeveledLedger(Protocol):
+    """The parts of a ledger that bringing up its journals needs."""
+
+    ledger_id: str
+
+    @property
+    def core(self) -> LedgerCore:
+        """The current core."""
+
+    def refresh(self) -> object:
+        """Fold the decided entries."""
+
+    def with_turn(self, work: Callable[[], T]) -> T:
+        """Run a function while the core is at rest."""
+
+    def step(self, now_ms: float, deadline_ms: float) -> float:
+        """Run the core's operations and process their answers, in a turn; return the time then."""
+
+
+class JournalLeveler:
+    """Thread safe.
+
+    Args:
+        busy: held while a thread works in the background for this ledger.
+    """
+
+    def __init__(self, ledger: LeveledLedger, clock: Clock, busy: threading.Lock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._busy = busy
+
+    def level(self, *, timeout_ms: int) -> bool:
+        """Give roots that answer all entries that they lack; return whether none lacks any in the end.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM. What `Ledger.refresh` raises.
+        """
+        end_ms = self._clock.monotonic_ms() + timeout_ms
+        while True:
+            self._ledger.refresh()
+            if not lacking_journals(self._ledger.core):
+                return True
+            if self._clock.monotonic_ms() >= end_ms:
+                return False
+            self._ledger.with_turn(partial(self._drive, end_ms))
+
+    def _drive(self, end_ms: float) -> None:
+        """Give each root some of the entries that it lacks, in a turn: others read and append between two turns."""
+        core, now_ms = self._ledger.core, float(self._clock.monotonic_ms())
+        core.begin(now_ms, is_write=True, is_level=True)
+        while core.phase is not Phase.DONE and now_ms < end_ms:
+            if core.phase is not Phase.READY:
+                now_ms = self._ledger.step(now_ms, end_ms)
+            elif core.prefix.length - 1 in core.prefix.payloads:
+                core.level()
+            else:
+                return  # it knows no value to propose: the next append brings the journals up
+
+    def level_behind(self) -> None:
+        """Bring up journals after an append, on a separate thread; logs errors."""
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            end_ms = self._clock.monotonic_ms() + BACKGROUND_MS
+            while self._clock.monotonic_ms() < end_ms and journals_behind(self._ledger.core, is_fresh=False):
+                entries = self._ledger.core.entries
+                self._clock.sleep_ms(LEVEL_PAUSE_MS)
+                if entries == self._ledger.core.entries:
+                    self.level(timeout_ms=LEVEL_PAUSE_MS)
+        except ReplogError as error:
+            _LOG.info("ledger %s: journals that are behind wait for an append: %s", self._ledger.ledger_id, error)
+        finally:
+            self._busy.release()
