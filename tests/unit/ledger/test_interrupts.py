@@ -14,7 +14,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import ledger
-from tests.unit.ledger.conftest import FAST, HASTY, Process
+from tests.unit.ledger.conftest import FAST, Process
 from tests.unit.ledger.snapshot_setup import BY_HAND, PagedState, command, fill, paged, shoot
 from tests.waiting import wait_until
 
@@ -56,10 +56,10 @@ def interrupted(call: Callable[[], object], place: int) -> bool:
 @pytest.mark.parametrize("case", ["append", "append after another process", "refresh"])
 def test_after_an_interrupt_anywhere_the_next_calls_succeed(make_store, root_count, case, step):
     store = make_store(root_count)
-    other, reader = store.process(HASTY), store.process(HASTY)
+    other, reader = store.process(FAST), store.process(FAST)
     place, is_reached, appended = 1, True, 0
     while is_reached:
-        process = store.process(HASTY)
+        process = store.process(FAST)
         for _ in range(2):
             process.append(b"own %d" % appended)
             appended += 1
