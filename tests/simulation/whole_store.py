@@ -2,12 +2,16 @@
 
 Only threads, time and the kernel's flushes are replaced. The storage calls of a process run one after the other, in
 virtual time. A process may be killed at any link: before it, between it and the flush of its folder, or while its calls
-to the other roots are at different steps. A power cut takes what was not flushed (``tests.power_cuts``). A schedule
-is a list of steps, each with a seed of its own: what fails is replayed, and shrunk by leaving steps out.
+to the other roots are at different steps; or sleep before a journal record is written, while the others go on. A power
+cut takes what was not flushed (``tests.power_cuts``). One root at a time is away, comes back while another goes, gets
+an empty disk, or has a damaged file of any kind; the journals of a ledger are lost on two or all of them. Checkpoints
+are set back. A schedule is a list of steps, each with a seed of its own: what fails is replayed, and shrunk by leaving
+steps out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +33,11 @@ from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import ProducerConfig
-from spark_replog.errors import ReplogError
-from spark_replog.ledger.root import Completion
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.ledger.root import Completion, Create, Operation
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.log.model import Append, IdentityKind, Outcome, ProducerIdentity
+from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.io_pool import IO_POOL, IoPool
 from spark_replog.write.task_writer import TaskWriter
@@ -42,6 +47,11 @@ BROKERS = (0, 1, 2)
 TOPICS = ("first", "second", "third")
 END = 9
 """The process that looks in the end."""
+FILES = ("journal", "markers", "snapshots", "pages", "data")
+"""The folders of a ledger; one file of one root is damaged at a time."""
+MEANWHILE = ("write", "read", "snapshot", "coordinate", "topic", "leave", "come_back", "replace", "empty", "repair")
+"""What happens while a writer sleeps, and how many of it at most."""
+MEANWHILE_MAX = 4
 LINKS = (0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 7, 9)
 """At which link a process dies; 0: at none. A write's entry is its 4th, or its 7th after a claim."""
 TIMEOUT_MS = 5_000
@@ -97,6 +107,11 @@ class World:
         self._rows: dict[str, dict[int, bytes]] = {}
         self._told: dict[str, set[bytes]] = {}
         self._batches: dict[str, tuple[int, tuple[bytes, ...]]] = {}
+        self._rightful: dict[str, tuple[int, tuple[bytes, ...]]] = {}
+        """Of queries whose checkpoint was set back: what they go on with once that was noticed."""
+        self.deadliness = 1.0  # how many of the steps whose process may die
+        self._attempts = 0
+        self._creates_left = 0
         self._links_left = 0
         self.wait_ms = 0.0
         self._is_dying = self._stops_next = False
@@ -122,6 +137,22 @@ class World:
         self._is_dying = True
         raise Killed
 
+    def before(self, operation: Operation) -> None:
+        """Stand before each call of a ledger to a root: a writer that is to sleep does so before it writes a record."""
+        self._creates_left -= isinstance(operation, Create)
+        if self._creates_left != 0 or not isinstance(operation, Create):
+            return
+        self.count("sleeping writers")
+        other, links_left = 1 - self._sleeper, self._links_left
+        for job in self.rng.choices(MEANWHILE, k=self.rng.randint(1, MEANWHILE_MAX)):
+            self._links_left = -1
+            self.now_ms += 1_000
+            try:
+                getattr(self, job)(other)
+            except ReplogError as error:
+                self._judge(job, error)
+        self._links_left = links_left
+
     def wait(self, timeout_ms: float) -> None:
         """Stand for ``RootIo.wait``: a killed process learns nothing more."""
         if self._is_dying:
@@ -143,7 +174,8 @@ class World:
         self.rng.seed(step.draw)
         self.now_ms += self.rng.choice((100, 1_000, 40_000))
         self._is_dying = self._stops_next = False
-        self._links_left = self.rng.choice(LINKS)
+        self._links_left = self.rng.choice(LINKS) if self.rng.random() < self.deadliness else 0
+        self._creates_left = 0
         if self.rng.random() < 0.3:
             self._processes.pop(step.process, None)  # it ended; the next one has nothing cached
         try:
@@ -152,13 +184,16 @@ class World:
             if isinstance(error, Violation) or not (self._is_dying or isinstance(error, ReplogError)):
                 raise
             if not self._is_dying and isinstance(error, ReplogError):
-                self.count(f"{step.job}: {error.code.name}")
-                if step.job == "read":
-                    raise Violation(f"{self._without()} nothing can be read: {error}") from error
+                self._judge(step.job, error)
         self._links_left = 0
         if self._is_dying:
             self.count("killed")
             self._processes.pop(step.process, None)
+
+    def _judge(self, job: str, error: ReplogError) -> None:
+        self.count(f"{job}: {error.code.name}")
+        if job == "read":
+            raise Violation(f"{self._without()} nothing can be read: {error}") from error
 
     def _without(self) -> str:
         return "with all roots" if self._away is None else f"without root {self._away}"
@@ -175,8 +210,15 @@ class World:
             self.coordinate(END)
             self.write(END)
             self.read(END)
+            self._verify()
         except ReplogError as error:
             raise Violation(f"in the end, {self._without()}: {error}") from error
+
+    def _verify(self) -> None:
+        """Look at all journals, as `replog store verify` does."""
+        found = scrub_journals(self._cluster(END)).findings
+        if found:
+            raise Violation(f"in the end, {found}")
 
     # -- what processes do --------------------------------------------------------------------------
 
@@ -187,15 +229,19 @@ class World:
         self._rows.setdefault(name, {})
         self.count("topics")
 
-    def write(self, number: int) -> None:
+    def write(self, number: int, name: str = "") -> None:
         """Write the next micro-batch of a query, or the last one again until its writer is told."""
         if not self._rows:
             self.topic(number)
-        name = self.rng.choice(sorted(self._rows))
+        name = name or self.rng.choice(sorted(self._rows))
         query = f"{name}-{number}"
         batch, values = self._batches.get(query, (0, ()))
         if not values:
-            values = tuple(b"%s %d/%d" % (query.encode(), batch, at) for at in range(self.rng.randint(1, 3)))
+            self._attempts += 1
+            made = (
+                b"%s %d.%d/%d" % (query.encode(), batch, self._attempts, at) for at in range(self.rng.randint(1, 3))
+            )
+            values = tuple(made)
             self._batches[query] = batch, values
         cluster = self._cluster(number)
         plan = make_write_plan(cluster, [name])
@@ -203,17 +249,38 @@ class World:
                             default_topic=name)  # fmt: skip
         writer.append(pa.record_batch({"value": pa.array(values, pa.binary())}))
         objects = writer.close().objects
-        identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM)
+        evidence = hashlib.sha256(values[0]).digest()[:8]
+        identity = ProducerIdentity(query, query, batch, "run", IdentityKind.STREAM, evidence=evidence)
         append = Append(identity, "User:s", "", int(self.now_ms), tuple(item for _, item in objects))
         (answer,) = ReplicaManager(cluster).append_records({objects[0][0]: AppendRequest(append, TIMEOUT_MS)}).values()
         if self._is_dying:
             raise Killed  # before it could tell anyone
+        if isinstance(answer.error, ReplogError) and answer.error.code is ErrorCode.REPLOG_CHECKPOINT_RESET:
+            self._batches[query] = self._rightful.pop(query)  # its checkpoint is put right
+            self.count("refused checkpoints")
+            return
         if answer.error is not None:
             raise answer.error
         assert answer.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE), answer
         self.count(f"batches {answer.result.outcome.name}")
         self._told.setdefault(name, set()).update(values)
         self._batches[query] = batch + 1, ()
+        self._rightful.pop(query, None)
+
+    def set_back(self, number: int) -> None:
+        """Restore an older checkpoint of a query: it numbers new rows as rows that it has written already."""
+        ready = [each for each, (batch, values) in self._batches.items() if batch > 1 and not values]
+        if not ready:
+            return
+        query = self.rng.choice(sorted(ready))
+        self._rightful[query] = self._batches[query]
+        self._batches[query] = self._batches[query][0] - self.rng.choice((1, 1, 2)), ()
+        self.count("checkpoints set back")
+
+    def sleep_and_write(self, number: int) -> None:
+        """Write, and sleep before one of the journal records while other things happen."""
+        self._sleeper, self._creates_left = number, self.rng.randint(1, 8)
+        self.write(number)
 
     def read(self, number: int) -> None:
         """Read all rows of all topics."""
@@ -249,7 +316,7 @@ class World:
         """Repair the store, as `replog store repair` does; what was lost is whole again if it says so."""
         if self._away is not None:
             return  # it would be rebuilt, and is to come back
-        report = StoreRepair(self._cluster(number)).run()
+        report = StoreRepair(self._cluster(number), deep=True).run()
         self.count("repairs")
         if self._is_lost and all(each.is_repaired for each in report.roots.values()):
             self._is_lost = False
@@ -269,6 +336,68 @@ class World:
         if self._away is not None:
             (self.path / f"broker-{self._away}.away").rename(self.path / f"broker-{self._away}")
             self._away = None
+
+    def replace(self, _: int) -> None:
+        """Let the root come back that was away, and another one go."""
+        before = self._away
+        if before is not None:
+            self.come_back(0)
+            self._away = self.rng.choice([each for each in BROKERS if each != before])
+            (self.path / f"broker-{self._away}").rename(self.path / f"broker-{self._away}.away")
+            self.count("replaced outages")
+
+    def come_back_empty(self, _: int) -> None:
+        """Replace the disk of the root that is away by an empty one."""
+        if self._away is not None:
+            shutil.rmtree(self.path / f"broker-{self._away}.away")
+            (self.path / f"broker-{self._away}").mkdir()
+            self._away, self._is_lost = None, True
+            self.count("lost roots")
+
+    def damage(self, _: int) -> None:
+        """Empty, remove or swap a file of one root, which counts as lost until it is repaired."""
+        if self._away is not None or self._is_lost:
+            return
+        kind, root = self.rng.choice(FILES), self.path / f"broker-{self.rng.choice(BROKERS)}"
+        files = [each for each in sorted(root.glob(f"ledgers/*/{kind}/**/*")) if each.is_file()]
+        if not files:
+            return
+        file, fate = self.rng.choice(files), self.rng.choice(("emptied", "missing", "swapped"))
+        other = self.rng.choice(files).read_bytes()
+        file.unlink()  # the roots share no file, but a snapshot of this folder may
+        if fate != "missing":
+            file.write_bytes(b"" if fate == "emptied" else other)
+        self._is_lost = True
+        self.count(f"{fate} files of {kind}")
+
+    def lose_journals(self, number: int) -> None:
+        """Lose all journal files of a ledger on two roots or on all, and put them back after a look at what is left."""
+        if self._away is not None or self._is_lost or not self._rows:
+            return
+        hit, lost = self.rng.sample(BROKERS, self.rng.choice((2, 3))), self._folder / "lost"
+        name, cluster = self.rng.choice(sorted(self._rows)), self._cluster(number)
+        ledger = self.rng.choice((cluster.lookup(name).ledger_id, cluster.brokers.cluster_id))
+        folders = [self.path / f"broker-{each}/ledgers/{ledger}/journal" for each in hit]
+        for at, folder in enumerate(folders):
+            shutil.copytree(folder, lost / str(at))
+            for each in folder.iterdir():
+                each.unlink()
+        self._processes.clear()
+        self.count("lost journals")
+        self._links_left = -1
+        with suppress(ReplogError):
+            self.read(number)  # an error, or all rows: a majority that lost them proves nothing to the third root
+        try:
+            self.write(number, name)
+        except ReplogError as error:
+            self.count(f"write without journals: {error.code.name}")
+        else:
+            raise Violation(f"a write succeeds while roots {hit} have no journal of ledger {ledger}")
+        for at, folder in enumerate(folders):
+            for each in (lost / str(at)).iterdir():
+                shutil.copy2(each, folder / each.name)
+        shutil.rmtree(lost)
+        self._processes.clear()
 
     def empty(self, _: int) -> None:
         """Replace the disk of a root by an empty one."""
@@ -304,7 +433,11 @@ class World:
 @contextmanager
 def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[None]:
     """Let a world's processes run in this thread, in its time, with the seed's random numbers."""
-    rng, real_take = Random(seed), RootIo.take
+    rng, real_take, real_execute = Random(seed), RootIo.take, RootIo._execute
+
+    def execute(io: RootIo, operation: Operation) -> Completion:
+        world.before(operation)
+        return real_execute(io, operation)
 
     def take(io: RootIo, timeout_ms: float = 0) -> list[Completion]:
         waited_ms = world.wait_ms
@@ -315,6 +448,7 @@ def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[N
 
     patch.setattr(RootIo, "wait", lambda _, timeout_ms: world.wait(timeout_ms))
     patch.setattr(RootIo, "take", take)
+    patch.setattr(RootIo, "_execute", execute)
     patch.setattr(IO_POOL, "__class__", _Calls)
     for name in ("now_ms", "monotonic_ms"):
         patch.setattr(SystemClock, name, lambda _: int(world.now_ms))
@@ -331,6 +465,21 @@ ROOTS = {
     "leave": 14, "come_back": 14, "empty": 3, "repair": 8,
 }  # fmt: skip
 """The same, and roots that go, come back and are lost, one at a time."""
+FAULTS = {
+    "write": 20, "sleep_and_write": 8, "read": 10, "topic": 3, "snapshot": 8, "coordinate": 4, "set_back": 6,
+    "leave": 8, "replace": 6, "come_back": 6, "come_back_empty": 5, "damage": 6, "lose_journals": 3, "repair": 6,
+}  # fmt: skip
+"""Roots that come back while others go, or come back empty, writers that sleep meanwhile, damaged and lost files,
+checkpoints that are set back."""
+WITH = {
+    # What is read between a write and a power cut must be there after it, where another process writes.
+    "power_cut": ("write", "read", "power_cut", "write", "read"),
+    "replace": ("leave", "topic", "snapshot", "replace", "read"),
+    "come_back_empty": (*["write"] * 10, "leave", "snapshot", "write", "snapshot", "come_back_empty", "repair", "read"),
+    "lose_journals": ("snapshot", "write", "snapshot", "lose_journals"),
+    "set_back": ("write", "write", "set_back", "write", "write"),
+}
+"""What is around a job, so that it can show something."""
 
 
 def schedule_of(seed: int, weights: Mapping[str, int] = POWER, count: int = 24) -> list[Step]:
@@ -339,8 +488,7 @@ def schedule_of(seed: int, weights: Mapping[str, int] = POWER, count: int = 24) 
     jobs = ["topic"]
     while len(jobs) < count:
         (job,) = rng.choices(list(weights), list(weights.values()))
-        # What is read between a write and a power cut must be there after it, where another process writes.
-        jobs += ["write", "read", "power_cut", "write", "read"] if job == "power_cut" else [job]
+        jobs += WITH.get(job, (job,))
     return [Step(rng.randrange(2), job, rng.getrandbits(48)) for job in jobs]
 
 
@@ -355,6 +503,7 @@ def run(steps: Sequence[Step], template: Path, folder: Path) -> World:
     """
     with pytest.MonkeyPatch.context() as patch:
         world = World(template, folder, PowerCuts(patch))
+        world.deadliness = Random(steps[0].draw).choice((0.2, 1.0, 1.0))
         with one_thread(patch, world, steps[0].draw):
             for step in steps:
                 world.run(step)
