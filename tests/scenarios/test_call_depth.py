@@ -218,7 +218,7 @@ def verify(cluster):
 
 @pytest.mark.parametrize(
     ("command", "topics", "depth_max"),
-    [(look, "", 8), (look, "abc", 11), (verify, "", 12), (verify, "abc", 20)],
+    [(look, "", 8), (look, "abc", 11), (verify, "", 13), (verify, "abc", 20)],
 )
 def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, depth_max):
     """`store info` and `doctor` look: a cold open, each root's replog.json, then all else. `store verify` reads all.

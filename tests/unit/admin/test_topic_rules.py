@@ -76,7 +76,7 @@ def test_records_are_deleted_up_to_the_high_watermark_and_never_come_back(asked,
     ("asked", "code"),
     [
         ({0: 11}, ErrorCode.OFFSET_OUT_OF_RANGE),
-        ({0: -2}, ErrorCode.OFFSET_OUT_OF_RANGE),
+        ({0: -3}, ErrorCode.OFFSET_OUT_OF_RANGE),
         ({2: 0}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({-1: 0}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
