@@ -168,9 +168,11 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
     of the cluster's ledger. From 16 entries on, heads of snapshots come before the records, beside the last of them.
     How many snapshots there are depends on the machine.
     """
-    path, found = store_with(send_count, writer_count), []
-    assert records_of(path) >= record_count
-    for _ in rounds.attempts():
+    found = []
+    for number in rounds.attempts():
+        if number % 8 == 0:  # on a busy machine a root lacks the last head of a snapshot, and an open looks once more
+            path = store_with(send_count, writer_count)
+            assert records_of(path) >= record_count
         before, cluster = rounds.count, far(path, rounds)
         cluster.topic_state(cluster.lookup("orders"))
         found.append(1 + rounds.count - before)
