@@ -111,9 +111,11 @@ _EXPORTS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``__version__`` or a class, imported only on first use, since every Spark worker imports this module."""
+    """Return ``__version__``, a class or ``logs``, imported on first use: every Spark worker imports this module."""
     if name in _EXPORTS:
         return getattr(import_module(_EXPORTS[name]), name)
+    if name == "logs":
+        return import_module("spark_replog.logs")
     if name != "__version__":
         raise AttributeError(f"module 'spark_replog' has no attribute '{name}'")
     from importlib import metadata

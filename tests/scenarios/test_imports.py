@@ -93,6 +93,12 @@ def test_the_package_shows_its_classes_and_imports_nothing_before_they_are_asked
         _ = spark_replog.nothing
 
 
+def test_logs_are_there_after_the_package_is_imported():
+    """As docs/operations.md calls it; a fresh process, since others import the module themselves."""
+    script = "import spark_replog; spark_replog.logs.log_to_stderr('INFO')"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_spark_is_not_imported():
     code = "import sys, spark_replog; spark_replog.Producer; assert 'pyspark' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
