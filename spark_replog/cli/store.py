@@ -197,8 +197,8 @@ def verify(deep: bool) -> int:
     entries, since its root was away, is behind: it is not bad, and `coordinator run --once` gives it these. Snapshots:
     each root should have the files that the newest one names, unchanged.
 
-    Exit code 3 when a copy or a journal is bad or behind and others are good, 4 when rows or a snapshot have no good
-    copy left (or none that can be read now) or a ledger no majority of good journals.
+    Exit code 3 when a copy or a journal is bad and others are good, 4 when rows or a snapshot have no good copy left
+    (or none that can be read now) or a ledger no majority of good journals.
     """
     settings = current_settings()
     path = settings.required_store()
@@ -259,7 +259,7 @@ def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: Scr
     journal_findings = [item_of(finding, broker_id="broker") for finding in journals.findings]
     snapshot_findings = [item_of(finding, "is_repaired", broker_id="broker") for finding in snapshots.findings]
     return {
-        "ok": not (findings or journal_findings or journals.behind or snapshot_findings),
+        "ok": not (findings or journal_findings or snapshot_findings),
         "objects": report.object_count,
         "copies": report.copy_count,
         "checkedBytes": report.checked_bytes,
