@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -19,7 +20,7 @@ def run_child(store, name, acknowledged_path):
     with open(acknowledged_path, "ab", buffering=0) as acknowledged:
         for number in range(100_000):
             command = b"%s %d" % (name, number)
-            insist(process, command)
+            insist(partial(process.append, command, timeout_ms=500))
             acknowledged.write(command + b"\n")
 
 
