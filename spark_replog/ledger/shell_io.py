@@ -222,7 +222,7 @@ class RootIo:
 
     def _run(self, operation: Operation) -> None:
         try:
-            completion = self._execute(operation)
+            completion = self.execute(operation)
         except ReplogError as error:
             completion = Completion(operation, Status.FAILED, error=error)
         except Exception as error:  # a lane must answer, whatever a file system raises
@@ -230,7 +230,8 @@ class RootIo:
             completion = Completion(operation, status, error=error)
         self._answers.put(completion)
 
-    def _execute(self, operation: Operation) -> Completion:
+    def execute(self, operation: Operation) -> Completion:
+        """Do an operation on its root and return the answer; runs on a thread of that root."""
         root = self._roots[operation.root]
         if isinstance(operation, Read):
             completion = self._read(root, operation)

@@ -433,7 +433,7 @@ class World:
 @contextmanager
 def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[None]:
     """Let a world's processes run in this thread, in its time, with the seed's random numbers."""
-    rng, real_take, real_execute = Random(seed), RootIo.take, RootIo._execute
+    rng, real_take, real_execute = Random(seed), RootIo.take, RootIo.execute
 
     def execute(io: RootIo, operation: Operation) -> Completion:
         world.before(operation)
@@ -448,7 +448,7 @@ def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[N
 
     patch.setattr(RootIo, "wait", lambda _, timeout_ms: world.wait(timeout_ms))
     patch.setattr(RootIo, "take", take)
-    patch.setattr(RootIo, "_execute", execute)
+    patch.setattr(RootIo, "execute", execute)
     patch.setattr(IO_POOL, "__class__", _Calls)
     for name in ("now_ms", "monotonic_ms"):
         patch.setattr(SystemClock, name, lambda _: int(world.now_ms))
