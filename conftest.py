@@ -33,7 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"run these tiers only: {', '.join(tiers.TIERS)}; or {tiers.NEWCOMER}, the default where no path is named",
     )
     group.addoption("--no-skips", action="store_true", help="a skip fails, but for reasons that tests/tiers.py lists")
-    group.addoption("--examples", type=float, default=1.0, metavar="FACTOR", help="so many times the generated cases")
+    group.addoption(
+        "--examples", type=float, default=1.0, metavar="FACTOR", help="try this many times as many generated cases"
+    )
     group.addoption("--shuffle", type=int, metavar="SEED", help="run the files in a random order")
 
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.many_topics [--topics 1857] [--dir FOLDER] [--cases own shared]
 
-Three local roots without fsync. Each case opens the store anew, in this process. Calls are those to all three roots.
+Three local roots without fsync. Each case opens the store again in this process. The counts of calls are sums over the
+three roots.
 """
 
 from __future__ import annotations

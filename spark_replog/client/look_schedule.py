@@ -61,7 +61,7 @@ class LookSchedule:
 
     def __init__(self, root_count: int, gets_per_second: int, interval_ms: int | None, now_ms: float) -> None:
         self._root_count = root_count
-        self._peek_gets = 1 + 2 * root_count / PEEKS_PER_READ  # one in so many is a read, with markers
+        self._peek_gets = 1 + 2 * root_count / PEEKS_PER_READ  # one look in PEEKS_PER_READ reads all roots and markers
         self._interval_ms = interval_ms
         self._get_ms = 1000 / gets_per_second if interval_ms is None else 0.0
         self._credit_ms = LOOKS_AFTER_ROWS * root_count * self._get_ms

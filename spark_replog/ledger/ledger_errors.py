@@ -11,7 +11,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.ledger.core import DAMAGE, LedgerCore
 from spark_replog.ledger.types import LedgerSettings, Request
 
-_LOG = logging.getLogger("spark_replog.ledger.ledger")
+_LOG = logging.getLogger("spark_replog.ledger.ledger")  # users filter by the name of the ledger itself
 
 
 class LedgerErrors:

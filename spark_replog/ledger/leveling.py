@@ -3,7 +3,7 @@
 There is one way for a journal to get entries that it lacks: an owner of the ledger writes them there before it proposes
 its next value, or gives the root a marker in place of those that only a snapshot has (``LedgerCore``). Appends do it as
 far as their grace time reaches, and then the leveler goes on in the background. ``replog coordinator run`` and ``store
-repair`` call it for ledgers that nobody writes to. It decides nothing: it proposes the newest decided value again.
+repair`` call it for ledgers without writers. It decides nothing: it proposes the newest decided value again.
 """
 
 from __future__ import annotations

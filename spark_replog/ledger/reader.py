@@ -404,7 +404,7 @@ class DecidedPrefix:
         return max(0, last - max(held, default=view.matched))
 
     def is_behind(self, root: int, lacking_count: int) -> bool:
-        """Return whether a journal that lacks so many entries is behind: not if it lacks the newest one only.
+        """Return whether a journal that lacks this number of entries is behind: not if it lacks only the newest one.
 
         That one may be on its way, and it stays away if its process ended once a majority had it. A journal without
         any entry is behind.

@@ -44,7 +44,7 @@ PAGE_DELETES_MAX = 2_000
 """Per run and root; the next run continues."""
 _LOG = logging.getLogger(__name__)
 NEWEST_HEADS = 3
-"""Of so many a process looks for one that it can read."""
+"""How many of the newest heads a process tries, until it can read one."""
 REST_MS = 0.3
 """After each record that a truncation deletes behind a commit: thousands of deletions in a row slow the commits beside
 them down."""
