@@ -67,11 +67,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """All processors, and one process more since tests wait; none for a few files, which are done before it starts."""
+    """All processors, and two processes more since tests wait; none for a few files, which are done before it starts."""
     files = [each.partition("::")[0] for each in config.args]
     if config.option.collectonly or (len(files) <= FILES_IN_ONE_PROCESS_MAX and all(map(os.path.isfile, files))):
         return 0
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else None
+    return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
