@@ -31,6 +31,7 @@ TIER_OF = {
     "tests/test_site.py": OUTSIDE,
     "integration": SPARK,
     "integration/test_deployment.py": WIDE,
+    "integration/test_release.py": WIDE,
     "integration/test_versions.py": WIDE,
 }
 
