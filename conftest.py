@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """All processors, and two processes more since tests wait; none for a few files, which are done before it starts."""
+    """All processors, and two processes more since tests wait; none for a few files: they are done before it starts."""
     files = [each.partition("::")[0] for each in config.args]
     if config.option.collectonly or (len(files) <= FILES_IN_ONE_PROCESS_MAX and all(map(os.path.isfile, files))):
         return 0

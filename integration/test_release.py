@@ -61,7 +61,8 @@ def test_what_must_not_be_published_is_refused(checkout: Path, path: str, text: 
     old = changed.read_text() if changed.exists() else None
     if path == "spark_replog/NOTICE":
         listed = checkout / "setup.cfg"
-        listed.write_text(listed.read_text().replace("= py.typed, errors.toml, s", "= NOTICE, py.typed, errors.toml, s"))
+        packed = listed.read_text().replace("= py.typed, errors.toml, s", "= NOTICE, py.typed, errors.toml, s")
+        listed.write_text(packed)
     new = text if old is None else re.sub(rf"^{text.partition(' = ')[0]} = .*$", text, old, flags=re.MULTILINE)
     assert new != old
     changed.write_text(new)

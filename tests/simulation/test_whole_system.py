@@ -1,8 +1,8 @@
 """The whole system in seeded schedules: nothing told is lost, nothing is twice, nothing that is needed is deleted.
 
 ``--seeds`` sets how many schedules there are (twice as many here), ``--first-seed`` which is the first, ``--seed N``
-replays one. One chunk of 41 runs with the plain tests, the others in the tier ``wide``. Every rule that is taken away is
-caught.
+replays one. One chunk of 41 runs with the plain tests, the others in the tier ``wide``. Every rule that is taken away
+is caught.
 """
 
 from __future__ import annotations

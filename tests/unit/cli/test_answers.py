@@ -57,7 +57,7 @@ acl config get
 quota describe
 explain NOT_ENOUGH_REPLICAS linger.ms root-full nonsense
 copy orders other --by-key --dry-run
-""".split("\n")[1:-1]
+""".strip().splitlines()
 CHANGING = """
 init
 topic create other -p 2 -c retention.ms=-1
@@ -86,7 +86,7 @@ quota describe
 broker unfence 2
 topic delete other nowhere -y
 topic list --frobnicate
-""".split("\n")[1:-1]
+""".strip().splitlines()
 PAGES = (
     "overview",
     "placement?count=2",
