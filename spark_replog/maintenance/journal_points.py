@@ -73,13 +73,18 @@ class ProvenPoints:
 
     Args:
         points: of heads.
-        renewal: of the journal's newest marker: points in an earlier journal of the root mean nothing.
-        start: first position that is read.
+        start: where the journal's newest marker says that it is read from: points in an earlier journal of the root,
+            before a rebuild, mean nothing. The snapshot of this marker stands for entries that no record here holds.
     """
 
-    def __init__(self, points: Sequence[JournalPoint], renewal: bytes, start: int) -> None:
-        self._points = [each for each in points if each.floor.renewal == renewal]
-        self._read = {at: JournalOrder(each) for at, each in enumerate(self._points) if each.position >= start}
+    def __init__(self, points: Sequence[JournalPoint], start: JournalPoint) -> None:
+        index = start.last_index
+        self._points = [
+            each._replace(last_index=max(each.last_index, index))
+            for each in points
+            if each.floor.renewal == start.floor.renewal
+        ]
+        self._read = {at: JournalOrder(each) for at, each in enumerate(self._points) if each.position >= start.position}
         self._fault: tuple[int, str] | None = None
 
     @property

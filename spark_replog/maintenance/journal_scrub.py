@@ -19,9 +19,8 @@ from typing import NamedTuple
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
-from spark_replog.ledger.reader import DecidedPrefix
+from spark_replog.ledger.reader import ORIGIN, DecidedPrefix
 from spark_replog.ledger.record import (
-    NO_HASH,
     NO_INDEX,
     RECORD_GET_BYTES,
     decode_record,
@@ -163,7 +162,7 @@ class _Journal:
         self.last_listed = NO_INDEX
         self.is_read = False
         self.finding: JournalFinding | None = None
-        self.proven = ProvenPoints((), NO_HASH, 0)
+        self.proven = ProvenPoints((), ORIGIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,15 +293,16 @@ class _LedgerScrub:
         journal.last_listed = found.last_listed
         journal.marker_count = max(found.numbers, default=NO_INDEX) + 1
         found.follows.result()
-        root, renewal = self._journals.index(journal), NO_HASH
+        root, point = self._journals.index(journal), ORIGIN
         for number in sorted(found.markers):
             where = f"marker {number} on broker {journal.broker_id}"
             marker = decode_marker(found.markers[number], genesis=self._genesis, where=where)
-            journal.position, journal.start, renewal = marker.position, marker.position, marker.renewal
         if found.markers:
-            self._prefix.set_view(root, marker.point(journal.marker_count))
+            point = marker.point(journal.marker_count)
+            journal.position = journal.start = point.position
+            self._prefix.set_view(root, point)
             self._prefix.jump(marker.base)
-        journal.proven = ProvenPoints([each[root] for each in self._points], renewal, journal.start)
+        journal.proven = ProvenPoints([each[root] for each in self._points], point)
         marker_count = max(journal.marker_count, journal.proven.marker_count)
         if missing := set(range(marker_count)).difference(found.numbers):
             why = f"marker {min(missing)} is missing: a process that looks for it finds none of the later ones"

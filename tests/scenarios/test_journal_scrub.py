@@ -16,7 +16,6 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ReplogError
 from spark_replog.ledger.record import (
-    NO_HASH,
     Epoch,
     JournalRecord,
     RecordKind,
@@ -24,11 +23,11 @@ from spark_replog.ledger.record import (
     encode_record,
     entry_hash,
 )
-from spark_replog.ledger.snapshot_files import JournalPoint
+from spark_replog.ledger.snapshot_files import Floor, JournalPoint
 from spark_replog.maintenance import journal_scrub
 from spark_replog.maintenance.journal_points import ProvenPoints
 from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
-from spark_replog.storage.paths import journal_folder, journal_key, out_key, snapshot_folder
+from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, out_key, snapshot_folder
 from spark_replog.storage.posix_store import PosixStore
 from tests.at_rest import wait_at_rest
 from tests.scenarios.committing import SMALL
@@ -177,6 +176,19 @@ def test_a_root_that_missed_entries_which_are_only_in_a_snapshot_is_behind_and_n
     assert (report.findings, len(report.behind)) == ([], 1)
 
 
+def test_a_root_that_got_a_snapshot_in_place_of_entries_is_whole(written) -> None:
+    """The head of this snapshot was written while the root was away: it names an older end of its journal."""
+    written.away(2)
+    fill(written, 4, 20, holders={0, 1})
+    assert run(["-q", "-s", str(written.path), "store", "snapshot"]) == 0
+    written.back(2)
+    written.reopen()
+    fill(written, 24, 2)
+    marker = written.path / "broker-2" / marker_folder(written.cluster.lookup("orders").ledger_id)
+    wait_until(lambda: list(marker.iterdir()), "a marker")
+    assert found(written) == []
+
+
 @pytest.mark.parametrize("cut_count", [1, 99])
 def test_a_journal_that_is_cut_while_it_is_read_is_read_again(short_journals, monkeypatch, cut_count) -> None:
     written, cuts = short_journals, []
@@ -323,14 +335,14 @@ def test_records_after_a_point_of_a_snapshot_follow_from_there_not_only_from_the
     def record(index: int) -> JournalRecord:
         return JournalRecord(RecordKind.ENTRY, Epoch(1, b"a" * 16), b"n" * 16, index, -1, b"h" * 16, (), b"")
 
-    point = JournalPoint(16, Epoch(1, b"a" * 16), 77, 13, 13)
+    point, start = JournalPoint(16, Epoch(1, b"a" * 16), 77, 13, 13), JournalPoint(15)
     for entries_read, crc, fault_position in (((14, 15), 77, None), ((15, 14), 77, 16), ((14, 15), 78, 15)):
-        proven = ProvenPoints([point], NO_HASH, 15)
+        proven = ProvenPoints([point], start)
         proven.take(record(13), 15, crc)
         for at, index in enumerate(entries_read):
             proven.take(record(index), 16 + at, 5)
         fault = proven.fault()
         assert (fault and fault[0]) == fault_position and proven.end_min() == 16
-    of_other_journal = ProvenPoints([point], b"r" * 16, 15)
+    of_other_journal = ProvenPoints([point], start._replace(floor=Floor(renewal=b"r" * 16)))
     of_other_journal.take(record(13), 15, 78)
     assert of_other_journal.fault() is None and of_other_journal.end_min() == of_other_journal.marker_count == 0
