@@ -8,7 +8,7 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
@@ -92,7 +92,7 @@ class Ledger(Generic[S]):
         self.ledger_id, self._on_decided, self._on_found = ledger_id, on_decided, on_found
         self.state = state
         self.stats = LedgerStats()
-        self._roots = tuple(roots)
+        self._roots, self._ids = tuple(roots), [each.broker_id for each in roots]
         self._settings = settings
         self._clock = clock
         self._names = [f"broker {root.broker_id} ({root.store.url})" for root in self._roots]
@@ -735,18 +735,18 @@ class Ledger(Generic[S]):
 
     def named_position(self, broker_id: int) -> int:
         """Return the highest position of the broker's journal that other roots' records name; -1 for none."""
-        return self._core.prefix.named[[each.broker_id for each in self._roots].index(broker_id)]
+        return self._core.prefix.named[self._ids.index(broker_id)]
 
     def journal_end(self, broker_id: int) -> int:
         """Return the position after the last record of the broker's journal that this process has read."""
-        return self._core.prefix.views[[each.broker_id for each in self._roots].index(broker_id)].next_position
+        return self._core.prefix.views[self._ids.index(broker_id)].next_position
 
     def owned_log(self, broker_id: int) -> OwnedLog | None:
         """Return all decided entries and the epoch that owns them; None if another process claimed, or memory was full.
 
         Call it right after ``append``, on a ledger that has never read that root: it keeps all values for that root.
         """
-        return OwnedLog.of(self._core, [each.broker_id for each in self._roots].index(broker_id))
+        return OwnedLog.of(self._core, self._ids.index(broker_id))
 
     # -- journals that lack entries ---------------------------------------------------------------
 
@@ -756,11 +756,13 @@ class Ledger(Generic[S]):
         Args:
             last: count entries up to this index only; None: all.
         """
-        return {self._roots[root].broker_id: count for root, count in journals_behind(self._core, last).items()}
+        return {self._ids[root]: count for root, count in journals_behind(self._core, last).items()}
 
-    def level(self, *, timeout_ms: int) -> bool:
-        """Give roots that answer the entries that they lack; return whether they have all: see ``JournalLeveler``."""
-        return JournalLeveler(self, self._clock, self._leveling).level(timeout_ms=timeout_ms)
+    def level(self, *, timeout_ms: int, broker_ids: Collection[int] | None = None) -> set[int]:
+        """Give roots the entries that they lack; return the brokers that still do: see ``JournalLeveler.level``."""
+        roots = None if broker_ids is None else [root for root, each in enumerate(self._ids) if each in broker_ids]
+        left = JournalLeveler(self, self._clock, self._leveling).level(timeout_ms=timeout_ms, roots=roots)
+        return {self._ids[root] for root in left}
 
     # -- errors -----------------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ repair`` call it for ledgers without writers. It decides nothing: it proposes th
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -21,7 +22,8 @@ from spark_replog.ledger.phase import Phase
 from spark_replog.ledger.root import READ, READ_BY_THIS_GOAL
 
 LEVEL_PAUSE_MS = 100
-"""Between two turns; appends that come meanwhile bring the journals up themselves."""
+"""Between two turns; appends that come meanwhile bring the journals up themselves. While turns help nobody, each pause
+is twice as long as the one before."""
 BACKGROUND_MS = 60_000
 """How long a process goes on after an append; the next one starts it again."""
 T = TypeVar("T")
@@ -80,20 +82,38 @@ class JournalLeveler:
         self._clock = clock
         self._busy = busy
 
-    def level(self, *, timeout_ms: int) -> bool:
-        """Give roots that answer all entries that they lack; return whether none lacks any in the end.
+    def level(self, *, timeout_ms: int, roots: Collection[int] | None = None) -> set[int]:
+        """Give roots the entries that are decided now and that they lack.
+
+        Args:
+            roots: these only, which are known to answer: one that failed a moment ago, or is slow, gets time to do so
+                again. None: those that answer.
+
+        Returns:
+            The roots that lack some of these entries in the end, and those of `roots` that did not answer.
 
         Raises:
             RetriableError: REPLOG_NO_QUORUM. What `Ledger.refresh` raises.
         """
-        end_ms = self._clock.monotonic_ms() + timeout_ms
+        end_ms, pause_ms = self._clock.monotonic_ms() + timeout_ms, LEVEL_PAUSE_MS
+        last: int | None = None
+        before, has_rested = math.inf, False
         while True:
             self._ledger.refresh()
-            if not lacking_journals(self._ledger.core):
-                return True
-            if self._clock.monotonic_ms() >= end_ms:
-                return False
-            self._ledger.with_turn(partial(self._drive, end_ms))
+            core = self._ledger.core
+            last = core.prefix.length - 1 if last is None else last
+            lacking = {each: n for each, n in lacking_journals(core, last).items() if roots is None or each in roots}
+            unread = {each for each in roots or () if core.roots[each].standing not in READ_BY_THIS_GOAL}
+            rest_ms, count = end_ms - self._clock.monotonic_ms(), sum(lacking.values())
+            if not (lacking or unread) or rest_ms <= 0:
+                return unread.union(lacking)
+            is_behind = any(core.prefix.is_behind(root, n) for root, n in lacking.items())
+            if lacking and (has_rested or (is_behind and count < before)):
+                self._ledger.with_turn(partial(self._drive, end_ms))
+                before, has_rested = count, False
+            else:  # the newest entry alone may be on its way
+                self._clock.sleep_ms(min(pause_ms, rest_ms))
+                pause_ms, has_rested = 2 * pause_ms, True
 
     def _drive(self, end_ms: float) -> None:
         """Give each root some of the entries that it lacks, in a turn: others read and append between two turns."""

@@ -48,6 +48,8 @@ AHEAD_RECORDS_MAX = 16
 """Of one ledger and root on their way side by side."""
 ATTEMPTS_MAX = 5
 """A journal that is cut while it is read shows gaps. It is read again from its new marker on, which is not far."""
+LATE_PAUSES_MS = (100, 400, 2000)
+"""How long a journal that is behind gets, look by look, for entries that are on their way to it."""
 
 
 class JournalFault(Enum):
@@ -87,12 +89,16 @@ class JournalLag(NamedTuple):
     Attributes:
         entry_count: how many.
         is_behind: False if it is only the newest one: that may be on its way.
+        position: where it ends.
+        last: the newest decided entry.
     """
 
     broker_id: BrokerId
     ledger_id: LedgerId
     entry_count: int
     is_behind: bool
+    position: int
+    last: int
 
 
 @dataclass(slots=True)
@@ -141,6 +147,28 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
         if on_ledger is not None:
             on_ledger(number + 1, len(ledger_ids))
     return report
+
+
+def drop_passing_lags(cluster: Cluster, report: JournalReport) -> None:
+    """Look again, a few times, at journals that are behind; take those out of a report that got what they lacked.
+
+    A running writer brings up a journal on a slow root, also one of a root that has just come back.
+    """
+    away = AwayRoots(cluster.clock)
+    for pause_ms in LATE_PAUSES_MS if report.behind else ():
+        cluster.clock.sleep_ms(pause_ms)
+        for ledger_id in {each.ledger_id for each in report.behind if _has_grown(cluster.brokers, each)}:
+            scrub = _scrubbed(cluster.brokers, ledger_id, away)
+            report.lagging = [each for each in report.lagging if each.ledger_id != ledger_id or scrub.is_late(each)]
+        if not report.behind:
+            return
+
+
+def _has_grown(brokers: BrokerSet, lag: JournalLag) -> bool:
+    try:
+        return brokers.store(lag.broker_id).get(journal_key(lag.ledger_id, lag.position), size_bytes=1) is not None
+    except ReplogError:
+        return False  # what was found before stays
 
 
 def _scrubbed(brokers: BrokerSet, ledger_id: LedgerId, away: AwayRoots) -> _LedgerScrub:
@@ -255,6 +283,11 @@ class _LedgerScrub:
         if len(self._journals) - len(found) < self._prefix.majority:
             report.undecidable.append(self._ledger_id)
 
+    def is_late(self, lag: JournalLag) -> bool:
+        """Return whether a journal lacks entries that an earlier look found decided, or could not be read now."""
+        root = [each.broker_id for each in self._journals].index(lag.broker_id)
+        return self._journals[root].finding is not None or self._prefix.lacking(root, lag.last) > 0
+
     def _guard(self, journal: _Journal, step: Callable[[_Journal], None]) -> None:
         try:
             step(journal)
@@ -363,7 +396,8 @@ class _LedgerScrub:
         elif view.matched < decided_count - 1 and self._is_at_end(journal):
             count = decided_count - 1 - view.matched
             is_behind = self._prefix.is_behind(root, count)
-            self._lagging.append(JournalLag(journal.broker_id, self._ledger_id, count, is_behind))
+            found = JournalLag(journal.broker_id, self._ledger_id, count, is_behind, end, decided_count - 1)
+            self._lagging.append(found)
 
     def _is_at_end(self, journal: _Journal) -> bool:
         """Return whether the journal still ends where it was read to: writers go on while the others are read."""

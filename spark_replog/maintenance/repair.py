@@ -41,7 +41,6 @@ from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_o
 from spark_replog.maintenance.journal_scrub import (
     BAD_JOURNALS,
     JournalFinding,
-    JournalLag,
     JournalReport,
     scrub_journals,
 )
@@ -165,7 +164,6 @@ class StoreRepair:
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
         self._looked_after: dict[LedgerId, int] = {}
         """The last entry folded before the copies of its objects were looked at."""
-        self._lagging: list[JournalLag] = []
         self._lost: dict[str, frozenset[BrokerId]] = {}
         """Objects without one good copy -> their holders when they were looked at."""
         self._frames: dict[BrokerId, Frame | str] = {}
@@ -224,22 +222,41 @@ class StoreRepair:
         self._cut_lost(ledger_ids)
         for root in usable:
             self._attempt(root, partial(self._finish, root, ledger_ids))
-        for lag in self._lagging:
-            self._attempt(roots[lag.broker_id], partial(self._level, lag))
+        if len(metadata) > 2:  # of two journals each has all that is decided
+            self._level([each for each in usable if each.broker_id in metadata], ledger_ids)
+        for root in usable:
+            root.is_repaired = not root.detail
         return self._report
 
-    def _level(self, lag: JournalLag) -> None:
-        """Give the roots of a ledger the entries that they lack, if they still do."""
-        is_of_cluster = lag.ledger_id == self._brokers.cluster_id
-        ledger = self._cluster.cluster_ledger if is_of_cluster else self._cluster.topic_ledger(lag.ledger_id)
-        ledger.refresh()
-        ledger.level(timeout_ms=LEVEL_MS)
-        if lag.broker_id in ledger.behind():
-            raise RetriableError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"its journal of ledger {lag.ledger_id} still lacks entries. Repeat the repair.",
-                ledger_id=lag.ledger_id,
+    def _level(self, usable: list[RootRepair], ledger_ids: list[LedgerId]) -> None:
+        """Give metadata roots all entries that they lack; last of all, since a late one misses the repair's own too."""
+        cluster = self._cluster
+        if any(root.condition is RootCondition.LOST for root in usable):
+            # To this process's ledgers a root that went back in time is out for good, as to any other's.
+            options, config = cluster.storage_options, cluster.config
+            cluster = Cluster(
+                self._brokers, path=cluster.path, storage_options=options, config=config, clock=cluster.clock
             )
+        for ledger_id in (self._brokers.cluster_id, *ledger_ids):
+            broker_ids = {root.broker_id for root in usable if not root.detail}
+            try:
+                left = self._leveled(cluster, ledger_id, broker_ids)
+                why = f"its journal of ledger {ledger_id} still lacks entries. Repeat the repair."
+            except ReplogError as error:
+                left, why = broker_ids, str(error)
+            for root in usable:
+                if root.broker_id in left:
+                    _log.warning("repair of broker %d: %s", root.broker_id, why)
+                    root.detail = root.detail or why
+
+    def _leveled(self, cluster: Cluster, ledger_id: LedgerId, broker_ids: set[BrokerId]) -> set[BrokerId]:
+        """Bring up the brokers' journals of a ledger; return those that still lack entries."""
+        if ledger_id == self._brokers.cluster_id:
+            return cluster.cluster_ledger.level(timeout_ms=LEVEL_MS, broker_ids=broker_ids)
+        left = cluster.topic_ledger(ledger_id).level(timeout_ms=LEVEL_MS, broker_ids=broker_ids)
+        if cluster is not self._cluster:
+            cluster.close_ledger(ledger_id)
+        return left
 
     def _leave_pair(self, lost: BrokerId, ledger_id: LedgerId) -> None:
         """Decide on both journals that the lost one of two left: what writers have put there is doubted then."""
@@ -318,7 +335,6 @@ class StoreRepair:
         whole = {each.broker_id: each for each in roots if each.condition is RootCondition.OK}
         bad: dict[BrokerId, JournalFinding] = {}
         report = scrub_journals(self._cluster) if len(metadata) > 2 else JournalReport()
-        self._lagging = report.lagging
         for found in report.findings:
             if found.broker_id in whole and found.fault in BAD_JOURNALS:
                 bad.setdefault(found.broker_id, found)
@@ -710,7 +726,6 @@ class StoreRepair:
             root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."
         else:
             root.temp_files = self._brokers.sweep_temp_files(root.broker_id)
-        root.is_repaired = not root.detail
 
     def _admit(self, ledger_id: LedgerId, root: RootRepair) -> bool:
         verified = self._verified.get((root.broker_id, ledger_id), set())

@@ -9,8 +9,14 @@ import pytest
 from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.cli.main import run
 from spark_replog.client.store import Store
+from spark_replog.clock import SystemClock
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.maintenance.journal_scrub import scrub_journals
+from spark_replog.ledger.ledger import Ledger
+from spark_replog.maintenance import journal_scrub
+from spark_replog.maintenance import repair as repair_module
+from spark_replog.maintenance.journal_scrub import drop_passing_lags, scrub_journals
+from spark_replog.maintenance.repair import RepairReport, StoreRepair
+from spark_replog.storage.paths import ROOT_FILE_KEY
 from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, is_applied, lose, put_arrow, repair
 from tests.waiting import wait_until
@@ -105,6 +111,28 @@ def test_status_and_verify_name_journals_that_are_behind_until_a_coordinator_ran
     assert said(store, capsys, "store", "verify", exit_codes=(0, 3))["behind"] == []
 
 
+@pytest.mark.parametrize("is_brought_up", [False, True])
+def test_verify_fails_for_a_journal_that_is_behind_and_remains_so(store, capsys, monkeypatch, is_brought_up) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 1)
+    store.away(1)
+    store.reopen()
+    fill(store, 1, 3, holders={0, 2})
+    store.back(1)
+    wait_at_rest(store.cluster.brokers)
+
+    def look_again(cluster, report):
+        assert [each.broker_id for each in report.behind] == [1]
+        if is_brought_up:
+            repair(store)
+        drop_passing_lags(cluster, report)
+
+    monkeypatch.setattr(journal_scrub, "drop_passing_lags", look_again)
+    item = said(store, capsys, "store", "verify", exit_codes=(0 if is_brought_up else 3,))
+    assert (item["ok"], item["journalsBehind"]) == (is_brought_up, int(not is_brought_up))
+    assert not item["journalFindings"] and not item["findings"] and not item["snapshotFindings"]
+
+
 @pytest.mark.parametrize("by", ["coordinator", "writer", "repair"])
 def test_all_goes_on_without_another_root_once_journals_are_brought_up(store, capsys, by) -> None:
     miss_two_topics(store)
@@ -124,15 +152,79 @@ def test_all_goes_on_without_another_root_once_journals_are_brought_up(store, ca
     said(store, capsys, "topic", "create", "fourth", "-p", "1", "--replicas", "2")
     items = said(store, capsys, "store", "repair", "-y")
     assert items["ok"]
+    assert scrub_journals(Cluster.open(str(store.path), config=store.config)).lagging == []
+    findings = said(store, capsys, "status", exit_codes=(0, 3))["findings"]
+    assert "journal-behind" not in {each["fault"] for each in findings}
     store.reopen()
     put_row(store, "first", 9)
+    wait_until(lambda: is_level(store), "the writer brought up a slow root")
     assert said(store, capsys, "store", "verify")["ok"]
 
-    def names_none_behind() -> bool:
-        findings = said(store, capsys, "status", exit_codes=(0, 3))["findings"]
-        return "journal-behind" not in {each["fault"] for each in findings}
 
-    wait_until(names_none_behind, "the writer brought up what the repair itself had added")
+def repaired_while_root_1_takes_no_record(store, faults, monkeypatch, *, is_healed: bool) -> RepairReport:
+    """Rebuild root 0; from then on root 1 takes no journal record, until the repair levels if `is_healed`."""
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    wait_at_rest(store.cluster.brokers)
+    lose(store, 0)
+    level = Ledger.level
+
+    def heal_and_level(ledger, **more):
+        broken.stores[1].drop_creates = not is_healed
+        return level(ledger, **more)
+
+    with faults(store, store.config) as broken:
+        create = broken.stores[0].create
+
+        def create_and_break(key, data, **more):
+            broken.stores[1].drop_creates |= key == ROOT_FILE_KEY
+            return create(key, data, **more)
+
+        monkeypatch.setattr(broken.stores[0], "create", create_and_break)
+        monkeypatch.setattr(Ledger, "level", heal_and_level)
+        return StoreRepair(store.cluster).run()
+
+
+def test_a_repair_gives_a_root_what_it_missed_of_the_repair_itself(store, faults, monkeypatch) -> None:
+    report = repaired_while_root_1_takes_no_record(store, faults, monkeypatch, is_healed=True)
+    assert all(each.is_repaired for each in report.roots.values()), report.roots
+    assert scrub_journals(Cluster.open(str(store.path), config=store.config)).lagging == []
+
+
+def test_a_repair_says_so_if_a_root_does_not_get_what_it_lacks(store, faults, monkeypatch) -> None:
+    monkeypatch.setattr(repair_module, "LEVEL_MS", 300)
+    report = repaired_while_root_1_takes_no_record(store, faults, monkeypatch, is_healed=False)
+    assert [each.is_repaired for each in report.roots.values()] == [True, False, True]
+    assert "still lacks entries" in report.roots[1].detail
+
+
+class HurriedClock(SystemClock):
+    """Waits for nothing: a pause only moves it on."""
+
+    slept_ms = 0.0
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + int(self.slept_ms)
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.slept_ms += duration_ms
+
+
+def test_a_root_that_takes_no_record_is_not_asked_again_and_again(store, faults) -> None:
+    store.create("orders", 2)
+    fill(store, 0, 3)
+    wait_at_rest(store.cluster.brokers)
+    with faults(store, store.config) as broken:
+        broken.stores[1].drop_creates = True
+        fill(store, 3, 3, holders={0, 2})
+        ledger_id, brokers = store.cluster.lookup("orders").ledger_id, store.cluster.brokers
+        hurried = Cluster(brokers, path=str(store.path), storage_options={}, config=store.config, clock=HurriedClock())
+        ledger = hurried.topic_ledger(ledger_id)
+        ledger.refresh()
+        stats = ledger.stats
+        before = stats.gets + stats.creates
+        assert ledger.level(timeout_ms=60_000, broker_ids={1}) == {1}
+        assert stats.gets + stats.creates - before < 200
 
 
 def test_a_running_coordinator_brings_up_a_root_that_comes_back(store) -> None:
