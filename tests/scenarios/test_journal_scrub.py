@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from dataclasses import replace
@@ -159,12 +160,15 @@ def short_journals(monkeypatch, store: LocalStore) -> LocalStore:
 
 def fill_until_cut(store: LocalStore, first_batch: int, holders: frozenset[int] = frozenset({0, 1, 2})) -> int:
     """Write until a worker has cut what is the newest record of a root now; return how many batches."""
-    last = journal(store, 0)[-1]
-    for count in range(100):
-        if not last.exists():
-            return count
-        fill(store, first_batch + count, 1, holders)
-    raise AssertionError("nothing was cut")
+    last, batches = journal(store, 0)[-1], itertools.count()
+
+    def is_cut() -> bool:
+        if last.exists():
+            fill(store, first_batch + next(batches), 1, holders)
+        return not last.exists()
+
+    wait_until(is_cut, "a journal that is cut")
+    return next(batches)
 
 
 def test_a_root_that_missed_entries_which_are_only_in_a_snapshot_is_behind_and_no_fault(short_journals) -> None:
@@ -197,7 +201,7 @@ def test_a_journal_that_is_cut_while_it_is_read_is_read_again(short_journals, mo
     def cut_first(scrub, *at):
         is_topic = scrub._ledger_id == written.cluster.lookup("orders").ledger_id
         if is_topic and len(cuts) < cut_count and at[0].position > at[0].start:
-            cuts.append(fill_until_cut(written, first_batch=20 + 100 * len(cuts)))
+            cuts.append(fill_until_cut(written, first_batch=20 + 10_000 * len(cuts)))
         return ask(scrub, *at)
 
     monkeypatch.setattr(journal_scrub, "AHEAD_RECORDS_MAX", 2)

@@ -95,7 +95,8 @@ class AgreedTime:
         if known is not None:
             counted_ms, held_ms = self._counted(known, clock_ms, is_again=is_again)
         self.now_ms = max(self.now_ms, counted_ms, agreed_of([clock_ms, *self.clocks.values()]))
-        self._writers[writer] = clock_ms, self.now_ms, held_ms
+        left_ms = max(0, held_ms - (self.now_ms - counted_ms))  # others agreed on the rest: it does not count twice
+        self._writers[writer] = clock_ms, self.now_ms, left_ms
         if len(self._writers) > WRITERS_KEPT:
             del self._writers[next(iter(self._writers))]
 

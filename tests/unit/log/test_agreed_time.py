@@ -69,6 +69,12 @@ def test_a_clock_that_is_set_ahead_counts_as_slowly_as_it_goes_on():
     assert time.now_ms <= NOW_MS + 121_000, "another writer's append ends what was held"
 
 
+def test_a_jump_that_another_clock_confirms_does_not_count_twice():
+    later_ms = NOW_MS + HOUR_MS
+    time = observed(("q", NOW_MS), ("ahead", later_ms), ("q", NOW_MS), ("q", later_ms), ("q", later_ms + 1_000))
+    assert time.now_ms == later_ms + 1_000
+
+
 def test_what_a_first_writer_got_wrong_goes_with_the_time_of_appends(kit):
     log = kit.Log()
     log.one(kit.append({0: 1}, 0, time_ms=NOW_MS + 10**12, run="ahead"))

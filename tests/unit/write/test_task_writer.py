@@ -248,7 +248,8 @@ class TestMemory:
     def test_rows_are_in_memory_whose_pages_are_kept_for_the_next_task_and_then_returned(
         self, make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        config = replace(PATIENT, buffer_memory_bytes=2_000_000, max_request_size_bytes=200_000)
+        # Enough for all rows: roots that are slow for a while do not fill it.
+        config = replace(PATIENT, buffer_memory_bytes=20_000_000, max_request_size_bytes=200_000)
         task, kept, returned = make_task(partitions=3, config=config), KeptPages(), threading.Event()
         monkeypatch.setattr(data_request, "DIRECT_SIZE_BYTES_MIN", 1)  # blocks are used too
         monkeypatch.setattr(data_request, "KEPT_PAGES", kept)
