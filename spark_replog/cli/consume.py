@@ -22,7 +22,16 @@ import click
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, is_terminal, json_text, note, quoted, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
-from spark_replog.log_position import EARLIEST, LATEST, named_end
+from spark_replog.log_position import (
+    EARLIEST,
+    LATEST,
+    OFFSET_MAX,
+    BeforeEnd,
+    offset_between,
+    other_meaning,
+    parse_offset,
+    parse_position,
+)
 
 if TYPE_CHECKING:
     from spark_replog.client.consumer import Consumer
@@ -103,9 +112,9 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
     "--from",
     "offset",
     metavar="WHERE",
-    help="Start at earliest, latest, N, -N (N before the end), @TIME or @-1h. [earliest; latest with --follow]",
+    help="Start at earliest, latest, N, end-N (N before the end), @TIME or @-1h. [earliest; latest with --follow]",
 )
-@click.option("--to", "until", metavar="WHERE", help="Stop before earliest, latest, N, -N, @TIME or @-1h. [latest]")
+@click.option("--to", "until", metavar="WHERE", help="Stop before earliest, latest, N, end-N, @TIME or @-1h. [latest]")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
 @filter_flags
@@ -189,11 +198,11 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
     """Refuse flags that contradict each other."""
     if given["timeout_ms"] is not None and not given["follow"]:
         raise click.UsageError("--timeout-ms goes with --follow")
-    if given["from_beginning"] and named_end(given["offset"]) != EARLIEST and given["offset"] is not None:
+    if given["from_beginning"] and parse_offset(given["offset"]) != EARLIEST and given["offset"] is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if given["until"] is not None and given["follow"]:
         raise click.UsageError("--to and --follow exclude each other")
-    check_range(given["offset"], given["until"])
+    check_places(given["offset"], given["until"])
     if given["group"] is not None and not given["partitions"] and (given["offset"] or given["until"]) is not None:
         raise click.UsageError(
             "a group member starts at the committed offsets: change them with 'replog group reset-offsets', or read"
@@ -287,24 +296,32 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
 
 
 def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
-    """Return the offsets of ``earliest``, ``latest``, ``N``, ``-N`` or ``@TIME``, limited to log start and end."""
-    if (end := named_end(where)) == LATEST:
-        return ends
+    """Return the offsets of a position (``log_position.py``) or ``@TIME``, at most the end.
+
+    Raises:
+        click.UsageError: it is neither.
+    """
     if where.startswith("@"):
         found = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
         return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
-    starts = reader.beginning_offsets(list(ends))
-    if end == EARLIEST:
-        return starts
-    try:
-        number = int(where)
-    except ValueError:
+    position, other = _position(where), other_meaning(where)
+    if position is None:
+        hint = f"For the last {other.removeprefix('end-')} rows of each partition: {other}. " if other else ""
         raise click.UsageError(
-            f"{flag} is '{where}'. Give earliest, latest, N, -N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
-        ) from None
-    if where.startswith("-"):
-        return {key: max(starts[key], end + number) for key, end in ends.items()}
-    return {key: min(number, end) for key, end in ends.items()}
+            f"{flag} is '{where}'. {hint}Give earliest, latest, N, end-N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
+        )
+    if position == LATEST:
+        return ends
+    if isinstance(position, int) and position >= 0:
+        return {key: min(position, end) for key, end in ends.items()}
+    starts = reader.beginning_offsets(list(ends))
+    return {key: offset_between(position, starts[key], end) for key, end in ends.items()}
+
+
+def _position(where: str) -> int | BeforeEnd | None:
+    """Return the position that a word is; an offset that no log can have is behind every end."""
+    position = parse_position(where)
+    return OFFSET_MAX if position is None and where.isascii() and where.isdecimal() else position
 
 
 def _time_ms(where: str) -> int:
@@ -312,8 +329,10 @@ def _time_ms(where: str) -> int:
     return max(0, parse_time_ms(where[1:]))
 
 
-def check_range(begin: str | None, until: str | None) -> None:
+def check_places(begin: str | None, until: str | None) -> None:
     """Refuse a range that ends before it begins, in every partition and whatever they hold.
+
+    Also says what -1 and -2 are: kcat counts them from the end.
 
     Raises:
         click.UsageError: with both ends.
@@ -321,16 +340,23 @@ def check_range(begin: str | None, until: str | None) -> None:
     first, last = _place(begin), _place(until)
     if first is not None and last is not None and first[0] == last[0] and first[1] > last[1]:
         raise click.UsageError(f"--from {begin} is after --to {until}, so no record is in the range. Exchange the two.")
+    for where in (begin, until):
+        other, position = other_meaning(where), parse_offset(where)
+        if other is not None and position is not None and not current_settings().quiet:
+            word = "latest" if position == LATEST else "earliest"
+            note(f"replog: {where} is {word}, as in Kafka's tools. For {-position} before the end: {other}")
 
 
 def _place(where: str | None) -> tuple[str, int] | None:
-    """Return what a place is counted from, and how far it is from there; None for a word or a wrong place."""
+    """Return what a place is counted from, and how far it is from there; None for the earliest and a wrong place."""
     if where is None or where.startswith("@"):
         return None if where is None else ("time", parse_time_ms(where[1:]))
-    try:
-        return "end" if where.startswith("-") else "offset", int(where)
-    except ValueError:
+    position = _position(where)
+    if isinstance(position, BeforeEnd):
+        return "end", -position.count
+    if position is None or position == EARLIEST:
         return None
+    return ("end", 0) if position == LATEST else ("offset", position)
 
 
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
@@ -344,15 +370,16 @@ def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, An
 
 
 def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> None:
-    """Seek partitions to ``earliest``, ``latest``, ``N``, ``-N`` or ``@TIME``; `ends` are their high watermarks."""
-    if named_end(where) == EARLIEST:
+    """Seek partitions to a position (``log_position.py``) or ``@TIME``; `ends` are their high watermarks."""
+    position = _position(where)
+    if position == EARLIEST:
         reader.seek_to_beginning(list(ends))
         return
     if where.startswith("@"):
         reader.seek_to_time(_time_ms(where), list(ends))
         return
     for key, offset in offsets_at(reader, ends, "--from", where).items():
-        if where.isdecimal() and int(where) > offset:
+        if isinstance(position, int) and position > offset:
             note(f"replog: {key.topic}-{key.partition} ends at {offset}, before {where}: starting at its end")
         reader.seek(key, offset)
 
@@ -528,8 +555,9 @@ _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True,
               help="Start with this many of the newest rows of each partition.")  # fmt: skip
-@click.option("--from", "begin", metavar="WHERE", help="Begin at earliest, latest, N, -N, @TIME or @-1h instead of -n.")
-@click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before latest, N, -N, @TIME or @-1h.")
+@click.option("--from", "begin", metavar="WHERE",
+              help="Begin at earliest, latest, N, end-N, @TIME or @-1h instead of -n.")  # fmt: skip
+@click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before latest, N, end-N, @TIME or @-1h.")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @filter_flags
 @click.option("--follow/--no-follow", default=True, help="Wait for new rows, or end at the current end. [--follow]")
@@ -547,9 +575,9 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
         raise click.UsageError("tail has no end to print one object at: use -f jsonl, or consume")
     if given["until"] is not None and given["follow"]:
         raise click.UsageError("--to goes with --no-follow")
-    check_range(given["begin"], given["until"])
+    check_places(given["begin"], given["until"])
     wanted, print_record = RecordFilter.of(given), _line_printer(settings, topics, given["colour"])
-    begin = given["begin"] if given["begin"] is not None else f"-{given['lines']}" if given["lines"] else "latest"
+    begin = f"end-{given['lines']}" if given["begin"] is None else given["begin"]
     from spark_replog.client.consumer import Consumer
     from spark_replog.errors import ErrorCode, ReplogError
 

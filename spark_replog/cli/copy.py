@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_topics
-from spark_replog.cli.consume import check_range, offsets_at
+from spark_replog.cli.consume import check_places, offsets_at
 from spark_replog.cli.output import ProgressLine, emit, human_bytes, item_table, note
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
 from spark_replog.config import STORAGE_PREFIX, storage_options
-from spark_replog.log_position import EARLIEST, named_end
+from spark_replog.log_position import EARLIEST, parse_offset
 
 if TYPE_CHECKING:
     from spark_replog.client.topic_copy import CopiedPartition
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--to-set", "to_options", multiple=True, metavar="KEY=VALUE",
               help="Option for the target's file system, as storage.NAME=VALUE. Repeatable. [those of -X]")  # fmt: skip
 @click.option("--from", "begin", default="earliest", show_default=True, metavar="WHERE",
-              help="Begin at earliest, latest, N, -N, @TIME or @-1h.")  # fmt: skip
+              help="Begin at earliest, latest, N, end-N, @TIME or @-1h.")  # fmt: skip
 @click.option("--to", "until", default="latest", show_default=True, metavar="WHERE", help="Stop before this.")
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Copy only this partition. Repeatable.")
 @click.option("--by-key", is_flag=True, help="Keys choose the target's partitions, else rows keep their partition.")
@@ -49,7 +49,7 @@ def copy(source: str, target: str, **given: Any) -> int:
     Rows reported as copied are in the target's log, even if the command fails.
     """
     settings = current_settings()
-    check_range(given["begin"], given["until"])
+    check_places(given["begin"], given["until"])
     cluster = settings.open_cluster()
     from spark_replog.client.topic_copy import TopicCopy
 
@@ -63,7 +63,7 @@ def copy(source: str, target: str, **given: Any) -> int:
                          for each in (("--from", given["begin"]), ("--to", given["until"])))  # fmt: skip
         parts = job.plan(starts, stops)
         for part in parts:
-            if named_end(given["begin"]) == EARLIEST and 0 <= part.last < part.start:
+            if parse_offset(given["begin"]) == EARLIEST and 0 <= part.last < part.start:
                 where, lost = f"{part.key.topic}-{part.key.partition}", f"{part.last} to {part.start - 1}"
                 note(f"replog: rows {lost} of {where} were deleted before they were copied")
         total = sum(max(0, part.end - part.position) for part in parts)

@@ -18,7 +18,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
-from spark_replog.log_position import named_end, offset_between, parse_offset
+from spark_replog.log_position import offset_between, other_meaning, parse_position
 from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import NamedCalls
@@ -141,7 +141,8 @@ def init_store(
 
 
 Bound = str | int | Mapping[int, int | str]
-"""A position for every partition, or by partition: ``earliest``, ``latest``, or an offset, which is 0 or more."""
+"""A position for every partition, or by partition: ``earliest``, ``latest``, ``end-N`` (N rows before the end), or an
+offset, which is 0 or more. As in Kafka, -2 is ``earliest`` and -1 is ``latest``."""
 
 
 class TopicScan:
@@ -230,11 +231,12 @@ def _offset(bound: Bound, partition: int, first: int, last: int) -> int:
                 ErrorCode.REPLOG_INVALID_OPTION, f"no offset is given for partition {partition}. Name every partition."
             )
         bound = bound[partition]
-    number = parse_offset(bound)
-    if number is None or (number < 0 and named_end(bound) is None):  # in Python -1 could mean the last row
+    position = parse_position(bound)
+    if position is None:
+        other = other_meaning(bound)
+        hint = "" if other is None else f" For the last {other.removeprefix('end-')} rows: {other!r}."
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_OPTION,
-            f"Invalid bound {bound!r}: give earliest, latest, or offsets, which are 0 or more. For the newest rows, "
-            "subtract from `admin().offsets(topic)`.",
+            f"Invalid bound {bound!r}: give earliest, latest, end-N, or offsets, which are 0 or more.{hint}",
         )
-    return min(max(offset_between(number, first, last), first), last)
+    return min(max(offset_between(position, first, last), first), last)

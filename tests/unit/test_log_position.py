@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_replog.log_position import EARLIEST, LATEST, OFFSET_MAX, named_end, offset_between, parse_offset
+from spark_replog.log_position import (
+    EARLIEST,
+    LATEST,
+    OFFSET_MAX,
+    BeforeEnd,
+    named_end,
+    offset_between,
+    other_meaning,
+    parse_offset,
+    parse_position,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +43,27 @@ def test_a_number_is_no_name_of_an_end():
 
 def test_ends_become_offsets():
     assert [offset_between(each, 3, 9) for each in (EARLIEST, LATEST, 0, 5, 12)] == [3, 9, 0, 5, 12]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((word, BeforeEnd(10)) for word in ("end-10", "Latest-10", " largest-010 ")),
+        ("end-0", BeforeEnd(0)),
+        *((value, None) for value in ("start-1", "end-", "end--1", "end-1_0", "-end-1", "end+1", "-10")),
+        ("end-" + "9" * 5000, None),
+        *((value, parse_offset(value)) for value in ("-1", -2, "latest", 7)),
+    ],
+)
+def test_rows_before_the_end_are_a_form_of_their_own(value, expected):
+    assert parse_position(value) == expected
+    assert value == expected or not isinstance(expected, BeforeEnd) or parse_offset(value) is None
+
+
+def test_rows_before_the_end_are_within_the_log():
+    assert [offset_between(BeforeEnd(each), 3, 9) for each in (0, 2, 6, 7, 99)] == [9, 7, 3, 3, 3]
+
+
+def test_what_other_tools_count_from_the_end_has_its_form_named():
+    assert [other_meaning(each) for each in ("-10", -3, " -2 ")] == ["end-10", "end-3", "end-2"]
+    assert {other_meaning(each) for each in ("10", 3, "-0", 0, "-x", "--1", None, -1.5, "end-1")} == {None}

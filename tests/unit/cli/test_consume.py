@@ -39,6 +39,44 @@ def test_an_offset_behind_the_end_is_told_and_old_records_are_not_printed(consum
     assert "orders-0 ends at 3" in answer.err and where in answer.err
 
 
+@pytest.mark.parametrize(
+    ("words", "out", "said"),
+    [
+        (("-o", "end-2"), "v1\nv2\n", ""),
+        (("-o", "LATEST-1"), "v2\n", ""),
+        (("-o", "end-9"), "v0\nv1\nv2\n", ""),
+        (("-o", "end-0"), "", ""),
+        (("--to", "end-2"), "v0\n", ""),
+        (("--from", "end-2", "--to", "latest-1"), "v1\n", ""),
+        (("-o", "-2"), "v0\nv1\nv2\n", "-2 is earliest, as in Kafka's tools. For 2 before the end: end-2"),
+        (("-o", "-1"), "", "-1 is latest, as in Kafka's tools. For 1 before the end: end-1"),
+        (("--to", "-1"), "v0\nv1\nv2\n", "-1 is latest"),
+        (("--from-beginning", "-o", "-2", "--to", "1", "-q"), "v0\n", ""),
+    ],
+)
+def test_kafkas_numbers_are_the_ends_and_rows_before_the_end_have_a_form_of_their_own(consume, words, out, said):
+    answer = consume(*words)
+    assert (answer.exit_code, answer.out) == (0, out)
+    assert said in answer.err and bool(said) == bool(answer.err)
+
+
+@pytest.mark.parametrize("flag", ["--from", "--to"])
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("-3", "For the last 3 rows of each partition: end-3."), ("beginning-3", ""), ("end-", ""), ("end--1", "")],
+)
+def test_what_is_no_position_is_refused_with_the_form_that_was_meant(consume, flag, where, said):
+    answer = consume(flag, where)
+    assert answer.exit_code == 2 and said in answer.err and f"{flag} is '{where}'" in answer.err
+
+
+@pytest.mark.parametrize("words", [("end-1", "end-2"), ("latest", "end-2"), ("-1", "end-2"), ("end", "latest-1")])
+def test_a_range_that_ends_before_it_begins_is_refused(consume, words):
+    begin, until = words
+    answer = consume("--from", begin, "--to", until)
+    assert answer.exit_code == 2 and f"--from {begin} is after --to {until}" in answer.err
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_rows_that_are_lost_are_skipped_by_the_command_in_the_error(replog, consume, store, tmp_path, is_there):
     copies = list((tmp_path / "store").glob("broker-*/ledgers/*/data/**/*.arrow"))
@@ -57,7 +95,7 @@ def test_a_time_behind_the_year_9999_is_printed(replog, consume, store):
     assert replog("-s", store.path, "topic", "config", "orders", "set", admit).exit_code == 0
     with Producer(store.path) as producer:
         producer.send("orders", b"late", timestamp_ms=YEAR_10000_MS + 1).result(30)
-    printed = consume("-o", "-1", "-f", "jsonl")
+    printed = consume("-o", "end-1", "-f", "jsonl")
     assert (printed.exit_code, printed.err) == (0, "")
     assert '"timestamp": "+10000-01-01T00:00:00.001Z"' in printed.out
 
@@ -82,7 +120,7 @@ def test_a_wrong_pattern_is_told_though_there_is_nothing_to_print(consume):
 def test_an_empty_header_is_not_printed_as_null(consume, store):
     with Producer(store.path) as producer:
         producer.send("orders", b"v", headers=[("empty", b""), ("null", None)]).result(30)
-    assert consume("-o", "-1", "--print-headers").out == "empty:,null:null\tv\n"
+    assert consume("-o", "end-1", "--print-headers").out == "empty:,null:null\tv\n"
 
 
 def test_a_group_that_is_no_text_is_refused(consume):
@@ -131,8 +169,8 @@ def numbered(replog, tmp_path):
     ("words", "found"),
     [
         (("--from", 3, "--to", 6), [3, 4, 5]),
-        (("--from", -3), [7, 8, 9]),
-        (("--from", -3, "--to", -1), [7, 8]),
+        (("--from", "end-3"), [7, 8, 9]),
+        (("--from", "end-3", "--to", "end-1"), [7, 8]),
         (("--to", 2), [0, 1]),
         (("--to", "beginning"), []),
         (("--from", "start", "--to", "latest"), list(range(10))),
@@ -170,7 +208,7 @@ def test_ranges_and_filters(numbered, words, found):
         ("--header", "=big"),
         ("--follow", "--timeout-ms", -1),
         ("--from", 5, "--to", 3),
-        ("--from", -1, "--to", -3),
+        ("--from", "end-1", "--to", "end-3"),
         ("--from", "@-1h", "--to", "@-2h"),
     ],
 )

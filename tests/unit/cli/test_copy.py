@@ -91,7 +91,7 @@ def test_given_again_it_copies_what_is_new_and_a_name_begins_anew(source, replog
     again = replog("-s", source.path, "copy", "orders", "copied", "-f", "json").items
     assert [item["rows"] for item in again] == [0, 2]
     assert records(source, "copied") == records(source, "orders")
-    named = replog("-s", source.path, "copy", "orders", "copied", "--name", "b", "--from", -1, "-f", "json").items
+    named = replog("-s", source.path, "copy", "orders", "copied", "--name", "b", "--from", "end-1", "-f", "json").items
     assert [item["rows"] for item in named] == [1, 1]
 
 
@@ -99,7 +99,8 @@ def test_given_again_it_copies_what_is_new_and_a_name_begins_anew(source, replog
     ("words", "counts"),
     [
         (("--from", 3, "--to", 7), [4, 4]),
-        (("-p", 1, "--from", -2), [2]),
+        (("-p", 1, "--from", "end-2"), [2]),
+        (("-p", 1, "--from", -1), [0]),
         (("--to", "@1970-01-01T00:00:02", "-p", 0), [10]),
         (("--from", "start", "--to", "end", "-p", 1, "--from", "latest"), [0]),
         (("--from", 5, "--to", 5), [0, 0]),

@@ -225,7 +225,7 @@ def test_consume_prints_lines_of_json_and_bytes_that_are_no_text_as_base64(call)
     [
         (["-n", "2"], "a\nb\n"),
         (["-o", "1"], "b\nc\n"),
-        (["-o", "-1"], "c\n"),
+        (["-o", "end-1"], "c\n"),
         (["-o", "end"], ""),
         (["-o", "beginning", "-n", "1"], "a\n"),
         (["--from-beginning", "-n", "1"], "a\n"),

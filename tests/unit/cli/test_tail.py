@@ -34,6 +34,9 @@ def test_it_begins_with_the_newest_rows_of_each_topic(tail):
 
 def test_ranges_and_filters_are_those_of_consume(tail):
     assert [line.split()[2] for line in tail("--from", 3, "--to", 5).out.splitlines()] == ["3", "4"] * 2
+    assert [line.split()[2] for line in tail("--from", "end-3", "--to", "end-1").out.splitlines()] == ["9", "10"] * 2
+    assert len(tail("--from", -2).out.splitlines()) == 24 and tail("--from", -1).out == ""
+    assert "end-5" in tail("--from", -5).err
     assert [line.split()[2] for line in tail("--grep", "v7", "-n", 99).out.splitlines()] == ["7"] * 2
     assert tail("--key", "nobody").out == ""
 

@@ -153,6 +153,9 @@ def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
     assert topic.scan(1, 3).to_arrow()["offset"].to_pylist() == [1, 2, 1, 2]
     assert topic.scan({0: 4, 1: 0}, {0: 99, 1: 1}).to_arrow()["offset"].to_pylist() == [4, 0]
     assert topic.scan(3, 1, [0]).to_arrow().num_rows == 0
+    assert topic.scan("end-2", partitions=[0]).to_arrow()["offset"].to_pylist() == [3, 4]
+    assert topic.scan({0: 0, 1: "latest-9"}, {0: "end-4", 1: "end-3"}).to_arrow()["offset"].to_pylist() == [0, 0, 1]
+    assert topic.scan(-2, -1).to_arrow().num_rows == 10 and topic.scan(-1).to_arrow().num_rows == 0
     assert sum(batch.num_rows for batch in topic.scan(partitions=[1]).to_batches()) == 5
 
 
@@ -162,8 +165,9 @@ def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
         (lambda topic: topic.scan("soon"), InvalidConfigError),
         (lambda topic: topic.scan({0: 1}), InvalidConfigError),
         (lambda topic: topic.scan(-10), InvalidConfigError),
-        (lambda topic: topic.scan(0, -1), InvalidConfigError),
-        (lambda topic: topic.scan({0: 1, 1: -1}), InvalidConfigError),
+        (lambda topic: topic.scan(0, -3), InvalidConfigError),
+        (lambda topic: topic.scan({0: 1, 1: "-3"}), InvalidConfigError),
+        (lambda topic: topic.scan("earliest-1"), InvalidConfigError),
         (lambda topic: topic.scan(True), InvalidConfigError),
         (lambda topic: topic.scan(1.5), InvalidConfigError),
         (lambda topic: topic.scan(partitions=[2]), NotFoundError),
@@ -172,6 +176,11 @@ def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
 def test_a_scan_that_cannot_be_meant_is_refused(filled, scan, error):
     with pytest.raises(error):
         scan(filled.topic("orders"))
+
+
+def test_a_scan_of_the_newest_rows_in_pythons_form_is_refused_with_the_right_one(filled):
+    with pytest.raises(InvalidConfigError, match="For the last 10 rows: 'end-10'"):
+        filled.topic("orders").scan(-10)
 
 
 def test_a_scan_becomes_a_data_frame(filled):
