@@ -5,7 +5,7 @@ the ledger's pace limits the number of entries.
 
 Appends are repeated here and not by the sender, because only an identical append is recognised as a
 duplicate. An append whose answer was lost is repeated unchanged until it is answered, or until its
-last batch exceeds ``delivery.timeout.ms``.
+last batch exceeds ``delivery.timeout.ms``. docs/architecture.md lists who repeats what.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock, ExponentialBackoff
@@ -33,13 +33,18 @@ from spark_replog.log.model import (
     SequencedAppend,
 )
 from spark_replog.storage.io_pool import IO_POOL
-from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, RequestState
+from spark_replog.write.batch_completion import may_be_in_log
+from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.producer_batch import NO_SEQUENCE
 from spark_replog.write.transport import no_thread
 
 Place = tuple[TopicId, int]
 _REBUILT = frozenset({"unreadable", "carried_by"})
 """In the context of an error that the same append gets again: the sender still has the rows, and makes a new object."""
+_OF_THE_LOG = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
+)
+"""Refusals by the fold, which looks for a repetition first: what gets one of them is not in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +63,6 @@ class StoredObject:
     row_counts: Mapping[Place, int]
     expires_ms: int
     """When the youngest of its batches expires, on the monotonic clock."""
-    is_doubtful: bool = False
-    """Whether it may be in the log already. Then it is appended alone: the fold refuses an append that it knows only
-    in part."""
 
     @classmethod
     def of(cls, request: DataRequest, delivery_timeout_ms: int) -> StoredObject:
@@ -76,17 +78,14 @@ class StoredObject:
             counts[place] = counts.get(place, 0) + batch.row_count
             if batch.base_sequence != NO_SEQUENCE:
                 batches.append(BatchSequence(*place, batch.producer_epoch, batch.base_sequence, batch.row_count))
-        # Partitions that were answered before are not appended with those in doubt.
-        sections = tuple(each for each in item.sections if (each.topic_id, each.partition) in counts)
         return cls(
             sequence=request.sequence,
-            data_object=item if len(sections) == len(item.sections) else replace(item, sections=sections),
+            data_object=item,
             places=places,
             producer_id=producer_ids.pop() if len(producer_ids) == 1 else None,
             batches=tuple(batches),
             row_counts=counts,
             expires_ms=max(batch.created_ms for batch in request.batches) + delivery_timeout_ms,
-            is_doubtful=request.state is RequestState.REDELIVERED,
         )
 
 
@@ -163,63 +162,53 @@ class Appender:
             return Append(identity, self.principal, self._client_id, now_ms, tuple(objects))
         return SequencedAppend(identity, self.principal, self._client_id, now_ms, tuple(objects), tuple(batches))
 
-    def append(
-        self, ledger_id: LedgerId, append: Append, deadline_ms: int, *, is_atomic: bool, is_doubtful: bool = False
-    ) -> Answer:
-        """Append until it is decided or refused for good.
+    def append(self, ledger_id: LedgerId, append: Append, deadline_ms: int, *, is_atomic: bool) -> Answer:
+        """Append until every partition has its answer, or until time or retries are over.
 
-        If it may be in the log, it is repeated as a whole: a retriable refusal of one partition holds back the others.
-        Otherwise a second append could name the same object, and garbage collection would delete it with the rows of
-        the first one.
+        At first a partition that is refused on its own has its answer, and the others go on without it. Once an attempt
+        may be in the log, the append is repeated as a whole: otherwise a second append could name the same object, and
+        garbage collection would delete it with the rows of the first one. If the whole is then refused for good, the
+        others go once more without the partition that is the reason, and each gets its last answer.
 
         Args:
-            append: the same in every attempt, except that partitions refused on their own are removed.
-            deadline_ms: on the monotonic clock; a running attempt is not interrupted.
+            append: the same in every attempt, except that partitions with their answer are removed.
+            deadline_ms: on the monotonic clock; it also ends a running attempt.
             is_atomic: whether one refused partition refuses all.
-            is_doubtful: whether an earlier append of the same object may be in the log.
         """
-        answer = Answer({})
-        first_unknown: ReplogError | None = None
-        is_split = False  # a partition is refused for good, so the others go without it
-        attempt = 0
+        found: dict[Place, PartitionResponse] = {}
+        doubt: ReplogError | None = None  # of the first attempt that may be in the log
+        attempt_count = 0
         while True:
-            is_whole = is_atomic or ((is_doubtful or first_unknown is not None) and not is_split)
-            response = self._ask(ledger_id, append, is_whole)
+            response = self._ask(ledger_id, append, deadline_ms, is_atomic or doubt is not None)
+            if doubt is not None and not is_atomic and response.error is not None and not _is_passing(response.error):
+                response = self._ask(ledger_id, append, deadline_ms, is_atomic=False)
             error = response.error
-            if is_whole and not is_atomic and not (error is None or _is_passing(error)):
-                is_split = True
-                continue
-            own = {place: each for place, each in response.partitions.items() if each.error is not error}
-            found = response.partitions if error is None else own
-            if first_unknown is not None:  # a partition that is refused now may be in the log since that attempt
-                unknown = PartitionResponse(first_unknown)
-                found = {place: each if each.error is None else unknown for place, each in found.items()}
-            answer.responses |= found
+            places = response.partitions.items()
+            own = {place: each for place, each in places if error is None or each.error is not error}
+            found |= {place: _told(doubt, each) for place, each in own.items()}
             if error is None:
-                return answer
-            is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            if (isinstance(error, OutcomeUnknownError) or is_in_log) and first_unknown is None:
-                first_unknown = error
+                return Answer(found)
             if own:
-                append = without_partitions(append, {place: each.error or error for place, each in own.items()})
-            attempt += 1
-            is_worth_it = _is_passing(error) and append.objects
-            pause_ms = self._backoff.pause_ms(attempt - 1)
-            if (
-                not is_worth_it
-                or not _REBUILT.isdisjoint(error.context)
-                or attempt > self._config.retries
-                or self._clock.monotonic_ms() + pause_ms >= deadline_ms
-                or self._stopped.wait(pause_ms / 1000)
-            ):
-                # An attempt without an answer may still be decided, whatever later attempts return.
-                answer.error = first_unknown or error
-                for place in response.partitions:
-                    answer.responses.setdefault(place, PartitionResponse(answer.error))
-                return answer
+                append = without_partitions(append, own)
+            if doubt is None and may_be_in_log(error):
+                doubt = error
+            attempt_count += 1
+            is_rebuilt = doubt is None and not _REBUILT.isdisjoint(error.context)
+            is_worth_it = _is_passing(error) and not is_rebuilt and bool(append.objects)
+            if not is_worth_it or not self._pause(attempt_count, deadline_ms):
+                told = _told(doubt, PartitionResponse(error))
+                return Answer(dict.fromkeys(response.partitions, told) | found, told.error)
 
-    def _ask(self, ledger_id: LedgerId, append: Append, is_atomic: bool) -> ProduceResponse:
-        request = AppendRequest(append, self._config.request_timeout_ms, self._config.acks, is_atomic)
+    def _pause(self, attempt_count: int, deadline_ms: int) -> bool:
+        """Wait before the next attempt; False: there is none."""
+        pause_ms = self._backoff.pause_ms(attempt_count - 1)
+        if attempt_count > self._config.retries or self._clock.monotonic_ms() + pause_ms >= deadline_ms:
+            return False
+        return not self._stopped.wait(pause_ms / 1000)
+
+    def _ask(self, ledger_id: LedgerId, append: Append, deadline_ms: int, is_atomic: bool) -> ProduceResponse:
+        config = self._config
+        request = AppendRequest(append, config.request_timeout_ms, config.acks, is_atomic, deadline_ms=deadline_ms)
         response = self._manager.append_records({ledger_id: request})[ledger_id]
         self._on_throttle(response.throttle_time_ms)
         return response
@@ -228,6 +217,13 @@ class Appender:
 def _is_passing(error: ReplogError) -> bool:
     """Return whether the same append may succeed later."""
     return isinstance(error, (RetriableError, OutcomeUnknownError))
+
+
+def _told(doubt: ReplogError | None, answer: PartitionResponse) -> PartitionResponse:
+    """Return a partition's last answer: most refusals say nothing of an earlier attempt that may be in the log."""
+    if doubt is None or answer.error is None or answer.error.code in _OF_THE_LOG:
+        return answer
+    return PartitionResponse(doubt)
 
 
 class Committer:
@@ -278,8 +274,7 @@ class Committer:
     def deliver(self, request: DataRequest) -> Delivered:
         """Queue the object for its ledger's next entry."""
         ledger_id = request.destination.ledger_id
-        if request.delivery_count == 1:
-            self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
+        self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
         with self._lock:
             lane = self._lanes.setdefault(ledger_id, _Lane())
             lane.waiting.append(StoredObject.of(request, self._config.delivery_timeout_ms))
@@ -349,8 +344,7 @@ class Committer:
                 IdentityKind.ONE_SHOT,
             )
             deadline_ms = max(item.expires_ms for item in group)
-            is_doubtful = group[0].is_doubtful
-            answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=False, is_doubtful=is_doubtful)
+            answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=False)
         except RetriableError as error:
             answer = Answer({}, error)
         except Exception as error:  # the sender must get an answer
@@ -418,6 +412,4 @@ def _next_group(waiting: deque[StoredObject]) -> list[StoredObject]:
 
 
 def _go_together(first: StoredObject, other: StoredObject) -> bool:
-    if first.is_doubtful or other.is_doubtful:
-        return False
     return first.producer_id == other.producer_id and bool(first.batches) == bool(other.batches)

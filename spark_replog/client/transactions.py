@@ -26,6 +26,7 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, BatchSequence, IdentityKind, ProducerInit
 from spark_replog.storage.io_pool import IO_POOL
+from spark_replog.write.batch_completion import may_be_in_log
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult
 from spark_replog.write.record_handle import BatchResult
 
@@ -384,8 +385,7 @@ class TransactionCoordinator:
             return
         if isinstance(error, FencedError):
             self._tell_parked(Answer({}, error), TransactionState.FATAL)
-        elif isinstance(error, OutcomeUnknownError) or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-            # The latter is in the log already and may become readable, so an abort must not deny it.
+        elif may_be_in_log(error):  # then it may become readable, so an abort must not deny it
             self._move_to(TransactionState.IN_DOUBT)
         else:
             self.error = error

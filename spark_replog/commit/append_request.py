@@ -37,6 +37,8 @@ class AppendRequest:
         required_acks: -1 (all), 0 or 1; anything else is answered by INVALID_REQUIRED_ACKS.
         is_atomic: True (a micro-batch): one refused partition refuses the whole append. False (a produce request): it
             is left out with its own error, and the other partitions' rows are appended.
+        deadline_ms: on the monotonic clock: what is not decided by then gets an error. None: ``delivery.timeout.ms``
+            from the start.
         copied: brokers that hold older objects, not recorded in an entry yet; decided with the append.
         after_sequence: the newest append of this producer must have this sequence (-1: it has none), else
             PRODUCER_FENCED and nothing is decided. None: any. For a writer that continues after its last append.
@@ -46,6 +48,7 @@ class AppendRequest:
     timeout_ms: int
     required_acks: int = -1
     is_atomic: bool = True
+    deadline_ms: int | None = None
     copied: Mapping[ObjectId, Collection[BrokerId]] = field(default_factory=dict)
     after_sequence: int | None = None
 
@@ -201,7 +204,7 @@ def _refusal(ledger_id: LedgerId, append: Append, result: CommandResult) -> Repl
     )
 
 
-def without_partitions(append: Append, refused: Mapping[PartitionKey, ReplogError]) -> Append:
+def without_partitions(append: Append, refused: Collection[PartitionKey]) -> Append:
     """Return the append without the rows of the refused partitions; their bytes stay in the objects, unnamed."""
     objects = []
     for item in append.objects:

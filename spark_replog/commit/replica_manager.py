@@ -73,7 +73,7 @@ class LedgerAppend:
     """Decides one append: a state machine over ``Phase``. Used once, by one thread. Holds no rows.
 
     Args:
-        request: what to decide. Its ``timeout_ms`` bounds replication; each decision has ``delivery.timeout.ms``.
+        request: what to decide. Its ``timeout_ms`` bounds replication, its ``deadline_ms`` everything.
 
     Attributes:
         refused: the partitions that are left out so far, with their errors.
@@ -83,7 +83,9 @@ class LedgerAppend:
         self._ledger = ledger
         self._request = request
         self._services = services
-        self._deadline_ms: int | None = None
+        now_ms = services.clock.monotonic_ms()
+        self._deadline_ms = request.deadline_ms or now_ms + services.config.delivery_timeout_ms
+        self._copied_by_ms: int | None = None
         authorizer = Authorizer(services.cluster, request.append.principal)
         majority = len(services.cluster.brokers.metadata_broker_ids) // 2 + 1
         self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock, majority)
@@ -134,7 +136,7 @@ class LedgerAppend:
         return self._decided.result
 
     def _decide(self) -> Phase:
-        outcome = self._ledger.append(self._propose, timeout_ms=self._services.config.delivery_timeout_ms)
+        outcome = self._ledger.append(self._propose, timeout_ms=self._left_ms())
         verdict = self._verdict
         assert verdict is not None
         if verdict.error is not None:
@@ -165,6 +167,9 @@ class LedgerAppend:
             self._decided = _Decided(result, settling)
         return Phase.SETTLING if is_settling else Phase.DONE
 
+    def _left_ms(self) -> int:
+        return max(0, self._deadline_ms - self._services.clock.monotonic_ms())
+
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         self._verdict = self._judge.judge(state)
         self.refused = self._verdict.refused
@@ -182,7 +187,7 @@ class LedgerAppend:
             self._decided = replace(decided, settling=settling, result=settling.result or decided.result)
             if state.stable_index >= settling.stable_index:
                 return Phase.DONE
-        outcome = self._ledger.append(self._propose_settling, timeout_ms=self._services.config.delivery_timeout_ms)
+        outcome = self._ledger.append(self._propose_settling, timeout_ms=self._left_ms())
         verdict = self._verdict
         assert verdict is not None
         if verdict.error is not None:
@@ -210,8 +215,8 @@ class LedgerAppend:
         # Counted from the first round: a cold read of the ledger while a root is away must not use up the time in
         # which that root leaves the ISR.
         now_ms = services.clock.monotonic_ms()
-        self._deadline_ms = self._deadline_ms or now_ms + self._request.timeout_ms
-        rest_ms = max(0, self._deadline_ms - now_ms)
+        self._copied_by_ms = self._copied_by_ms or min(now_ms + self._request.timeout_ms, self._deadline_ms)
+        rest_ms = max(0, self._copied_by_ms - now_ms)
         # The look-up refers to the ledger only: a parked operation must not keep this append or its objects in memory.
         errors = run_round(
             this,

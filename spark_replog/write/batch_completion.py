@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import BrokerId, TopicPartition
+from spark_replog.ids import BrokerId
 from spark_replog.log.model import PartitionResponse
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.data_request import DataRequest, DeliveryResult, ObjectBuilder, Put, RequestState
+from spark_replog.write.data_request import DataRequest, DeliveryResult, ObjectBuilder, Put
 from spark_replog.write.producer_batch import BatchState, ProducerBatch
 from spark_replog.write.record_handle import UNKNOWN_OFFSET
 from spark_replog.write.sequences import ProducerSequences
@@ -23,12 +23,10 @@ logger = logging.getLogger(__name__)
 SILENT_RETRY_MS = 1_000
 """Only retries of batches older than this are logged: one quick retry is normal when a leader moves."""
 
-_OF_THE_LOG = (
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    ErrorCode.INVALID_PRODUCER_EPOCH,
-    ErrorCode.PRODUCER_FENCED,
-)
-"""Refusals by the fold, which looks for a repetition first: what gets one of them is not in the log."""
+
+def may_be_in_log(error: ReplogError) -> bool:
+    """Return whether an append that ended with this error may be in the log, or is there without enough replicas."""
+    return isinstance(error, OutcomeUnknownError) or error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 class BatchCompletion:
@@ -69,37 +67,6 @@ class BatchCompletion:
             if batch.state is BatchState.INCOMPLETE and batch.has_expired(now_ms, self._config.delivery_timeout_ms):
                 self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
 
-    def is_doubtful(self, request: DataRequest, result: DeliveryResult) -> bool:
-        """Return whether it is unknown if an object was appended.
-
-        If so, the same object must be delivered again: in another object its batches would not be recognised as a
-        repetition. A later attempt that did not reach the log proves nothing about the earlier one. Batches without
-        sequences are never recognised: they go into another object, since no two appends may name the same one.
-        """
-        if self._sequences is None:
-            return False
-        return any(self._is_unknown(request, response.error) for response in result.responses.values())
-
-    def settle(self, request: DataRequest, result: DeliveryResult, now_ms: int) -> frozenset[TopicPartition]:
-        """Judge the partitions of an object in doubt that have an answer of their own, and return them.
-
-        They are not delivered again with the rest: the log refuses an append of which it knows a part only.
-        """
-        responses = result.responses
-        doubtful = {name for name, each in responses.items() if self._is_unknown(request, each.error)}
-        left = [batch for batch in request.batches if batch.topic_partition in doubtful]
-        if len(left) < len(request.batches):
-            request.batches = [batch for batch in request.batches if batch.topic_partition not in doubtful]
-            self.complete(request, result, now_ms, is_doubtful=False)
-            request.batches = left
-        return frozenset(responses.keys() - doubtful)
-
-    def give_up(self, request: DataRequest) -> None:
-        """Fail a request past ``delivery.timeout.ms`` while it is unknown whether it was appended."""
-        for batch in request.batches:
-            self._leave_unresolved(batch)
-            self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
-
     def park(self, request: DataRequest) -> None:
         """Let batches wait for the end of their transaction without holding up later ones.
 
@@ -120,7 +87,7 @@ class BatchCompletion:
         for batch in request.batches:
             self._fail(batch, error, leaves_hole=True)
 
-    def complete(self, request: DataRequest, result: DeliveryResult, now_ms: int, *, is_doubtful: bool) -> None:
+    def complete(self, request: DataRequest, result: DeliveryResult, now_ms: int) -> None:
         """Judge the batches of a delivered request by the responses of their partitions."""
         rows = dict.fromkeys(result.responses, 0)
         retried: list[ProducerBatch] = []
@@ -130,11 +97,11 @@ class BatchCompletion:
             rows[batch.topic_partition] += batch.row_count
             if response.error is None:
                 self._succeed(batch, response, first_row)
-            elif self._can_retry(request, batch, response.error, now_ms, is_doubtful=is_doubtful):
+            elif self._can_retry(request, batch, response.error, now_ms):
                 retried.append(batch)
                 batch.last_error = response.error
                 self._tell_wait(batch, response.error, now_ms)
-            elif is_doubtful or self._may_have_landed(request, response.error):
+            elif may_be_in_log(response.error):
                 self._leave_unresolved(batch)
                 self._accumulator.fail(batch, response.error)
             else:
@@ -156,35 +123,20 @@ class BatchCompletion:
                 self._fail(batch, error, leaves_hole=True)
         self._put_back(request, retried, now_ms)
 
-    def _is_unknown(self, request: DataRequest, error: ReplogError | None) -> bool:
-        if error is None or isinstance(error, OutcomeUnknownError):
-            return error is not None
-        is_in_log = error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        was_doubtful = request.state is RequestState.REDELIVERED
-        return is_in_log or (was_doubtful and isinstance(error, RetriableError))
+    def _can_retry(self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int) -> bool:
+        """Return whether a batch goes into another object; request a new epoch if that needs one.
 
-    def _may_have_landed(self, request: DataRequest, error: ReplogError) -> bool:
-        """Return whether a refusal for good says nothing of an earlier attempt without an answer, as a right that was
-        taken away since. Then it leaves no hole: the batches behind it may be in the log too.
+        In another object the log would not recognise a numbered batch that it may have. One without a number is never
+        recognised, so it goes there all the same.
         """
-        return request.state is RequestState.REDELIVERED and error.code not in _OF_THE_LOG
-
-    def _can_retry(
-        self, request: DataRequest, batch: ProducerBatch, error: ReplogError, now_ms: int, *, is_doubtful: bool = False
-    ) -> bool:
-        """Return whether a batch gets another attempt; request a new epoch if that needs one."""
         if batch.state is not BatchState.INCOMPLETE or batch.attempts >= self._config.retries or not request.buffers:
-            return False
-        if is_doubtful and isinstance(error, (RetriableError, OutcomeUnknownError)):
             return False
         if batch.has_expired(now_ms, self._config.delivery_timeout_ms):
             return False
         if error.code is ErrorCode.REPLOG_JOB_TOO_LONG:
-            # The log refuses that object for ever, so the batch goes into another one: unless the ledger may have
-            # forgotten that an earlier attempt was appended.
-            return request.state is not RequestState.REDELIVERED
+            return True  # the log refuses that object for ever
         if self._sequences is not None and batch.has_sequence:
-            return self._sequences.can_retry(batch, error)
+            return not may_be_in_log(error) and self._sequences.can_retry(batch, error)
         return isinstance(error, (RetriableError, OutcomeUnknownError))
 
     def _tell_wait(self, batch: ProducerBatch, error: ReplogError, now_ms: int) -> None:

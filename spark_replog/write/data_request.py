@@ -77,16 +77,12 @@ class RequestState(Enum):
     """``replica.grace.ms`` for the other copies, or an earlier object with rows of the same partitions."""
     DELIVERED = "delivered"
     """The answer of the commit."""
-    IN_DOUBT = "in doubt"
-    """A pause: the answer was lost, so the same object is delivered again."""
-    REDELIVERED = "redelivered"
-    """The answer to the repeated delivery. Only the ledger's answer about this object ends the doubt."""
     PARKED = "parked"
     """The end of its transaction. Its memory is released."""
     ANSWERED = "answered"
     """Nothing: every batch has its outcome, or is in its queue again for another attempt."""
     FAILED = "failed"
-    """Nothing: it got too few copies, or no answer within ``delivery.timeout.ms``."""
+    """Nothing: it got too few copies."""
     DROPPED = "dropped"
     """Nothing: no root holds it, and acks=0 does not retry."""
 
@@ -96,16 +92,14 @@ class RequestState(Enum):
 TRANSITIONS: Mapping[RequestState, frozenset[RequestState]] = {
     RequestState.PUTTING: frozenset({RequestState.COPIED, RequestState.FAILED, RequestState.DROPPED}),
     RequestState.COPIED: frozenset({RequestState.DELIVERED, RequestState.FAILED}),
-    RequestState.DELIVERED: frozenset({RequestState.ANSWERED, RequestState.IN_DOUBT, RequestState.PARKED}),
-    RequestState.IN_DOUBT: frozenset({RequestState.REDELIVERED, RequestState.FAILED}),
-    RequestState.REDELIVERED: frozenset({RequestState.ANSWERED, RequestState.IN_DOUBT}),
+    RequestState.DELIVERED: frozenset({RequestState.ANSWERED, RequestState.PARKED}),
     RequestState.PARKED: frozenset({RequestState.ANSWERED}),
     RequestState.ANSWERED: frozenset(),
     RequestState.FAILED: frozenset(),
     RequestState.DROPPED: frozenset(),
 }
 BEFORE_DELIVERY = frozenset({RequestState.PUTTING, RequestState.COPIED})
-OPEN = BEFORE_DELIVERY | {RequestState.DELIVERED, RequestState.IN_DOUBT, RequestState.REDELIVERED}
+OPEN = BEFORE_DELIVERY | {RequestState.DELIVERED}
 """States in which the outcome is unknown. A parked request is not among them: its transaction decides."""
 
 
@@ -148,9 +142,6 @@ class DataRequest:
     """When ``delivery.timeout.ms`` ends for the oldest of its batches; in a write task, for the object."""
     copied_ms: int = 0
     """When enough roots held it."""
-    delivery_count: int = 0
-    redeliver_ms: int = 0
-    """In IN_DOUBT: when it is delivered again."""
     quiet_answers: Iterator[object] = field(default_factory=lambda: iter(()))
     """One item for each copy that changes no state, since acks=all needs more: the sender need not run for it."""
     unanswered_count: int = 0
@@ -207,7 +198,7 @@ class Delivered(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """The answer for one object."""
+    """The last answer for one object: whoever takes it has repeated what may be repeated unchanged."""
 
     sequence: int
     """Of the request."""

@@ -154,7 +154,7 @@ class Sender:
             self._on_answer(result, is_held, run_ms)
         if self._delivery is not None:
             for delivered in self._delivery.poll():
-                self._on_delivered(delivered, run_ms)
+                self._on_delivered(delivered)
         for request in list(self._in_flight.values()):
             self._advance(request, run_ms)
         if self._has_sequences or now_ms >= self._expiry_due_ms:
@@ -267,25 +267,14 @@ class Sender:
         else:
             put.next_attempt_ms = now_ms + int(self._backoff.pause_ms(put.attempt - 1))
 
-    def _on_delivered(self, result: DeliveryResult, now_ms: int) -> None:
+    def _on_delivered(self, result: DeliveryResult) -> None:
         request = self._in_flight.get(result.sequence) or self._released.get(result.sequence)
         if request is None or not (request.state in OPEN or request.state is RequestState.PARKED):
             return  # acks=0: acknowledged before
         is_parked = request.state is RequestState.PARKED
-        is_doubtful = self._completion.is_doubtful(request, result)
-        is_in_time = request.delivery_count <= self._config.retries and now_ms < request.expires_ms
-        if is_doubtful and is_in_time and not is_parked:
-            settled = self._completion.settle(request, result, self._now_ms)
-            if any(_is_of_old_metadata(result.responses[name].error) for name in settled):
-                self.wants_metadata = True
-            if self._keeps_order:
-                self._accumulator.unmute(settled)
-            request.redeliver_ms = now_ms + int(self._backoff.pause_ms(request.delivery_count - 1))
-            request.move_to(RequestState.IN_DOUBT)
-            return
         if any(_is_of_old_metadata(response.error) for response in result.responses.values()):
             self.wants_metadata = True
-        self._completion.complete(request, result, self._now_ms, is_doubtful=is_doubtful)
+        self._completion.complete(request, result, self._now_ms)
         self._end(request, RequestState.ANSWERED)
         if is_parked:
             request.batches = []
@@ -304,7 +293,7 @@ class Sender:
         if request.state in BEFORE_DELIVERY:
             self._judge_copies(request, now_ms)
         elif request.state in OPEN:
-            self._judge_delivered(request, now_ms)
+            self._completion.expire_in_flight(request, self._now_ms)
         if request.state not in OPEN and self._release_if_over(request, now_ms):
             return
         for put in request.puts.values():
@@ -416,7 +405,7 @@ class Sender:
         if waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms:
             return
         if self._delivery is None or not self._waits_for_earlier(request):
-            self._hand_over(request, RequestState.DELIVERED)
+            self._hand_over(request)
 
     def _waits_for_earlier(self, request: DataRequest) -> bool:
         names = request.topic_partitions
@@ -427,19 +416,8 @@ class Sender:
             for other in self._in_flight.values()
         )
 
-    def _judge_delivered(self, request: DataRequest, now_ms: int) -> None:
-        """Wait for the answer, or deliver an object in doubt again."""
-        if request.state is RequestState.IN_DOUBT and now_ms >= request.expires_ms:
-            self._completion.give_up(request)
-            self._end(request, RequestState.FAILED)
-            return
-        self._completion.expire_in_flight(request, self._now_ms)
-        if request.state is RequestState.IN_DOUBT and request.redeliver_ms <= now_ms:
-            self._hand_over(request, RequestState.REDELIVERED)
-
-    def _hand_over(self, request: DataRequest, state: RequestState) -> None:
-        request.move_to(state)
-        request.delivery_count += 1
+    def _hand_over(self, request: DataRequest) -> None:
+        request.move_to(RequestState.DELIVERED)
         outcome = Delivered.DONE if self._delivery is None else self._delivery.deliver(request)
         if outcome is Delivered.PARKED:
             self._completion.park(request)
@@ -504,8 +482,6 @@ class Sender:
     def _dues(self, request: DataRequest, now_ms: int) -> Iterable[int]:
         if request.state in OPEN and now_ms < request.expires_ms:
             yield request.expires_ms
-        if request.state is RequestState.IN_DOUBT:
-            yield request.redeliver_ms
         if request.state is not RequestState.PUTTING and now_ms < request.copied_ms + self._config.replica_grace_ms:
             yield request.copied_ms + self._config.replica_grace_ms
         for put in request.puts.values():

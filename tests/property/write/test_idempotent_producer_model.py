@@ -20,6 +20,7 @@ from tests.unit.write.sender_setup import CONFIG, NOT_LEADER, OUT_OF_ORDER, TOO_
 __all__ = ["clock", "make", "make_topic"]
 
 PARTITIONS = 2
+FATES = ["go"] * 5 + ["again", "again before"] * 2 + ["lost", "lost before", "away", "too large"]
 Numbers = tuple[int, int, int, list[bytes]]
 """Of a batch: epoch, first sequence, records, and their values."""
 
@@ -63,6 +64,7 @@ class World:
         self.values: dict[int, list[bytes]] = {}
         self.handles: list[tuple[bytes, Any]] = []
         self.on_their_way: deque[tuple[int, dict[Any, list[Numbers]]]] = deque()
+        self.doubted: set[int] = set()
         self.seen = 0
 
     def send(self, partition: int) -> None:
@@ -84,10 +86,23 @@ class World:
         return batch.producer_epoch, batch.base_sequence, batch.row_count, self.values[id(batch.result)]
 
     def decide(self, fate: str) -> None:
-        """Decide the oldest append: ``go``, ``lost`` (it may land, no answer), or an error of all its partitions."""
+        """Decide the oldest append: ``go``, ``lost`` (it may land, no answer), or an error of all its partitions.
+
+        ``again`` and ``again before`` lose the answer too, and the committer repeats the append: it has the lane. From
+        then on it tells no refusal that the log did not give: the outcome is unknown.
+        """
         if not self.on_their_way:
             return
         sequence, found = self.on_their_way.popleft()
+        if sequence in self.doubted and fate in ("away", "too large"):
+            fate = "lost before"
+        if fate.startswith("again"):
+            for name, batches in found.items():
+                if fate == "again":
+                    self.logs[name].append(batches)
+            self.on_their_way.appendleft((sequence, found))
+            self.doubted.add(sequence)
+            return
         responses = {}
         for name, batches in found.items():
             error: ReplogError | None = {"away": NOT_LEADER, "lost before": UNKNOWN, "too large": TOO_LARGE}.get(fate)
@@ -113,7 +128,7 @@ def test_rows_land_once_and_in_order_whatever_is_refused_and_whichever_answers_a
             world.send(source.randrange(PARTITIONS))
         world.run(after_ms=source.choice([0, 5, 20]))
         if source.random() < 0.7:
-            world.decide(source.choice(["go"] * 5 + ["lost", "lost before", "away", "too large"]))
+            world.decide(source.choice(FATES))
     for _ in range(400):
         world.run(after_ms=20)
         world.decide("go")

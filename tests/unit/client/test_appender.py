@@ -10,12 +10,14 @@ import pytest
 from spark_replog.client.committer import Appender
 from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.config import ProducerConfig
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import AuthorizationError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId
 from spark_replog.log.model import Append, DataObject, IdentityKind, PartitionResponse
 
 AWAY = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
 UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+UNREADABLE = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "its file is gone. Bring it back.", unreadable=1)
+DENIED = AuthorizationError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed. Ask for the right.")
 REFUSED = ReplogError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap. Send what is missing.")
 OBJECT = DataObject(ObjectId(0, "o.arrow"), 10, False, frozenset({0}), ())
 
@@ -79,19 +81,34 @@ def test_it_is_not_repeated_where_the_pause_alone_would_take_the_time_that_is_le
     assert len(manager.asked) == 1
 
 
-@pytest.mark.parametrize(("errors", "told"), [((AWAY, None), None), ((UNKNOWN, AWAY), UNKNOWN), ((REFUSED,), REFUSED)])
-def test_what_is_told_in_the_end(clock: Any, errors: tuple[ReplogError | None, ...], told: ReplogError | None) -> None:
+@pytest.mark.parametrize(
+    ("errors", "told", "count"),
+    [
+        ((AWAY, None), None, 2),
+        ((REFUSED,), REFUSED, 1),
+        ((DENIED,), DENIED, 1),
+        ((UNKNOWN, AWAY), UNKNOWN, 4),
+        ((UNKNOWN, DENIED), UNKNOWN, 3),  # a right that was taken since says nothing of the first attempt
+        ((UNKNOWN, REFUSED), REFUSED, 3),  # the log looks for a repetition first
+        ((UNREADABLE, None), UNREADABLE, 1),  # the rows go into another object
+        ((UNKNOWN, UNREADABLE, None), None, 3),  # but not while they may be in the log
+    ],
+)
+def test_what_is_told_in_the_end(
+    clock: Any, errors: tuple[ReplogError | None, ...], told: ReplogError | None, count: int
+) -> None:
     manager = Manager(*errors)
     assert ask(clock, manager)[0] is told
-    assert len(manager.asked) == {None: 2, UNKNOWN: 4, REFUSED: 1}[told]
+    assert len(manager.asked) == count
 
 
-def test_a_partition_that_is_refused_after_an_attempt_without_an_answer_stays_in_doubt(clock: Any) -> None:
+def test_a_partition_that_is_refused_after_an_attempt_without_an_answer_is_told_that_it_is_unknown(clock: Any) -> None:
     places = ("topic", 0), ("topic", 1)
     responses = [
         ProduceResponse(UNKNOWN, None, dict.fromkeys(places, PartitionResponse(UNKNOWN))),
+        ProduceResponse(DENIED, None, dict.fromkeys(places, PartitionResponse(DENIED))),
         ProduceResponse(
-            None, None, dict(zip(places, (PartitionResponse(None, 5), PartitionResponse(AWAY)), strict=True))
+            None, None, dict(zip(places, (PartitionResponse(None, 5), PartitionResponse(DENIED)), strict=True))
         ),
     ]
     manager = Manager()
@@ -104,18 +121,18 @@ def test_a_partition_that_is_refused_after_an_attempt_without_an_answer_stays_in
 
 
 @pytest.mark.parametrize(
-    ("errors", "is_doubtful", "whole"),
+    ("errors", "whole"),
     [
-        ((AWAY, UNKNOWN, AWAY, None), False, [False, False, True, True]),
-        ((AWAY, None), True, [True, True]),
-        ((UNKNOWN, REFUSED), False, [False, True, False]),
+        ((AWAY, UNKNOWN, AWAY, None), [False, False, True, True]),
+        ((UNKNOWN, REFUSED), [False, True, False]),
+        ((UNKNOWN, DENIED, AWAY, None), [False, True, False, True]),
     ],
 )
 def test_an_append_that_may_be_in_the_log_is_repeated_as_a_whole_unless_it_is_refused_for_good(
-    clock: Any, errors: tuple[ReplogError | None, ...], is_doubtful: bool, whole: list[bool]
+    clock: Any, errors: tuple[ReplogError | None, ...], whole: list[bool]
 ) -> None:
     manager = Manager(*errors)
     made, _ = appender_of(clock, manager)
     append = made.make_append([OBJECT], [], "p", IdentityKind.ONE_SHOT)
-    made.append("L", append, clock.monotonic_ms() + 60_000, is_atomic=False, is_doubtful=is_doubtful)
+    made.append("L", append, clock.monotonic_ms() + 60_000, is_atomic=False)
     assert manager.atomic == whole

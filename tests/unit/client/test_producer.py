@@ -10,14 +10,21 @@ import pytest
 
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.client import settings as client_settings
-from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.append_request import refuse_all, without_partitions
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.errors import ErrorCode, InvalidConfigError, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import (
+    AuthorizationError,
+    ErrorCode,
+    InvalidConfigError,
+    OutcomeUnknownError,
+    ReplogError,
+    RetriableError,
+)
 from spark_replog.ids import new_id
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.model import PartitionResponse
 from spark_replog.maintenance.garbage import GarbageCollector
 from spark_replog.testing.faulty_store import Fault
@@ -444,49 +451,58 @@ def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers, i
     assert calls.get("get", 0) <= 10 * brokers
 
 
-def test_a_partition_with_an_answer_of_its_own_is_not_sent_again_with_those_in_doubt(shop, monkeypatch):
-    """An append of which the log knows a part only is refused, and would be taken for one that never arrived."""
-    shop.topic(partitions=2)
-    short = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS, "too few. Wait.")
-    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
-    append, lost = Appender.append, []
-
-    def answer_lost(self, ledger_id, asked, *deadline, **how):
-        if lost:
-            return append(self, ledger_id, asked, *deadline, **how)
-        first, second = sorted(asked.row_counts)
-        rest = without_partitions(asked, {second: short})
-        lost.append(append(self, ledger_id, rest, *deadline, **how))
-        return Answer({first: PartitionResponse(unknown), second: PartitionResponse(short)}, unknown)
-
-    monkeypatch.setattr(Appender, "append", answer_lost)
-    producer = shop.producer(linger__ms=50)
-    handles = [producer.send("orders", b"%d" % number, partition=number) for number in range(2)]
-    assert [handle.result(10).offset for handle in handles] == [0, 0]
-    handles = [producer.send("orders", b"more", partition=number) for number in range(2)]
-    assert [handle.result(10).offset for handle in handles] == [1, 1]
-    assert lost[0].error is None
-    assert [shop.values(partition=number) for number in range(2)] == [[b"0", b"more"], [b"1", b"more"]]
-
-
 def test_rows_in_the_log_that_lack_replicas_are_not_sent_again_with_others(shop, monkeypatch):
     shop.topic(partitions=2)
     after = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the rows are in the log. Repeat it.")
-    append, handles = Appender.append, []
+    append, handles = ReplicaManager.append_records, []
 
-    def answer_short(self, ledger_id, asked, *deadline, **how):
-        answer = append(self, ledger_id, asked, *deadline, **how)
+    def answer_short(self, requests):
+        ((ledger_id, request),) = requests.items()
+        answer = append(self, requests)
         if len(handles) == 1:
             handles.append(producer.send("orders", b"1", partition=1))  # would go with the retry
-            return Answer(dict.fromkeys(asked.row_counts, PartitionResponse(after)), after)
+            return {ledger_id: refuse_all(request.append, after)}
         return answer
 
-    monkeypatch.setattr(Appender, "append", answer_short)
+    monkeypatch.setattr(ReplicaManager, "append_records", answer_short)
     producer = shop.producer(linger__ms=100)
     handles.append(producer.send("orders", b"0", partition=0))
     assert handles[0].result(10).offset == 0
     assert handles[1].result(10).offset == 0
     assert [shop.values(partition=number) for number in range(2)] == [[b"0"], [b"1"]]
+
+
+@pytest.mark.guarantee("G3")
+def test_of_an_append_without_an_answer_the_allowed_partition_goes_on_and_the_refused_one_is_unknown(shop, monkeypatch):
+    """The first attempt lands; then one topic's right is taken away, and the append is refused as a whole."""
+    shop.topic(partitions=2)
+    unknown = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+    denied = AuthorizationError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed. Ask for the right.")
+    append, asked = ReplicaManager.append_records, []
+
+    def deny_a_part(self, requests):
+        ((ledger_id, request),) = requests.items()
+        asked.append(request.is_atomic)
+        second = max(request.append.row_counts)
+        if len(asked) == 1:
+            append(self, requests)
+            return {ledger_id: refuse_all(request.append, unknown)}
+        if request.is_atomic:
+            return {ledger_id: refuse_all(request.append, denied)}
+        rest = without_partitions(request.append, {second})
+        answer = append(self, {ledger_id: replace(request, append=rest)})[ledger_id]
+        return {ledger_id: replace(answer, partitions={**answer.partitions, second: PartitionResponse(denied)})}
+
+    monkeypatch.setattr(ReplicaManager, "append_records", deny_a_part)
+    producer = shop.producer(linger__ms=50)
+    handles = [producer.send("orders", b"%d" % number, partition=number) for number in range(2)]
+    assert handles[0].result(10).offset == 0
+    assert handles[1].exception(10) is unknown
+    assert asked == [False, True, False]
+    monkeypatch.undo()
+    handles = [producer.send("orders", b"more", partition=number) for number in range(2)]
+    assert [handle.result(10).offset for handle in handles] == [1, 1]
+    assert [shop.values(partition=number) for number in range(2)] == [[b"0", b"more"], [b"1", b"more"]]
 
 
 @pytest.mark.guarantee("G6")
@@ -507,7 +523,7 @@ def test_an_object_of_an_append_without_an_answer_is_not_named_by_two_appends(sh
             return append(self, requests)
         if request.is_atomic:
             return {ledger_id: refuse_all(request.append, short)}
-        rest = without_partitions(request.append, {second: short})
+        rest = without_partitions(request.append, {second})
         answer = append(self, {ledger_id: replace(request, append=rest)})[ledger_id]
         return {ledger_id: replace(answer, partitions={**answer.partitions, second: PartitionResponse(short)})}
 
@@ -541,3 +557,19 @@ def test_rows_without_sequences_whose_append_has_no_answer_are_sent_again_in_ano
     GarbageCollector(shop.cluster).run()
     with Consumer(shop.cluster, "orders", auto_offset_reset="earliest") as consumer:
         assert [each.value for each in consumer.poll(timeout_ms=5_000)] == [b"v"]
+
+
+def test_what_is_left_of_a_batchs_time_goes_down_to_the_ledger(shop, monkeypatch):
+    """An append that nobody waits for any more would hold up those behind it."""
+    shop.topic()
+    append, left_ms = Ledger.append, []
+
+    def note(self, propose, *, timeout_ms, **how):
+        left_ms.append(timeout_ms)
+        return append(self, propose, timeout_ms=timeout_ms, **how)
+
+    producer = shop.producer(delivery__timeout__ms=40_000, request__timeout__ms=20_000)
+    producer.partitions_for("orders")
+    monkeypatch.setattr(Ledger, "append", note)
+    assert producer.send("orders", b"v").result(30).offset == 0
+    assert left_ms and all(0 < each <= 40_000 for each in left_ms)

@@ -28,6 +28,7 @@ NODES = [Destination("ledger", 0, (number,), None, "none") for number in range(3
 
 DISCONNECT = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "the roots are away. Try again.")
 UNKNOWN = OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "no answer. Try again.")
+AFTER_APPEND = RetriableError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "in the log. Repeat it.")
 NOT_LEADER = RetriableError(ErrorCode.LEADER_NOT_AVAILABLE, "no leader. Wait.")
 OUT_OF_ORDER = ReplogError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap. Send what is missing.")
 TOO_LARGE = ReplogError(ErrorCode.MESSAGE_TOO_LARGE, "too large. Send less.")

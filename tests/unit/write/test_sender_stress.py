@@ -13,7 +13,7 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.config import ProducerConfig
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.model import PartitionResponse
@@ -68,7 +68,7 @@ class Partition:
 
 
 class FailingLog:
-    """A delivery whose log forgets to answer, answers too early, or refuses, by a seed."""
+    """A delivery whose log forgets to answer, or refuses, by a seed; an append without an answer is repeated."""
 
     def __init__(self, read: Callable[[DataRequest], dict[TopicPartition, list[bytes]]], seed: int) -> None:
         self.partitions = {name: Partition() for name in TP}
@@ -83,18 +83,18 @@ class FailingLog:
         numbers = {}
         for batch in reversed(request.batches):
             numbers[batch.topic_partition] = (batch.producer_epoch, batch.base_sequence)
-        fault = self._random.choices(["none", "away", "unknown", "lost"], [0.6, 0.15, 0.1, 0.15])[0]
-        self.faults[fault] += 1
         answers: dict[TopicPartition, PartitionResponse] = {}
-        if fault in ("none", "lost"):
-            values = self._read(request)
-            answers = {name: self.partitions[name].append(*numbers[name], values[name]) for name in numbers}
-        error = {
-            "away": RetriableError(ErrorCode.REPLOG_NO_QUORUM, "away."),
-            "unknown": OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "unknown."),
-            "lost": OutcomeUnknownError(ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN, "lost."),
-        }.get(fault)
-        if error is not None:
+        fault = ""
+        while fault not in ("none", "away"):
+            # "away" is told only if no earlier attempt may be in the log.
+            faults = ["none", "unknown", "lost", "away"]
+            fault = self._random.choices(faults, [0.6, 0.1, 0.15, 0.15 if fault == "" else 0])[0]
+            self.faults[fault] += 1
+            if fault in ("none", "lost"):
+                values = self._read(request)
+                answers = {name: self.partitions[name].append(*numbers[name], values[name]) for name in numbers}
+        if fault == "away":
+            error = RetriableError(ErrorCode.REPLOG_NO_QUORUM, "away.")
             answers = dict.fromkeys(numbers, PartitionResponse(error))
         self._delayed.append(DeliveryResult(request.sequence, answers))
         return Delivered.PENDING
