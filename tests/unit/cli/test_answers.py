@@ -114,6 +114,7 @@ def clock(monkeypatch):
 def store(tmp_path, monkeypatch, clock):
     """Three brokers, one of them fenced; a group that is behind, and a query that has stopped."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # whatever the terminal has
     monkeypatch.setattr(SYSTEM_RANDOM, "randrange", lambda *_: 0)  # where the first leader of a topic is
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100 << 30))
     made = with_a_group(Path("store"))
