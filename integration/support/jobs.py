@@ -153,11 +153,11 @@ def listened_copy(spark, path, source, sink, checkpoint):
             time.sleep(0.1)
             readers = listener.readers()
             text = generate_latest(registry).decode()
-            for reader, judged in readers:
+            for reader in readers:
                 known = {
                     "name": reader.name,
                     "lag": reader.lag,
-                    "verdict": judged.verdict.value,
+                    "verdict": reader.verdict.value,
                     "batch": reader.batch_id,
                     "rates": "replog_query_batch_duration_seconds{" in text,
                 }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import confirm, emit, item_table, table, warn_and_ask
-from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, key_values, yes_flag
+from spark_replog.cli.output import confirm, emit, item_of, warn_and_ask
+from spark_replog.cli.settings import ReplogGroup, current_settings, key_values, yes_flag
+from spark_replog.cli.tables import Table, table
 
 if TYPE_CHECKING:
     from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
@@ -111,7 +111,6 @@ def add(
     **names: tuple[str, ...],
 ) -> int:
     """Add ACLs; existing ones stay. Warn where it is the first ACL of a resource."""
-    settings = current_settings()
     wanted = _granted(names, cluster, operations, producer, consumer)
     if not allowed and not denied:
         raise click.UsageError("no principal: give --allow-principal or --deny-principal")
@@ -135,7 +134,7 @@ def add(
         for resource, name, operation in wanted
         for principal, permission in who
     ]
-    admin = _admin(settings)
+    admin = _admin()
     closed = [f"{kind.name.lower().replace('_', '-')} '{name}'" for kind, name in admin.first_of(bindings)]
     if closed:
         warn_and_ask(
@@ -144,7 +143,7 @@ def add(
             "principals that its ACLs allow may.",
             "Add the first ACL?",
         )
-    return _show("acl add", admin.add(bindings), settings, "added")
+    return _show(admin.add(bindings), "added")
 
 
 def _granted(
@@ -180,12 +179,11 @@ def list_acls(
     pattern: str, principals: tuple[str, ...], operations: tuple[str, ...], cluster: bool, **names: tuple[str, ...]
 ) -> int:
     """List ACLs. With pattern type 'match', list every ACL that applies to the resource."""
-    settings = current_settings()
     filters = _filters(names, cluster, pattern, principals, operations)
-    admin = _admin(settings)
+    admin = _admin()
     found = dict.fromkeys(each for one in filters for each in admin.list(one))
     items = [_item(each) for each in sorted(found)]
-    return emit("acl list", items, settings, text=item_table(_COLUMNS, items))
+    return emit(items, table(_COLUMNS, items))
 
 
 @acl.command("remove", examples=["acl remove --principal User:etl --topic orders"])
@@ -202,13 +200,12 @@ def remove(
     **names: tuple[str, ...],
 ) -> int:
     """Remove all ACLs that match."""
-    settings = current_settings()
     if not any(names.values()) and not cluster and not principals:
         raise click.UsageError("no filter: give --topic, --group, --transactional-id, --cluster or --principal")
     confirm(yes, "Remove these ACLs?")
-    admin = _admin(settings)
+    admin = _admin()
     removed = [each for one in _filters(names, cluster, pattern, principals, operations) for each in admin.remove(one)]
-    return _show("acl remove", removed, settings, "removed")
+    return _show(removed, "removed")
 
 
 @acl.group("config")
@@ -219,35 +216,32 @@ def config() -> None:
 @config.command("get", examples=["acl config get"])
 def config_get() -> int:
     """Show the settings that are set."""
-    settings = current_settings()
-    return _show_config("acl config get", _admin(settings).config(), settings)
+    return _show_config(_admin().config())
 
 
 @config.command("set", examples=["acl config set super.users=User:admin"])
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 def config_set(pairs: tuple[str, ...]) -> int:
     """Set settings of the store."""
-    settings = current_settings()
     changes = {key: value.strip() for key, value in key_values("set", pairs).items()}
-    admin = _admin(settings)
+    admin = _admin()
     admin.configure(changes)
-    return _show_config("acl config set", admin.config(), settings)
+    return _show_config(admin.config())
 
 
 @config.command("unset", examples=["acl config unset super.users"])
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 def config_unset(keys: tuple[str, ...]) -> int:
     """Reset settings to their defaults."""
-    settings = current_settings()
-    admin = _admin(settings)
+    admin = _admin()
     admin.configure(dict.fromkeys(keys))
-    return _show_config("acl config unset", admin.config(), settings)
+    return _show_config(admin.config())
 
 
-def _admin(settings: Settings) -> AclAdmin:
+def _admin() -> AclAdmin:
     from spark_replog.admin.access_admin import AclAdmin
 
-    return AclAdmin(settings.open_cluster())
+    return AclAdmin(current_settings().open_cluster())
 
 
 def _filters(
@@ -282,23 +276,24 @@ def _filters(
 
 
 def _item(binding: AclBinding) -> dict[str, Any]:
-    values = (getattr(binding, field.name) for field in fields(binding))
-    return {key: getattr(value, "name", value) for key, value in zip(_COLUMNS.values(), values, strict=True)}
+    keys = ("resourceType=resource_type.name resourceName=name patternType=pattern_type.name principal "
+            "operation=operation.name permissionType=permission.name")  # fmt: skip
+    return item_of(binding, keys)
 
 
-def _show(command: str, bindings: list[AclBinding], settings: Settings, verb: str) -> int:
+def _show(bindings: list[AclBinding], verb: str) -> int:
     items = [_item(each) for each in bindings]
     lines = [
         f"{item['permissionType'].lower()} {item['principal']} {item['operation'].lower()} "
         f"{item['resourceType'].lower()} {item['patternType'].lower()} {item['resourceName']}: {verb}"
         for item in items
     ]
-    return emit(command, items, settings, text="\n".join(lines) or f"no ACL {verb}")
+    return emit(items, *lines or [f"no ACL {verb}"])
 
 
-def _show_config(command: str, found: dict[str, str], settings: Settings) -> int:
+def _show_config(found: dict[str, str]) -> int:
     items = [{"key": key, "value": value} for key, value in sorted(found.items())]
-    return emit(command, items, settings, text=item_table({"KEY": "key", "VALUE": "value"}, items))
+    return emit(items, table({"KEY": "key", "VALUE": "value"}, items))
 
 
 @click.group("quota", cls=ReplogGroup)
@@ -337,7 +332,6 @@ def set_quota(
     user: str | None, user_default: bool, client_id: str | None, client_id_default: bool, pairs: tuple[str, ...]
 ) -> int:
     """Set producer_byte_rate or consumer_byte_rate of a user, a client id or both; '-' removes it."""
-    settings = current_settings()
     changes: dict[str, int | None] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")
@@ -348,31 +342,30 @@ def set_quota(
         if not separator or not key:
             raise click.UsageError(f"invalid quota '{pair}': give QUOTA=BYTES_PER_SECOND, or QUOTA=- to remove it")
     entity = _entity(user, user_default, client_id, client_id_default)
-    admin = _quota_admin(settings)
+    admin = _quota_admin()
     admin.alter(entity, changes)
-    return _show_quotas("quota set", admin, settings, entity)
+    return _show_quotas(admin, entity)
 
 
 @quota.command("describe", examples=["quota describe"])
 @_entity_options
 def describe(user: str | None, user_default: bool, client_id: str | None, client_id_default: bool) -> int:
     """Show all quotas, or those of one entity."""
-    settings = current_settings()
     entity = _entity(user, user_default, client_id, client_id_default)
-    return _show_quotas("quota describe", _quota_admin(settings), settings, None if entity == (None, None) else entity)
+    return _show_quotas(_quota_admin(), None if entity == (None, None) else entity)
 
 
-def _show_quotas(command: str, admin: QuotaAdmin, settings: Settings, entity: QuotaEntity | None) -> int:
+def _show_quotas(admin: QuotaAdmin, entity: QuotaEntity | None) -> int:
     shown = [(each, limits) for each, limits in admin.describe() if entity is None or each == entity]
     items = [
         {"user": each.user, "clientId": each.client_id, "quotas": dict(sorted(limits.items()))}
         for each, limits in shown
     ]
     rows = [(each.user, each.client_id, key, limits[key]) for each, limits in shown for key in sorted(limits)]
-    return emit(command, items, settings, text=table(["USER", "CLIENT-ID", "QUOTA", "BYTES/S"], rows))
+    return emit(items, Table(["USER", "CLIENT-ID", "QUOTA", "BYTES/S"], rows))
 
 
-def _quota_admin(settings: Settings) -> QuotaAdmin:
+def _quota_admin() -> QuotaAdmin:
     from spark_replog.admin.access_admin import QuotaAdmin
 
-    return QuotaAdmin(settings.open_cluster())
+    return QuotaAdmin(current_settings().open_cluster())

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import confirm, emit, item_table, note
-from spark_replog.cli.settings import ReplogGroup, Settings, current_settings, yes_flag
+from spark_replog.cli.output import confirm, emit, item_of, note
+from spark_replog.cli.settings import ReplogGroup, current_settings, yes_flag
+from spark_replog.cli.tables import table
 
 if TYPE_CHECKING:
     from spark_replog.admin.admin import BrokerAdmin
 
 _SHOWN_MAX = 5
+_broker_ids = click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
 
 
 @click.group("broker", cls=ReplogGroup)
@@ -20,25 +22,20 @@ def broker() -> None:
     """List, fence and unfence brokers."""
 
 
-def _admin(settings: Settings) -> BrokerAdmin:
+def _admin() -> BrokerAdmin:
     from spark_replog.admin.admin import BrokerAdmin
 
-    return BrokerAdmin(settings.open_cluster())
+    return BrokerAdmin(current_settings().open_cluster())
 
 
-def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tuple[int, ...] = ()) -> int:
+def _show(admin: BrokerAdmin, broker_ids: tuple[int, ...] = ()) -> int:
+    counts = "journal=has_journal leaders=leader_count inSync=in_sync_count replicas=replica_count"
     items: list[dict[str, Any]] = [
         {
-            "broker": each.broker_id,
-            "url": each.url,
-            "registeredUrl": each.registered_url,
-            "rack": each.rack,
+            **item_of(each, "broker=broker_id url registeredUrl rack"),
             "state": "fenced" if each.is_fenced else "active",
             "root": "ok" if each.is_there else "away",
-            "journal": each.has_journal,
-            "leaders": each.leader_count,
-            "inSync": each.in_sync_count,
-            "replicas": each.replica_count,
+            **item_of(each, counts),
             "ok": True,
         }
         for each in admin.list_brokers()
@@ -48,7 +45,7 @@ def _show(command: str, admin: BrokerAdmin, settings: Settings, broker_ids: tupl
     columns = {"IN-SYNC" if key == "inSync" else key.upper(): key for key in keys}
     if any(each["url"] != each["registeredUrl"] for each in items):
         columns["REGISTERED AS"] = "registeredUrl"
-    return emit(command, items, settings, text=item_table(columns, items, texts={"broker"}))
+    return emit(items, table(columns, items))
 
 
 @broker.command("list", examples=["broker list"])
@@ -57,12 +54,11 @@ def list_brokers() -> int:
 
     URL is the root that this command opened. REGISTERED AS is shown where a root was moved since it was registered.
     """
-    settings = current_settings()
-    return _show("broker list", _admin(settings), settings)
+    return _show(_admin())
 
 
 @broker.command("fence", examples=["broker fence 2 -y"])
-@click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
+@_broker_ids
 @yes_flag
 def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     """Take brokers out of service: they leave every ISR and lead nothing.
@@ -74,8 +70,7 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     from spark_replog.admin.admin import BrokerAdmin
     from spark_replog.monitor.store_monitor import StoreMonitor
 
-    settings = current_settings()
-    cluster = settings.open_cluster()
+    cluster = current_settings().open_cluster()
     findings = StoreMonitor(cluster).fence_warnings(broker_ids)
     if findings:
         shown = "; ".join(each.detail for each in findings[:_SHOWN_MAX])
@@ -85,15 +80,14 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     admin = BrokerAdmin(cluster)
     for broker_id in broker_ids:
         admin.fence(broker_id)
-    return _show("broker fence", admin, settings, broker_ids)
+    return _show(admin, broker_ids)
 
 
 @broker.command("unfence", examples=["broker unfence 2"])
-@click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
+@_broker_ids
 def unfence(broker_ids: tuple[int, ...]) -> int:
     """Put brokers back into service. They join the ISRs when they have caught up."""
-    settings = current_settings()
-    admin = _admin(settings)
+    admin = _admin()
     for broker_id in broker_ids:
         admin.unfence(broker_id)
-    return _show("broker unfence", admin, settings, broker_ids)
+    return _show(admin, broker_ids)

@@ -38,9 +38,7 @@ def completion(shell: str) -> int:
     made = get_completion_class(shell)
     assert made is not None
     script = made(click.get_current_context().find_root().command, {}, _PROGRAM, COMPLETE_VARIABLE).source()
-    return emit(
-        "completion", [{"shell": shell, "script": script, "ok": True}], current_settings(), text=script.strip("\n")
-    )
+    return emit([{"shell": shell, "script": script, "ok": True}], script.strip("\n"))
 
 
 def answer_shell(tree: click.Command) -> int | None:

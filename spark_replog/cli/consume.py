@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import EXIT_OK, emit, is_terminal, json_text, note, quoted, show
+from spark_replog.cli.output import EXIT_OK, emit, json_text, note, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
+from spark_replog.cli.tables import is_terminal, quoted
 from spark_replog.log_position import (
     EARLIEST,
     LATEST,
@@ -187,7 +188,7 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
         finally:  # however it ended, commit what was printed
             printed.commit()
         if is_one_value:  # also of a stopped run: commit only what was printed
-            emit("consume", given.get("items", []), settings, text="")
+            emit(given.get("items", []))
             printed.release()
     if is_ending.is_set():
         raise click.Abort

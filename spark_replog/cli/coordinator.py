@@ -10,8 +10,9 @@ from types import FrameType
 import click
 
 from spark_replog.cli.completion import config_flag
-from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, item_table, note
+from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, note
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values
+from spark_replog.cli.tables import Table, table
 
 
 @click.group("coordinator", cls=ReplogGroup)
@@ -52,17 +53,16 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     loop = CoordinatorLoop(cluster, after_round, Upkeep(cluster).run_if_due)
     if once:
         done = loop.run_once()
-        report = asdict(done)
-        text = "  ".join(f"{key.removesuffix('_count')} {count}" for key, count in report.items())
-        out = [] if done.failed_count else [item_of(each) for each in loop.out_of_sync()]
-        items = [{**item_of(done), "outOfSync": out, "ok": not done.failed_count}]
+        counts = asdict(done)
+        parts: list[str | Table] = ["  ".join(f"{key.removesuffix('_count')} {count}" for key, count in counts.items())]
+        out = [] if done.failed_count else [item_of(each, "ledgerId broker reason") for each in loop.out_of_sync()]
         if out:
-            text += "\n" + item_table({"BROKER": "broker", "LEDGER": "ledgerId", "NOT IN SYNC, BECAUSE": "reason"}, out)
+            parts.append(table({"BROKER": "broker", "LEDGER": "ledgerId", "NOT IN SYNC, BECAUSE": "reason"}, out))
         elif not done.failed_count:
-            text += "\nevery replica is in sync"
-        return emit(
-            "coordinator run", items, settings, text=text, exit_code=EXIT_UNREACHABLE if report["failed_count"] else 0
-        )
+            parts.append("every replica is in sync")
+        keys = "ledgerCount leveledCount failoverCount joinedCount reassignedCount electedCount failedCount"
+        items = [{**item_of(done, keys), "outOfSync": out, "ok": not done.failed_count}]
+        return emit(items, *parts, exit_code=EXIT_UNREACHABLE if done.failed_count else 0)
     stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -76,4 +76,4 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return emit("coordinator run", [{"rounds": rounds, "ok": True}], settings, text=f"stopped after {rounds} rounds")
+    return emit([{"rounds": rounds, "ok": True}], f"stopped after {rounds} rounds")

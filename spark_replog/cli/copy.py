@@ -8,8 +8,9 @@ import click
 
 from spark_replog.cli.completion import complete_topics
 from spark_replog.cli.consume import check_places, offsets_at
-from spark_replog.cli.output import ProgressLine, emit, human_bytes, item_table, note
+from spark_replog.cli.output import ProgressLine, emit, item_of, note
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
+from spark_replog.cli.tables import human_bytes, table
 from spark_replog.config import STORAGE_PREFIX, storage_options
 from spark_replog.log_position import EARLIEST, parse_offset
 
@@ -54,7 +55,7 @@ def copy(source: str, target: str, **given: Any) -> int:
     from spark_replog.client.topic_copy import TopicCopy
 
     line = ProgressLine(quiet=settings.quiet)
-    with TopicCopy(cluster, source, _target(given), target, by_key=given["by_key"], name=given["name"]) as job:
+    with line, TopicCopy(cluster, source, _target(given), target, by_key=given["by_key"], name=given["name"]) as job:
         keys = [key for key in job.keys if not given["partitions"] or key.partition in given["partitions"]]
         if set(given["partitions"]) - {key.partition for key in keys}:
             raise click.UsageError(f"topic '{source}' has partitions 0 to {len(job.keys) - 1}")
@@ -80,14 +81,11 @@ def copy(source: str, target: str, **given: Any) -> int:
             line.close()
             note(f"replog: stopped. In the target: {_words(parts)}. The same command goes on from there.")
             raise
-        line.close()
     items = [_item(part, target, is_dry_run=given["dry_run"]) for part in parts]
     columns = {"TOPIC": "topic", "PARTITION": "partition", "FROM": "from", "TO": "to", "COPIED UP TO": "position",
                "ROWS": "rows", "BYTES": "bytes"}  # fmt: skip
-    text = item_table(columns, items, texts={"partition", "from", "to", "position"}, shown={"bytes": human_bytes})
-    if given["dry_run"]:
-        text += f"\nNothing was copied. Without --dry-run: at most {total:,} rows."
-    return emit("copy", items, settings, text=text)
+    more = [f"Nothing was copied. Without --dry-run: at most {total:,} rows."] if given["dry_run"] else []
+    return emit(items, table(columns, items), *more)
 
 
 def _target(given: dict[str, Any]) -> Cluster:
@@ -111,15 +109,6 @@ def _words(parts: list[CopiedPartition]) -> str:
 
 
 def _item(part: CopiedPartition, target: str, *, is_dry_run: bool) -> dict[str, Any]:
-    return {
-        "topic": part.key.topic,
-        "partition": part.key.partition,
-        "target": target,
-        "from": part.start,
-        "to": part.end,
-        "position": part.position,
-        "rows": part.row_count,
-        "bytes": part.size_bytes,
-        "dryRun": is_dry_run,
-        "ok": True,
-    }
+    where = {**item_of(part, "topic=key.topic partition=key.partition"), "target": target}
+    keys = "from=start to=end position rows=row_count bytes=size_bytes"
+    return {**where, **item_of(part, keys), "dryRun": is_dry_run, "ok": True}

@@ -19,20 +19,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.metrics import replace_file
-from spark_replog.cli.output import emit, finding_items, human_bytes, item_of
-from spark_replog.cli.query import reader_item
+from spark_replog.cli.output import emit, item_of
 from spark_replog.cli.settings import ReplogGroup, Settings, current_settings
-from spark_replog.cli.status import broker_items, size_items, totals
-from spark_replog.cli.topic import topic_item
+from spark_replog.cli.tables import human_bytes
+from spark_replog.cli.view import (
+    broker_items,
+    checkpoint_flag,
+    finding_items,
+    reader_item,
+    size_items,
+    topic_item,
+    totals,
+)
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.monitor.store_monitor import Seen
+    from spark_replog.health.store import StoreView
 
 _PACKAGES = re.compile(
-    r"(spark-replog|pyspark|pyarrow|numpy|pandas|fsspec|s3fs|gcsfs|adlfs|crc32c|click|prometheus-client|botocore)$",
+    r"(spark-replog|pyspark|pyarrow|numpy|pandas|fsspec|s3fs|gcsfs|adlfs|crc32c|click|rich|prometheus-client|botocore)$",
     re.I,
 )
 _SECRET_NAME = re.compile(r"secret|token|passw|credential|access_?key|account_?key|sas|private", re.I)
@@ -48,7 +55,7 @@ def debug() -> None:
 
 @debug.command("bundle", examples=["debug bundle", "debug bundle --checkpoint ./checkpoints -o /tmp/bundle.tar.gz"])
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write. [replog-bundle-TIME.tar.gz]")
-@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to describe. Repeatable.")
+@checkpoint_flag("Queries to describe.")
 @click.option("-n", "--entries", type=click.IntRange(min=0), default=50, show_default=True,
               help="Newest entries of each ledger, in words.")  # fmt: skip
 def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> int:
@@ -79,11 +86,11 @@ def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> in
     cluster: Cluster | None = collect("store", settings.open_cluster)
     if cluster is not None:
         collect("store", partial(_store, cluster))
-        seen: Seen | None = collect("status", partial(_look, cluster, checkpoints, settings))
-        if seen is not None:
-            collect("status", partial(_status, seen, settings))
-            collect("topics", partial(_topics, seen))
-            collect("readers", partial(_readers, seen))
+        view: StoreView | None = collect("status", partial(_look, cluster, checkpoints, settings))
+        if view is not None:
+            collect("status", partial(_status, view, settings))
+            collect("topics", partial(_topics, view))
+            collect("readers", partial(_readers, view))
         for ledger in _ledgers(cluster):
             collect(f"ledgers/{ledger}", partial(_entries, cluster, ledger, entries))
     hide = _hider(settings, os.environ)
@@ -91,12 +98,12 @@ def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> in
     path = Path(output or f"replog-bundle-{now_ms}.tar.gz")
     size_bytes = _write(path, files, now_ms)
     items = [{"file": str(path), "bytes": size_bytes, "parts": sorted(files), "failed": failed, "ok": True}]
-    text = (
-        f"{path}: {len(files)} files, {human_bytes(size_bytes)}. It holds no rows and no credentials; look through it."
+    head = f"{path}: {len(files)} files, {human_bytes(size_bytes)}."
+    return emit(
+        items,
+        f"{head} It holds no rows and no credentials; look through it.",
+        *([f"with an error instead of: {', '.join(failed)}"] if failed else []),
     )
-    if failed:
-        text += f"\nwith an error instead of: {', '.join(failed)}"
-    return emit("debug bundle", items, settings, text=text)
 
 
 def _about(settings: Settings, now_ms: int) -> dict[str, Any]:
@@ -128,36 +135,35 @@ def _store(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _look(cluster: Cluster, checkpoints: tuple[str, ...], settings: Settings) -> Seen:
+def _look(cluster: Cluster, checkpoints: tuple[str, ...], settings: Settings) -> StoreView:
     from spark_replog.monitor.store_monitor import StoreWatch
 
     return StoreWatch(cluster, checkpoints, settings.storage_options).look()
 
 
-def _status(seen: Seen, settings: Settings) -> dict[str, Any]:
-    health, findings = seen.health, seen.health.findings
+def _status(view: StoreView, settings: Settings) -> dict[str, Any]:
     return {
-        **totals(health, findings),
-        "brokers": broker_items(health, findings),
-        "findings": finding_items(findings, settings),
-        "ledgers": [item_of(each) for each in health.ledgers],
-        "unreadCheckpoints": {folder: str(error) for folder, error in seen.unread},
+        **totals(view),
+        "brokers": broker_items(view),
+        "findings": finding_items(view.findings, settings),
+        "ledgers": [item_of(each, "ledgerId entryCount isTailUnclear behind") for each in view.ledgers],
+        "unreadCheckpoints": {folder: str(error) for folder, error in view.unread},
     }
 
 
-def _topics(seen: Seen) -> list[dict[str, Any]]:
-    sizes = {item["topic"]: item for item in size_items(seen.health.topics, seen.health.now_ms)}
-    return [{**sizes[topic.name], **topic_item(topic)} for topic in seen.health.topics]
+def _topics(view: StoreView) -> list[dict[str, Any]]:
+    sizes = {item["topic"]: item for item in size_items(view.topics, view.now_ms)}
+    return [{**sizes[topic.name], **topic_item(topic)} for topic in view.topics]
 
 
-def _readers(seen: Seen) -> list[dict[str, Any]]:
+def _readers(view: StoreView) -> list[dict[str, Any]]:
     items = []
-    for reader, judged in seen.readers:
-        item = reader_item(reader, judged, reader.kind)
+    for reader in view.readers:
+        item = reader_item(reader, reader.kind)
         for part in item["partitions"]:
             part.pop("metadata")  # a program may have written anything there
-        members = [{"member": each.member_id, "client": each.client_id} for each in reader.members]
-        items.append({**item, "generation": reader.generation, "protocol": reader.protocol, "members": members})
+        members = [item_of(each, "member=member_id client=client_id") for each in reader.members]
+        items.append({**item, **item_of(reader, "generation protocol"), "members": members})
     return items
 
 
@@ -205,13 +211,9 @@ def _all_texts(value: Any, change: Callable[[str], str]) -> Any:
     def changed(each: Any) -> Any:
         if isinstance(each, dict):
             return {change(name): changed(inner) for name, inner in each.items()}
-        return (
-            [changed(inner) for inner in each]
-            if isinstance(each, list)
-            else change(each)
-            if isinstance(each, str)
-            else each
-        )
+        if isinstance(each, list):
+            return [changed(inner) for inner in each]
+        return change(each) if isinstance(each, str) else each
 
     return changed(json.loads(json.dumps(value, default=str)))
 

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replog.cli.output import ProgressLine, emit, note, table
+from spark_replog.cli.output import ProgressLine, emit, note
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
+from spark_replog.cli.tables import Table
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
@@ -129,7 +130,7 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         "groups": done["groups"],
         "ok": True,
     }
-    code = emit("demo", [item], settings, text=summary(item))
+    code = emit([item], *summary(item))
     _say_next(settings, place, topic)
     return code
 
@@ -212,6 +213,7 @@ def run_job(
                 _show(last, progress, rows)
         except BaseException:
             process.kill()
+            progress.close()
             raise
         exit_code = process.wait()
     progress.close()
@@ -261,8 +263,8 @@ def check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], place: Pl
         )
 
 
-def summary(item: Mapping[str, Any]) -> str:
-    """Return the result as text."""
+def summary(item: Mapping[str, Any]) -> list[str | Table]:
+    """Return the result as lines and a table."""
     steady = item["steadyRowsPerSecond"]
     rate = f", {steady:,} rows/s once the first micro-batch was through" if steady else ""
     facts = [
@@ -277,7 +279,7 @@ def summary(item: Mapping[str, Any]) -> str:
     width = max(len(name) for name, _ in facts)
     lines = [f"{name.ljust(width)}  {value}" for name, value in facts]
     top = [(group["key"], group["rows"], group["bytes"]) for group in item["groups"][:_TOP]]
-    return "\n".join([*lines, "", table([item["key"].upper(), "ROWS", "BYTES"], top)])
+    return [*lines, "", Table([item["key"].upper(), "ROWS", "BYTES"], top)]
 
 
 def _say_next(settings: Settings, place: Place, topic: str) -> None:

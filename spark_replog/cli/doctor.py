@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from spark_replog.cli.java import JAVA_VERSION_MIN, java_environment, machine_javas, wheel_java
-from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, finding_remedy, finding_subject, item_of
+from spark_replog.cli.output import EXIT_CRITICAL, EXIT_OK, EXIT_WARN, emit, item_of
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
+from spark_replog.cli.view import finding_subject, typed
 from spark_replog.errors import ReplogError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ Verdict = Literal["ok", "warn", "critical"]
 
 PYTHON_VERSION_MIN = (3, 11)
 _MARKS = {"ok": "ok      ", "warn": "WARN    ", "critical": "CRITICAL"}
-_PACKAGES_MIN = {"pyarrow": 18, "numpy": 1, "fsspec": 2024, "crc32c": 2, "click": 8}
+_PACKAGES_MIN = {"pyarrow": 18, "numpy": 1, "fsspec": 2024, "crc32c": 2, "click": 8, "rich": 13}
 
 # Runs in the worker's Python in another folder, like Spark's own lookup (pyspark/sql/worker/
 # lookup_data_sources.py), which does not see modules that are only on the driver's path.
@@ -78,9 +79,9 @@ def doctor(probe: bool, is_env: bool) -> int:
     """
     settings = current_settings()
     if is_env:
-        lines = [f"export {name}={shlex.quote(value)}" for name, value in spark_environment(os.environ).items()]
-        items = [{"environment": spark_environment(os.environ), "ok": True}]
-        return emit("doctor", items, settings, text="\n".join(lines))
+        environment = spark_environment(os.environ)
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+        return emit([{"environment": environment, "ok": True}], *lines)
     from spark_replog.storage.io_pool import IO_POOL
 
     # In parallel: roots answer over a network while the workers' Python starts.
@@ -94,8 +95,9 @@ def doctor(probe: bool, is_env: bool) -> int:
         lines.append(f"{_MARKS[check.verdict]}  {check.name}: {check.detail}")
         if check.remedy:
             lines.append(f"{' ' * 10}-> {check.remedy}")
-    items = [{**item_of(check, name="check"), "ok": check.verdict != "critical"} for check in checks]
-    return emit("doctor", items, settings, text="\n".join(lines), exit_code=exit_code)
+    keys = "check=name verdict detail remedy"
+    items = [{**item_of(check, keys), "ok": check.verdict != "critical"} for check in checks]
+    return emit(items, *lines, exit_code=exit_code)
 
 
 def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -330,7 +332,7 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
     yield Check("store", "ok", f"cluster {brokers.cluster_id}, {len(brokers.broker_ids)} brokers")
     for finding in findings:
         verdict: Verdict = "critical" if finding.level is Level.CRITICAL else "warn"
-        yield Check(_check_name(finding), verdict, finding.detail, finding_remedy(finding, settings))
+        yield Check(_check_name(finding), verdict, finding.detail, typed(finding.remedy, settings))
     found = {finding.broker_id for finding in findings if finding.fault is not Fault.FENCED}
     healthy = [broker for broker in brokers.broker_ids if broker not in found]
     if is_probe:

@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from spark_replog.cli.output import act_on_each, emit, item_of, item_table, table
-from spark_replog.cli.settings import ReplogCommand, current_settings
+from spark_replog.cli.output import act_on_each, emit, item_of
+from spark_replog.cli.settings import ReplogCommand
+from spark_replog.cli.tables import Table, table
 from spark_replog.config import CONFIG_KEYS, ConfigKey, normalise_key
 from spark_replog.errors import ErrorCode, NotFoundError
 
@@ -102,19 +103,18 @@ def explain(names: tuple[str, ...], is_settings: bool) -> int:
     CODE is a name such as NOT_ENOUGH_REPLICAS, or a number. SETTING is a name such as linger.ms. WORD is a state
     such as root-full, SLOW or 'set back'.
     """
-    settings = current_settings()
     if names and is_settings:
         raise click.UsageError("give names or --settings, not both")
     if names:
         items = [item for word in names for item in act_on_each("name", (word,), _find)]
-        return emit("explain", items, settings, text="\n\n".join(_text(item) for item in items if item["ok"]))
+        return emit(items, "\n\n".join(_text(item) for item in items if item["ok"]))
     if is_settings:
         items = [_setting_item(key) for key in CONFIG_KEYS]
         columns = {"SETTING": "setting", "USED BY": "usedBy", "DEFAULT": "default", "UNIT": "unit"}
-        return emit("explain", items, settings, text=item_table(columns, items))
+        return emit(items, table(columns, items))
     items = [_item(entry) for entry in entries().values()]
     rows = [(item["code"], str(item["number"]), item["meaning"].split(". ")[0]) for item in items]
-    return emit("explain", items, settings, text=table(["CODE", "NUMBER", "MEANING"], rows))
+    return emit(items, Table(["CODE", "NUMBER", "MEANING"], rows))
 
 
 def _find(word: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _find(word: str) -> dict[str, Any]:
     words = status_words()
     state = re.sub(r"[\s_]+", "-", word.strip().lower())
     if (found := words.get(state) or words.get(re.sub(r"^journals?-", "", state))) is not None:
-        return {**item_of(found), "ok": True}
+        return {**item_of(found, "word shownBy meaning remedy"), "ok": True}
     known = {each.lower(): each for each in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS), *words)}
     near = get_close_matches(word.lower(), known, n=1)
     hint = f"Did you mean {known[near[0]]}?" if near else "'replog explain' lists all codes, '--settings' all settings."
@@ -142,24 +142,12 @@ def _find(word: str) -> dict[str, Any]:
 
 
 def _item(entry: Entry) -> dict[str, Any]:
-    return {
-        **item_of(entry, "section"),
-        "code": entry.code.name,
-        "number": entry.code.value,
-        "kafkaNumber": entry.kafka_number,
-        "ok": True,
-    }
+    return {**item_of(entry, "code=code.name meaning state remedy number=code.value kafkaNumber"), "ok": True}
 
 
 def _setting_item(key: ConfigKey) -> dict[str, Any]:
-    return {
-        "setting": key.name,
-        "usedBy": key.group,
-        "default": _default_of(key),
-        "kafkaDefault": key.kafka_default,
-        "unit": key.unit,
-        "description": key.doc,
-    }
+    item = {"setting": key.name, "usedBy": key.group, "default": _default_of(key)}
+    return {**item, **item_of(key, "kafkaDefault unit description=doc")}
 
 
 def _default_of(key: ConfigKey) -> str | None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_table, table
-from spark_replog.cli.query import limit_flags, read_limits, reader_item, reader_text, show_verdicts
+from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of
+from spark_replog.cli.query import show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
+from spark_replog.cli.tables import Table, table
+from spark_replog.cli.view import limit_flags, read_limits, reader_item, reader_parts
 from spark_replog.errors import unknown_partition
 from spark_replog.log_position import parse_offset
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
     from spark_replog.groups.group_coordinator import GroupCoordinator
-    from spark_replog.health.readers import Judged, Reader
+    from spark_replog.health.readers import Reader
     from spark_replog.ids import TopicPartition
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @click.group("group", cls=ReplogGroup)
@@ -34,7 +39,6 @@ def group() -> None:
 @group.command("list", examples=["group list"])
 def list_groups() -> int:
     """List the groups."""
-    settings = current_settings()
     _, coordinator = _open()
     items = [
         {
@@ -46,18 +50,21 @@ def list_groups() -> int:
         }
         for state in coordinator.groups()
     ]
-    text = item_table({key.upper(): key for key in ("group", "state", "members", "topics")}, items)
-    return emit("group list", items, settings, text=text if items else "no groups")
+    columns = {key.upper(): key for key in ("group", "state", "members", "topics")}
+    return emit(items, table(columns, items) if items else "no groups")
+
+
+_all_groups = click.option("--all-groups", is_flag=True, help="All groups.")
+_names = click.argument("names", nargs=-1, shell_complete=complete_groups)
 
 
 @group.command("describe", examples=["group describe billing"])
-@click.argument("names", nargs=-1, shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All groups.")
+@_names
+@_all_groups
 @click.option("--members", is_flag=True, help="Show members instead of lag.")
 @click.option("--fail-above", type=click.IntRange(min=0), metavar="ROWS", help="Exit code 4 if a group lags more.")
 def describe(names: tuple[str, ...], all_groups: bool, members: bool, fail_above: int | None) -> int:
     """Show the lag of groups, in rows, bytes and time; partitions without a committed offset too."""
-    settings = current_settings()
     if bool(names) == all_groups:
         raise click.UsageError("give a group or --all-groups")
     cluster, coordinator = _open()
@@ -67,20 +74,19 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool, fail_above
     wanted = [state.group for state in coordinator.groups()] if all_groups else list(names)
 
     def act(name: str) -> dict[str, Any]:
-        reader = describe_group(cluster, coordinator, name)
-        return _described(reader, judge(reader, cluster.clock.now_ms()))
+        return _described(judge(describe_group(cluster, coordinator, name), cluster.clock.now_ms()))
 
-    items = act_on_each("group", tuple(wanted), act)
+    items = act_on_each("group", wanted, act)
     found = [item for item in items if item["ok"]]
-    shown = _member_table(found) if members else reader_text(found, "group")
+    shown = [_member_table(found)] if members else reader_parts(found, "group")
     is_above = fail_above is not None and any(item["lag"] > fail_above for item in found)
     exit_code = EXIT_CRITICAL if is_above and len(found) == len(items) else None
-    return emit("group describe", items, settings, text=shown if found or not items else "", exit_code=exit_code)
+    return emit(items, *(shown if found or not items else ()), exit_code=exit_code)
 
 
 @group.command("check", examples=["group check billing", "group check --all-groups --max-lag 10m"])
-@click.argument("names", nargs=-1, shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All groups.")
+@_names
+@_all_groups
 @limit_flags
 def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | None) -> int:
     """Judge how groups read: OK, SLOW, STALLED, STOPPED or LOSING, with the reason.
@@ -88,17 +94,16 @@ def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | N
     Exit code 0 where all are OK, 3 where one is SLOW, 4 where one does not move or loses rows. One that cannot be read
     hides no other; the exit code is then 1, or 4.
     """
-    settings = current_settings()
     if bool(names) == all_groups:
         raise click.UsageError("give a group or --all-groups")
     from spark_replog.monitor.store_monitor import StoreMonitor
 
-    cluster = settings.open_cluster()
+    cluster = current_settings().open_cluster()
     monitor, limits = StoreMonitor(cluster), read_limits(after, max_lag)
     if all_groups:
         known = {each.name: each for each in monitor.groups()}
-        return show_verdicts("group", known, known.__getitem__, cluster.clock, limits, settings)
-    return show_verdicts("group", names, lambda name: monitor.groups([name])[0], cluster.clock, limits, settings)
+        return show_verdicts("group", known, known.__getitem__, cluster.clock, limits)
+    return show_verdicts("group", names, lambda name: monitor.groups([name])[0], cluster.clock, limits)
 
 
 @group.command("delete", examples=["group delete billing"])
@@ -106,7 +111,6 @@ def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | N
 @yes_flag
 def delete(names: tuple[str, ...], yes: bool) -> int:
     """Delete groups that have no members, with their offsets."""
-    settings = current_settings()
     confirm(yes, f"Delete groups {', '.join(names)} with their offsets?")
     _, coordinator = _open()
 
@@ -115,24 +119,20 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
         return {"group": name, "ok": True}
 
     items = act_on_each("group", names, act)
-    return emit("group delete", items, settings, text="\n".join(f"deleted {i['group']}" for i in items if i["ok"]))
+    return emit(items, *(f"deleted {item['group']}" for item in items if item["ok"]))
+
+
+def _topics(*, required: bool) -> Callable[[_Command], _Command]:
+    return click.option("--topic", "topics", multiple=True, required=required, metavar="TOPIC[:P,P]",
+                        help="Repeatable.", shell_complete=complete_topics)  # fmt: skip
 
 
 @group.command("delete-offsets", examples=["group delete-offsets billing --topic orders:0,1"])
 @click.argument("name", shell_complete=complete_groups)
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    required=True,
-    metavar="TOPIC[:P,P]",
-    help="Repeatable.",
-    shell_complete=complete_topics,
-)
+@_topics(required=True)
 @yes_flag
 def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     """Delete the offsets of a group for some topics."""
-    settings = current_settings()
     confirm(yes, f"Delete offsets of group {name} for {', '.join(topics)}?")
     cluster, coordinator = _open()
     answers = coordinator.delete_offsets(name, _partitions(cluster, coordinator, name, topics, all_topics=False))
@@ -142,8 +142,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
         else error_item(error, topic=key.topic, partition=key.partition)
         for key, error in sorted(answers.items())
     ]
-    text = "\n".join(f"deleted {item['topic']}-{item['partition']}" for item in items if item["ok"])
-    return emit("group delete-offsets", items, settings, text=text)
+    return emit(items, *(f"deleted {item['topic']}-{item['partition']}" for item in items if item["ok"]))
 
 
 @group.command(
@@ -154,9 +153,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
     ],
 )
 @click.argument("name", shell_complete=complete_groups)
-@click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:P,P]", help="Repeatable.", shell_complete=complete_topics
-)
+@_topics(required=False)
 @click.option("--all-topics", is_flag=True, help="All topics for which the group has offsets.")
 @click.option("--to-earliest", is_flag=True, help="The log start offset.")
 @click.option("--to-latest", is_flag=True, help="The high watermark.")
@@ -177,7 +174,6 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 @click.option("--execute", is_flag=True, help="Apply the plan. Without it the plan is only shown.")
 def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:
     """Plan new offsets for a group that has no members; apply them with --execute."""
-    settings = current_settings()
     given = {word: value for word, value in how.items() if value is not None and value is not False}
     if len(given) != 1:
         raise click.UsageError("give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, "
@@ -220,12 +216,9 @@ def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute:
         }
         for key, (before, after) in sorted(plan.items())
     ]
-    text = item_table(
-        {key.upper(): key for key in ("topic", "partition", "before", "after")}, items, texts={"partition"}
-    )
-    if not execute:
-        text += "\nNothing was changed. Add --execute to apply the plan."
-    return emit("group reset-offsets", items, settings, text=text)
+    note = [] if execute else ["Nothing was changed. Add --execute to apply the plan."]
+    columns = {key.upper(): key for key in ("topic", "partition", "before", "after")}
+    return emit(items, table(columns, items), *note)
 
 
 def _open() -> tuple[Cluster, GroupCoordinator]:
@@ -285,29 +278,17 @@ def _offset(where: str, text: str) -> int:
     return found
 
 
-def _described(found: Reader, judged: Judged) -> dict[str, Any]:
-    item = reader_item(found, judged, "group")
-    rest = {"protocol": found.protocol, "generation": found.generation}
-    members = [
-        {"member": each.member_id, "instance": each.instance_id, "client": each.client_id} for each in found.members
-    ]
-    return {**item, **rest, "members": members, "ok": True}
+def _described(found: Reader) -> dict[str, Any]:
+    members = [item_of(each, "member=member_id instance=instance_id client=client_id") for each in found.members]
+    return {**reader_item(found, "group"), **item_of(found, "protocol generation"), "members": members, "ok": True}
 
 
-def _member_table(items: list[dict[str, Any]]) -> str:
-    return table(
-        ["GROUP", "STATE", "GENERATION", "ASSIGNOR", "MEMBER", "INSTANCE", "PARTITIONS"],
-        [
-            (
-                item["group"],
-                item["state"],
-                item["generation"],
-                item["protocol"],
-                each["member"],
-                each["instance"],
-                [f"{p['topic']}-{p['partition']}" for p in item["partitions"] if p["member"] == each["member"]],
-            )
-            for item in items
-            for each in item["members"]
-        ],
-    )
+def _member_table(items: list[dict[str, Any]]) -> Table:
+    headings = ["GROUP", "STATE", "GENERATION", "ASSIGNOR", "MEMBER", "INSTANCE", "PARTITIONS"]
+    rows = []
+    for item in items:
+        for each in item["members"]:
+            read = [f"{p['topic']}-{p['partition']}" for p in item["partitions"] if p["member"] == each["member"]]
+            rows.append((*(item[key] for key in ("group", "state", "generation", "protocol")), each["member"],
+                         each["instance"], read))  # fmt: skip
+    return Table(headings, rows)

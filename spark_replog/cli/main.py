@@ -177,7 +177,7 @@ def _failure(error: ReplogError, settings: Settings) -> int:
     if settings.format == "text":
         note("replog: " + " ".join(str(error).split()))  # one line, even if a file system's message has several
     else:
-        emit(settings.command, [error_item(error)], settings, text="")
+        emit([error_item(error)], settings=settings)
     return exit_code_of(error)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from spark_replog.cli.output import EXIT_OK, escaped, is_terminal, note, show
-from spark_replog.cli.query import limit_flags, read_limits
+from spark_replog.cli.output import EXIT_OK, note, show
 from spark_replog.cli.settings import ReplogGroup, current_settings
+from spark_replog.cli.tables import escaped, is_terminal
+from spark_replog.cli.view import checkpoint_flag, limit_flags, read_limits
 from spark_replog.errors import ErrorCode, ReplogError
 
 
@@ -27,7 +28,7 @@ def metrics() -> None:
     ],
 )
 @click.option("--listen", default="127.0.0.1:9410", show_default=True, metavar="HOST:PORT", help="Where to listen.")
-@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to judge too. Repeatable.")
+@checkpoint_flag("Queries to judge too.")
 @click.option("--once", is_flag=True, help="Print the metrics once, or write them to --output, and end.")
 @click.option("--output", type=click.Path(dir_okay=False), help="With --once: a file, replaced as a whole.")
 @limit_flags
@@ -41,9 +42,7 @@ def serve(
     settings = current_settings()
     if output and not once:
         raise click.UsageError("--output needs --once")
-    host, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65_535:
-        raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")
+    host, port = host_and_port(listen)
     limits, cluster = read_limits(after, max_lag), settings.open_cluster()
     try:
         from spark_replog.monitor.exporter import StoreCollector, server_of
@@ -61,16 +60,31 @@ def serve(
             show(escaped(data.decode()) if is_terminal(sys.stdout) else data, newline=False)
         return EXIT_OK
     try:
-        server = server_of(collector, host.strip("[]"), int(port))
+        server = server_of(collector, host.strip("[]"), port)
     except OSError as error:
-        raise ReplogError(
-            ErrorCode.REPLOG_ENVIRONMENT,
-            f"cannot listen on {listen}: {error.strerror}. Give another --listen.",
-        ) from error
+        raise cannot_listen(listen, error) from error
     note(f"serving metrics on http://{host}:{server.server_port}/metrics; end it with Ctrl-C")
     with server:
         server.serve_forever()
     return EXIT_OK
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """Return the parts of ``--listen``.
+
+    Raises:
+        click.UsageError: it is not ``HOST:PORT``.
+    """
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65_535:
+        raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")
+    return host, int(port)
+
+
+def cannot_listen(listen: str, error: OSError) -> ReplogError:
+    """Return the error for an address that is taken, or is not this machine's."""
+    text = f"cannot listen on {listen}: {error.strerror}. Give another --listen."
+    return ReplogError(ErrorCode.REPLOG_ENVIRONMENT, text)
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -21,8 +21,9 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import click
 
 from spark_replog.cli.completion import complete_topics, config_flag
-from spark_replog.cli.output import EXIT_INTERRUPTED, ProgressLine, emit, error_item, exit_code_of, note, table
-from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, key_values, named_values
+from spark_replog.cli.output import EXIT_INTERRUPTED, ProgressLine, emit, error_item, exit_code_of, note
+from spark_replog.cli.settings import ReplogCommand, current_settings, key_values, named_values
+from spark_replog.cli.tables import Table
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 if TYPE_CHECKING:
@@ -82,9 +83,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
         raise click.UsageError("-k is empty: give the separator of key and value, or the field of the key")
     written = _Written(topic)
     failure: ReplogError | None = None
-    progress = ProgressLine(quiet=settings.quiet)
     try:
-        with Producer(settings.open_cluster(), config) as producer:
+        with ProgressLine(quiet=settings.quiet) as progress, Producer(settings.open_cluster(), config) as producer:
             producer.partitions_for(topic, waits_for_new=False)  # a mistyped name: before the input is read
             for batch in _batches(files, given):
                 _check_partition(producer, topic, given["partition"])
@@ -96,9 +96,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     except ReplogError as error:
         failure = error
     except KeyboardInterrupt:  # the producer was closed, so the records sent to it are decided
-        progress.close()
-        return _stopped(written, settings)
-    progress.close()
+        return _stopped(written)
     if failure is not None:
         written.settle_acknowledged()
         if settings.format == "text" and written.row_count:
@@ -106,9 +104,8 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     item = written.item() if failure is None else error_item(failure, **written.item())
     # With acks=0 the first offset is unknown.
     rows = [(str(number), None if first < 0 else first, count) for number, first, count in written.rows()]
-    text = table(["partition", "first offset", "records"], rows) if failure is None else ""
-    code = None if failure is None else exit_code_of(failure)
-    return emit("produce", [item], settings, text=text, exit_code=code)
+    shown = [Table(["partition", "first offset", "records"], rows)] if failure is None else []
+    return emit([item], *shown, exit_code=None if failure is None else exit_code_of(failure))
 
 
 class _Written:
@@ -164,11 +161,11 @@ class _Written:
         return [(number, self._firsts[number], self._counts[number]) for number in sorted(self._counts)]
 
 
-def _stopped(written: _Written, settings: Settings) -> int:
+def _stopped(written: _Written) -> int:
     """Report the records that were acknowledged before Ctrl-C, so that the user can send the rest."""
     written.settle_acknowledged()
     note(f"replog: stopped; {written.row_count:,} records were acknowledged before")
-    return emit("produce", [{**written.item(), "ok": False}], settings, text="", exit_code=EXIT_INTERRUPTED)
+    return emit([{**written.item(), "ok": False}], exit_code=EXIT_INTERRUPTED)
 
 
 def _is_text(name: str) -> bool:

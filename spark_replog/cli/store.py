@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,32 +20,24 @@ from spark_replog.cli.output import (
     act_on_each,
     emit,
     error_item,
-    exit_code_of_findings,
-    finding_items,
-    finding_text,
-    human_bytes,
-    is_terminal,
     item_of,
-    item_table,
     note,
-    quoted,
-    table,
 )
 from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings, parse_duration_ms
-from spark_replog.cli.status import broker_items, broker_table, size_items, size_table
+from spark_replog.cli.tables import Table, human_bytes, is_terminal, quoted, table
+from spark_replog.cli.view import broker_items, broker_table, finding_items, finding_parts, more, size_items, size_table
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from spark_replog.cluster.cluster import Cluster
-    from spark_replog.health.cost import Prices, TopicCost
+    from spark_replog.health.cost import Prices
     from spark_replog.ledger.ledger import Ledger
     from spark_replog.maintenance.garbage import GarbageFile, GarbageReport
     from spark_replog.maintenance.journal_scrub import JournalLag, JournalReport
     from spark_replog.maintenance.repair import RootRepair
     from spark_replog.maintenance.scrub import ScrubReport
     from spark_replog.maintenance.snapshot_scrub import SnapshotReport
+    from spark_replog.monitor.file_words import FileWords
 
 
 @click.group("store", cls=ReplogGroup)
@@ -52,6 +46,7 @@ def store() -> None:
 
 
 _TOPICS_SHOWN = 20
+_COSTS_A_DAY = "createsPerDay getsPerDay bytesPerDay copyBytes"
 
 
 @store.command(
@@ -87,49 +82,54 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
     price_list = _read_prices(prices) if cost or prices else None
     cluster = settings.open_cluster()
     monitor = StoreMonitor(cluster)
-    health = monitor.look()
-    findings = health.findings
-    clients = {each: cluster.brokers.client_name(each) for each in cluster.brokers.broker_ids}
-    states, sizes = broker_items(health, findings), size_items(health.topics, health.now_ms)
+    view = monitor.look()
     item: dict[str, Any] = {
-        "clusterId": health.cluster_id,
+        "clusterId": view.cluster_id,
         "path": path,
-        "fsync": health.fsync,
-        "topics": len(health.topics),
-        "bytes": sum(each.size_bytes for each in health.topics),
-        "bytesPerDay": round(health.bytes_per_day),
-        "brokers": [{**each, "client": clients.get(each["broker"])} for each in states],
-        "sizes": sizes,
-        "findings": finding_items(findings, settings),
-        "ok": not findings,
+        "fsync": view.fsync,
+        "topics": len(view.topics),
+        "bytes": view.size_bytes,
+        "bytesPerDay": view.bytes_per_day,
+        "brokers": [{**each, "client": cluster.brokers.client_name(each["broker"])} for each in broker_items(view)],
+        "sizes": size_items(view.topics, view.now_ms),
+        "findings": finding_items(view.findings, settings),
+        "ok": not view.findings,
     }
-    lines = [
-        f"cluster  {health.cluster_id}",
+    sizes = item["sizes"]
+    parts: list[str | Table] = [
+        f"cluster  {view.cluster_id}",
         f"path     {quoted(path)}",
-        f"fsync    {'on' if health.fsync else 'OFF: a power cut may lose acknowledged rows'}",
-        f"topics   {len(health.topics)}, {health.partition_count} partitions",
-        f"holds    {human_bytes(item['bytes'])} in one copy, and {human_bytes(item['bytesPerDay'])} more a day",
+        f"fsync    {'on' if view.fsync else 'OFF: a power cut may lose acknowledged rows'}",
+        f"topics   {len(view.topics)}, {view.partition_count} partitions",
+        f"holds    {human_bytes(view.size_bytes)} in one copy, and {human_bytes(view.bytes_per_day)} more a day",
         "",
         broker_table(item["brokers"]),
-        *(["", size_table(sizes[:_TOPICS_SHOWN])] if sizes else []),
     ]
-    if len(sizes) > _TOPICS_SHOWN:
-        lines.append(f"and {len(sizes) - _TOPICS_SHOWN} smaller topics: add -f json to list all")
+    if sizes:
+        parts += ["", size_table(sizes[:_TOPICS_SHOWN]), *more(len(sizes) - _TOPICS_SHOWN, "smaller topics")]
     if price_list is not None:
-        from spark_replog.health.cost import costs_of
+        from spark_replog.health.cost import FORMULA, costs_of
 
-        writes = monitor.recent_writes()
-        costs = costs_of(health, writes, price_list, reader_count=readers, look_interval_ms=look_ms)
-        item["cost"] = _cost_item(costs, price_list)
-        lines += ["", *_cost_lines(item["cost"])]
-    if findings:
-        lines += ["", finding_text(findings, settings)]
-    return emit("store info", [item], settings, text="\n".join(lines), exit_code=exit_code_of_findings(findings))
+        costs = costs_of(view, monitor.recent_writes(), price_list, reader_count=readers, look_interval_ms=look_ms)
+        item["cost"] = {
+            "currency": price_list.currency,
+            "pricesAsOf": price_list.as_of,
+            "formula": FORMULA,
+            "month": round(sum(each.month for each in costs), 4),
+            "topics": [
+                {"topic": each.topic, **{key: round(value) for key, value in item_of(each, _COSTS_A_DAY).items()},
+                 "month": round(each.month, 4)}
+                for each in costs
+            ],
+        }  # fmt: skip
+        parts += ["", *_cost_parts(item["cost"])]
+    if view.findings:
+        parts += ["", *finding_parts(view.findings, settings)]
+    return emit([item], *parts, exit_code=view.exit_code)
 
 
 def _read_prices(path: str | None) -> Prices:
     from importlib.resources import files
-    from pathlib import Path
 
     from spark_replog.health.cost import read_prices
 
@@ -140,52 +140,29 @@ def _read_prices(path: str | None) -> Prices:
         raise click.UsageError(f"--prices: {error}") from error
 
 
-def _cost_item(costs: Sequence[TopicCost], prices: Prices) -> dict[str, Any]:
-    from spark_replog.health.cost import FORMULA
-
-    return {
-        "currency": prices.currency,
-        "pricesAsOf": prices.as_of,
-        "formula": FORMULA,
-        "month": round(sum(each.month for each in costs), 4),
-        "topics": [
-            {
-                "topic": each.topic,
-                "createsPerDay": round(each.creates_per_day),
-                "getsPerDay": round(each.gets_per_day),
-                "bytesPerDay": round(each.bytes_per_day),
-                "copyBytes": each.copy_bytes,
-                "month": round(each.month, 4),
-            }
-            for each in costs
-        ],
-    }
-
-
-def _cost_lines(item: dict[str, Any]) -> list[str]:
-    columns = {
-        "TOPIC": "topic",
-        "CREATES A DAY": "createsPerDay",
-        "GETS A DAY": "getsPerDay",
-        "BYTES A DAY": "bytesPerDay",
-        "HELD": "copyBytes",
-        "A MONTH": "month",
-    }
+def _cost_parts(item: dict[str, Any]) -> list[str | Table]:
+    columns = {"TOPIC": "topic", "CREATES A DAY": "createsPerDay", "GETS A DAY": "getsPerDay",
+               "BYTES A DAY": "bytesPerDay", "HELD": "copyBytes", "A MONTH": "month"}  # fmt: skip
 
     def money(value: float) -> str:
         return f"{value:.2f}" if value >= 0.005 or not value else "<0.01"
 
-    shown = {"bytesPerDay": human_bytes, "copyBytes": human_bytes, "month": money}
-    more = len(item["topics"]) - _TOPICS_SHOWN
+    topics = [{**each, "month": money(each["month"])} for each in item["topics"]]
     return [
         f"cost     {money(item['month'])} {item['currency']} a month at this pace",
         "",
-        item_table(columns, item["topics"][:_TOPICS_SHOWN], shown=shown),
-        *([f"and {more} cheaper topics: add -f json to list all"] if more > 0 else []),
+        table(columns, topics[:_TOPICS_SHOWN]),
+        *more(len(topics) - _TOPICS_SHOWN, "cheaper topics"),
         "",
         f"{item['formula']}.",
         f"Prices of {item['pricesAsOf']}: check yours, and give them with --prices.",
     ]
+
+
+def _count_on(what: str, done: int, total: int) -> None:
+    """Tell how far a check has come."""
+    if not current_settings().quiet and (done == total or done % 100 == 0):
+        note(what.format(f"{done} of {total}"))
 
 
 @store.command("verify", examples=["store verify", "store verify --deep -f json"])
@@ -213,18 +190,14 @@ def verify(deep: bool) -> int:
     cluster = Cluster.open(path, settings.storage_options)
     require_of_readable(cluster, AclOperation.DESCRIBE)
 
-    def progress(what: str, done: int, total: int) -> None:
-        if not settings.quiet and (done == total or done % 100 == 0):
-            click.echo(f"verified {done} of {total} {what}", err=True)
-
-    journals = scrub_journals(cluster, on_ledger=lambda done, total: progress("ledgers", done, total))
-    snapshots = SnapshotScrub(cluster).run(on_ledger=lambda done, total: progress("ledgers' snapshots", done, total))
-    report = scrub(cluster, deep=deep, on_object=lambda done, total: progress("objects", done, total))
+    journals = scrub_journals(cluster, on_ledger=partial(_count_on, "verified {} ledgers"))
+    snapshots = SnapshotScrub(cluster).run(on_ledger=partial(_count_on, "verified {} ledgers' snapshots"))
+    report = scrub(cluster, deep=deep, on_object=partial(_count_on, "verified {} objects"))
     drop_passing_lags(cluster, journals)
     item = _verify_item(journals, snapshots, report)
     findings, journal_findings, snapshot_findings = item["findings"], item["journalFindings"], item["snapshotFindings"]
     behind = f", {len(journals.behind)} behind" if journals.behind else ""
-    lines = [
+    lines: list[str | Table] = [
         f"journals {journals.journal_count} with {journals.record_count} records{behind}",
         f"files    {snapshots.file_count} of snapshots",
         f"objects  {report.object_count}",
@@ -235,20 +208,18 @@ def verify(deep: bool) -> int:
     ]
     if unread_count := report.unread_count + snapshots.unread_count:
         lines += [f"unread   {unread_count} more objects and files: a root that does not answer may have a good copy"]
-    if journal_rows := [*journal_findings, *map(_behind_row, journals.behind)]:
-        columns = {"BROKER": "broker", "FAULT": "fault", "LEDGER": "ledgerId", "DETAIL": "detail"}
-        lines += ["", item_table(columns, journal_rows, texts={"broker"})]
+    lines += _bad_table("LEDGER", "ledgerId", [*journal_findings, *map(_behind_row, journals.behind)])
     if journals.undecidable:
         lines += ["", f"no majority of good journals: ledger {', '.join(map(quoted, journals.undecidable))}"]
-    if snapshot_findings:
-        columns = {"BROKER": "broker", "FAULT": "fault", "FILE": "file", "DETAIL": "detail"}
-        lines += ["", item_table(columns, snapshot_findings, texts={"broker"})]
-    if findings:
-        columns = {"BROKER": "broker", "FAULT": "fault", "OBJECT": "object", "DETAIL": "detail"}
-        lines += ["", item_table(columns, findings, texts={"broker"})]
+    lines += [*_bad_table("FILE", "file", snapshot_findings), *_bad_table("OBJECT", "object", findings)]
     is_critical = report.lost_count or snapshots.lost_count or unread_count or journals.undecidable
     verdict = EXIT_CRITICAL if is_critical else EXIT_OK if item["ok"] else EXIT_WARN
-    return emit("store verify", [item], settings, text="\n".join(lines), exit_code=verdict)
+    return emit([item], *lines, exit_code=verdict)
+
+
+def _bad_table(heading: str, key: str, items: Sequence[dict[str, Any]]) -> list[str | Table]:
+    columns = {"BROKER": "broker", "FAULT": "fault", heading: key, "DETAIL": "detail"}
+    return ["", table(columns, items)] if items else []
 
 
 def _behind_row(lag: JournalLag) -> dict[str, Any]:
@@ -257,28 +228,23 @@ def _behind_row(lag: JournalLag) -> dict[str, Any]:
 
 
 def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: ScrubReport) -> dict[str, Any]:
-    findings = [item_of(finding, broker_id="broker", object_name="object") for finding in report.findings]
-    journal_findings = [item_of(finding, broker_id="broker") for finding in journals.findings]
-    snapshot_findings = [item_of(finding, "is_repaired", broker_id="broker") for finding in snapshots.findings]
+    where = "broker=broker_id ledgerId"
+    findings = [item_of(each, f"{where} object=object_name fault detail") for each in report.findings]
+    journal_findings = [item_of(each, f"{where} fault position detail") for each in journals.findings]
+    snapshot_findings = [item_of(each, f"{where} file fault detail") for each in snapshots.findings]
+    keys = "objects=object_count copies=copy_count checkedBytes lostObjects=lost_count unreadObjects=unread_count"
+    files = "snapshotFiles=file_count lostSnapshotFiles=lost_count unreadSnapshotFiles=unread_count"
     return {
         "ok": not (findings or journal_findings or journals.behind or snapshot_findings),
-        "objects": report.object_count,
-        "copies": report.copy_count,
-        "checkedBytes": report.checked_bytes,
-        "lostObjects": report.lost_count,
-        "unreadObjects": report.unread_count,
+        **item_of(report, keys),
         "findings": findings,
         "journals": journals.journal_count,
         "journalRecords": journals.record_count,
         "journalsBehind": len(journals.behind),
-        "behind": [
-            {"broker": lag.broker_id, "ledgerId": lag.ledger_id, "entries": lag.entry_count} for lag in journals.behind
-        ],
+        "behind": [item_of(lag, f"{where} entries=entry_count") for lag in journals.behind],
         "undecidableLedgers": journals.undecidable,
         "journalFindings": journal_findings,
-        "snapshotFiles": snapshots.file_count,
-        "lostSnapshotFiles": snapshots.lost_count,
-        "unreadSnapshotFiles": snapshots.unread_count,
+        **item_of(snapshots, files),
         "snapshotFindings": snapshot_findings,
     }
 
@@ -315,8 +281,7 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
     options = {} if throttle is None else {"follower.replication.throttled.rate": throttle}
 
     def progress(broker: int, what: str, done: int, total: int) -> None:
-        if not settings.quiet and (done == total or done % 100 == 0):
-            click.echo(f"broker {broker}: {what} {done} of {total}", err=True)
+        _count_on(f"broker {broker}: {what} {{}}", done, total)
 
     cluster = settings.open_cluster()
     require_of_readable(cluster, AclOperation.ALTER)
@@ -331,26 +296,19 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
     if not yes:
         _ask_before_new_roots(cluster, plan)
     report = repairer.run()
-    items: list[dict[str, Any]] = [
-        item_of(root, "note", broker_id="broker", condition="found", object_count="objects", is_repaired="ok")
-        for root in report.roots.values()
+    keys = ("broker=broker_id found=condition journalRecords snapshotFiles objects=object_count copiedBytes tempFiles "
+            "ok=is_repaired detail rootId")  # fmt: skip
+    items = [item_of(root, keys) for root in report.roots.values()]
+    columns = {"BROKER": "broker", "FOUND": "found", "JOURNAL RECORDS": "journalRecords",
+               "SNAPSHOT FILES": "snapshotFiles", "OBJECTS": "objects", "BYTES": "copiedBytes",
+               "NOW": "now"}  # fmt: skip
+    parts: list[str | Table] = [
+        table(columns, [{**item, "now": "whole" if item["ok"] else item["detail"]} for item in items])
     ]
-    columns = {
-        "BROKER": "broker",
-        "FOUND": "found",
-        "JOURNAL RECORDS": "journalRecords",
-        "SNAPSHOT FILES": "snapshotFiles",
-        "OBJECTS": "objects",
-        "BYTES": "copiedBytes",
-        "NOW": "now",
-    }
-    rows = [{**item, "now": "whole" if item["ok"] else item["detail"]} for item in items]
-    lines = [item_table(columns, rows, texts=columns.values())]
     if report.lost_objects:
         items.append({"ok": False, "lostObjects": report.lost_objects})
-        lines += ["", f"{len(report.lost_objects)} data objects have no good copy left: their rows are gone."]
-    exit_code = EXIT_CRITICAL if report.lost_objects else None
-    return emit("store repair", items, settings, text="\n".join(lines), exit_code=exit_code)
+        parts += ["", f"{len(report.lost_objects)} data objects have no good copy left: their rows are gone."]
+    return emit(items, *parts, exit_code=EXIT_CRITICAL if report.lost_objects else None)
 
 
 def _ask_before_new_roots(cluster: Cluster, plan: list[RootRepair]) -> None:
@@ -377,8 +335,7 @@ def _show_plan(cluster: Cluster, plan: list[RootRepair]) -> int:
         }
         for root in plan
     ]
-    text = item_table({key.upper(): key for key in ("broker", "found", "action")}, items, texts={"broker"})
-    return emit("store repair", items, current_settings(), text=text)
+    return emit(items, table({key.upper(): key for key in ("broker", "found", "action")}, items))
 
 
 def _action(cluster: Cluster, root: RootRepair) -> str:
@@ -436,19 +393,15 @@ def gc(dry_run: bool, now: bool, older_than: str) -> int:
     cluster = settings.open_cluster()
     require_of_readable(cluster, AclOperation.DESCRIBE if dry_run else AclOperation.ALTER)
     found: list[GarbageFile] = []
-    line = ProgressLine(quiet=settings.quiet)
-    collector = GarbageCollector(
-        cluster,
-        on_file=found.append if dry_run else lambda _: None,
-        on_progress=lambda report: line.update(f"{'found' if dry_run else 'deleted'} {report.files.total()} files"),
-        is_dry_run=dry_run,
-        is_floor_raised=now,
-        age_ms=age_ms,
-    )
-    try:
-        report = collector.run()
-    finally:
-        line.close()
+    with ProgressLine(quiet=settings.quiet) as line:
+        report = GarbageCollector(
+            cluster,
+            on_file=found.append if dry_run else lambda _: None,
+            on_progress=lambda report: line.update(f"{'found' if dry_run else 'deleted'} {report.files.total()} files"),
+            is_dry_run=dry_run,
+            is_floor_raised=now,
+            age_ms=age_ms,
+        ).run()
     items = [_garbage_item(each) for each in found] if dry_run else _garbage_sums(report)
     items += [{"ok": True, "broker": broker, "reason": "left by an interrupted writer", "files": count}
               for broker, count in sorted(report.temp_files.items()) if count]  # fmt: skip
@@ -457,28 +410,19 @@ def gc(dry_run: bool, now: bool, older_than: str) -> int:
     rows = [[str(item.get(key, "")) for key in keys] for item in items]
     what = "would be deleted" if dry_run else "deleted"
     total = sum(item.get("files", 1) for item in items)
-    lines = [table([key.upper() for key in keys], rows), ""] if rows else []
-    lines += [f"{total} files {what}, {report.size_bytes.total()} bytes"]
+    parts: list[str | Table] = [Table([key.upper() for key in keys], rows), ""] if rows else []
+    parts += [f"{total} files {what}, {report.size_bytes.total()} bytes"]
     if report.snapshot_files:
-        lines += [f"{report.snapshot_files} files of replaced snapshots {what}"]
+        parts += [f"{report.snapshot_files} files of replaced snapshots {what}"]
         items.append({"ok": True, "reason": "of a snapshot that a newer one replaced", "files": report.snapshot_files})
-    lines += [f"left to a later run: {item.get('broker', 'ledger')}: {item['message']}" for item in failures]
-    return emit("store gc", [*items, *failures], settings, text="\n".join(lines))
+    parts += [f"left to a later run: {item.get('broker', 'ledger')}: {item['message']}" for item in failures]
+    return emit([*items, *failures], *parts)
 
 
 def _garbage_item(found: GarbageFile) -> dict[str, Any]:
-    return {
-        "ok": True,
-        "broker": found.broker_id,
-        "file": found.key,
-        "bytes": found.size_bytes,
-        "reason": found.why.value,
-        "since": None if found.since_ms is None else _time_text(found.since_ms),
-    }
-
-
-def _time_text(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat("T", "seconds")
+    since = None if found.since_ms is None else datetime.fromtimestamp(found.since_ms / 1000, UTC)
+    item = item_of(found, "broker=broker_id file=key bytes=size_bytes reason=why")
+    return {"ok": True, **item, "since": since and since.isoformat("T", "seconds")}
 
 
 def _garbage_sums(report: GarbageReport) -> list[dict[str, Any]]:
@@ -496,13 +440,12 @@ def snapshot() -> int:
 
     Exit code 1 when a ledger was left out.
     """
-    settings = current_settings()
     from spark_replog.admin.admin import topic_ledgers
     from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.errors import ReplogError
     from spark_replog.log.acl import AclOperation
 
-    cluster = settings.open_cluster()
+    cluster = current_settings().open_cluster()
     require_of_readable(cluster, AclOperation.ALTER)
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
@@ -515,9 +458,10 @@ def snapshot() -> int:
             failed.append(error_item(error, ledgerId=ledger.ledger_id))
         else:
             done.append({"ok": True, "ledgerId": ledger.ledger_id, "written": made.written, "deletedFiles": deleted})
-    lines = [item_table({"LEDGER": "ledgerId", "WRITTEN": "written", "DELETED": "deletedFiles"}, done)] if done else []
-    lines += [f"ledger {item['ledgerId']} was left out: {item['message']}" for item in failed]
-    return emit("store snapshot", [*done, *failed], settings, text="\n".join(lines))
+    columns = {"LEDGER": "ledgerId", "WRITTEN": "written", "DELETED": "deletedFiles"}
+    parts: list[str | Table] = [table(columns, done)] if done else []
+    parts += [f"ledger {item['ledgerId']} was left out: {item['message']}" for item in failed]
+    return emit([*done, *failed], *parts)
 
 
 @click.command("init", cls=ReplogCommand, examples=["-s ./store init --brokers 3"])
@@ -553,20 +497,13 @@ def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
     found = cluster.brokers
     if len(found.broker_ids) == 2 and not settings.quiet:
         note(f"replog: {TWO_BROKERS_WARNING}")
-    items = [
-        {
-            "clusterId": found.cluster_id,
-            "brokers": [
-                {"broker": broker, "url": found.url(broker), "metadata": broker in found.metadata_broker_ids}
-                for broker in found.broker_ids
-            ],
-            "fsync": found.fsync,
-            "ok": True,
-        }
+    listed = [
+        {"broker": each, "url": found.url(each), "metadata": each in found.metadata_broker_ids}
+        for each in found.broker_ids
     ]
-    rows = [(str(b), found.url(b), b in found.metadata_broker_ids) for b in found.broker_ids]
-    text = f"store {found.cluster_id}\n" + table(["BROKER", "URL", "JOURNALS"], rows)
-    return emit("init", items, settings, text=text)
+    item = {"clusterId": found.cluster_id, "brokers": listed, "fsync": found.fsync, "ok": True}
+    columns = {"BROKER": "broker", "URL": "url", "JOURNALS": "metadata"}
+    return emit([item], f"store {found.cluster_id}", table(columns, listed))
 
 
 _FILE_BYTES_MAX = 1 << 30
@@ -602,17 +539,15 @@ def dump(files: tuple[str, ...], ledger: str | None, broker_id: int | None, coun
 
     Exit code 1 when a file is damaged.
     """
-    settings = current_settings()
     if bool(files) == (ledger is not None):
         raise click.UsageError("give files, or --ledger")
-    from spark_replog.monitor.file_words import FileWords, file_words, journal_files, ledger_named
+    from spark_replog.monitor.file_words import file_words, journal_files, ledger_named
 
     found: list[FileWords] = []
 
     def act(name: str) -> dict[str, Any]:
-        words = file_words(name, _read(name))
-        found.append(words)
-        return _item(words)
+        found.append(file_words(name, _read(name)))
+        return _item(found[-1])
 
     if ledger is None:
         items = act_on_each("name", files, act)
@@ -620,7 +555,7 @@ def dump(files: tuple[str, ...], ledger: str | None, broker_id: int | None, coun
         from spark_replog.cluster.authorizer import require_of_readable
         from spark_replog.log.acl import AclOperation
 
-        cluster = settings.open_cluster()
+        cluster = current_settings().open_cluster()
         require_of_readable(cluster, AclOperation.DESCRIBE)
         roots = cluster.brokers.metadata_broker_ids
         if broker_id is not None and broker_id not in roots:
@@ -629,9 +564,8 @@ def dump(files: tuple[str, ...], ledger: str | None, broker_id: int | None, coun
         records = journal_files(cluster, ledger_id, roots[0] if broker_id is None else broker_id, count, before)
         found = [file_words(key, data, names) for key, data in records]
         items = [_item(words) for words in found]
-    text = "\n\n".join(_text(words) for words in found)
-    exit_code = None if all(item["ok"] for item in items) else EXIT_FAILED
-    return emit("store dump", items, settings, text=text, exit_code=exit_code)
+    lines = [line for words in found for line in ("", *_lines(words))]
+    return emit(items, *lines[1:], exit_code=None if all(item["ok"] for item in items) else EXIT_FAILED)
 
 
 def _read(name: str) -> bytes:
@@ -646,18 +580,11 @@ def _read(name: str) -> bytes:
     return data
 
 
-def _item(words: Any) -> dict[str, Any]:
+def _item(words: FileWords) -> dict[str, Any]:
     damage = {"error": ErrorCode.CORRUPT_MESSAGE.name, "message": words.damage} if words.damage else {}
-    return {
-        "name": words.name,
-        "kind": words.kind,
-        "bytes": words.size_bytes,
-        "lines": words.lines,
-        "ok": not words.damage,
-        **damage,
-    }
+    return {**item_of(words, "name kind bytes=size_bytes lines"), "ok": not words.damage, **damage}
 
 
-def _text(words: Any) -> str:
+def _lines(words: FileWords) -> list[str]:
     head = f"{quoted(words.name)}: {words.kind}, {words.size_bytes:,} bytes{', DAMAGED' if words.damage else ''}"
-    return "\n".join([head, *(f"  {quoted(line)}" for line in words.lines)])
+    return [head, *(f"  {quoted(line)}" for line in words.lines)]

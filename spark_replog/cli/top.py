@@ -7,53 +7,48 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from spark_replog.cli.output import (
-    EXIT_CRITICAL,
-    EXIT_OK,
-    EXIT_WARN,
-    emit,
-    escaped,
-    finding_items,
-    finding_remedy,
-    finding_subject,
+from spark_replog.cli.output import EXIT_OK, emit, item_of, show
+from spark_replog.cli.settings import FiniteRange, ReplogCommand, Settings, current_settings
+from spark_replog.cli.tables import (
+    Table,
+    console_of,
+    cut,
     human_bytes,
     human_time,
     is_terminal,
     quoted,
-    show,
     sparkline,
-    table,
 )
-from spark_replog.cli.settings import FiniteRange, ReplogCommand, Settings, current_settings
-from spark_replog.cli.status import VERDICT_WORDS, broker_items, broker_table, totals
+from spark_replog.cli.view import (
+    Item,
+    broker_items,
+    broker_table,
+    checkpoint_flag,
+    finding_items,
+    finding_subject,
+    totals,
+    typed,
+)
 from spark_replog.clock import human_duration
 
 if TYPE_CHECKING:
-    from spark_replog.health.store import Finding, StoreHealth, TopicDescription
-    from spark_replog.monitor.store_monitor import Seen, StoreWatch
+    from spark_replog.health.store import StoreView, TopicDescription
+    from spark_replog.monitor.store_monitor import StoreWatch
 
 _MINUTES = 15
 _PLAIN_WIDTH, _PLAIN_HEIGHT = 160, 200
-_COLOURS = {EXIT_WARN: "33", EXIT_CRITICAL: "31"}
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""Switch to the alternate screen, without cursor and wrapping; and back."""
-
-
-class Line(NamedTuple):
-    """One line of the page; level: 0, or the exit code of the problem that it shows."""
-
-    text: str
-    level: int = 0
+_KEY_WAIT_SECONDS = 0.2
+"""How soon the page follows a change of the terminal's size, and a signal that another thread took."""
 
 
 @click.command("top", cls=ReplogCommand, examples=["top", "top --checkpoint ./checkpoints -d 5", "top -n 1"])
-@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to judge too. Repeatable.")
+@checkpoint_flag("Queries to judge too.")
 @click.option("-d", "--delay", type=FiniteRange(0.1, 86_400), default=2.0, show_default=True, metavar="SECONDS",
               help="Pause between two looks.")  # fmt: skip
 @click.option(
@@ -80,57 +75,49 @@ def top(checkpoints: tuple[str, ...], delay: float, count: int | None) -> int:
             cluster.clock.sleep_ms(delay * 1000)
             if settings.format == "text":
                 show("")
-        seen = watch.look()
-        width = shutil.get_terminal_size((_PLAIN_WIDTH, 0)).columns
-        text = "\n".join(line.text for line in page(seen, settings, max(80, width), _PLAIN_HEIGHT))
-        emit("top", [_item(seen, settings)], settings, text=text)
+        view = watch.look()
+        width = max(80, shutil.get_terminal_size((_PLAIN_WIDTH, 0)).columns)
+        emit([_item(view, settings)], *page(view, settings, width, _PLAIN_HEIGHT))
     return EXIT_OK
 
 
 def _run_live(watch: StoreWatch, settings: Settings, delay: float) -> int:
     """Draw until ``q``. If the store stops answering, the page shows that, and the next look tries again."""
+    from rich.console import Group
+    from rich.live import Live
+
     from spark_replog.errors import ReplogError
 
-    seen, trouble = watch.look(), ""  # an error of the first look fails the command
-    with _screen() as wait:
+    view, trouble = watch.look(), ""  # an error of the first look fails the command
+    console, clock = console_of(sys.stdout), watch.cluster.clock
+    with _keys() as is_ended, Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False,
+                                   redirect_stderr=False) as live:  # fmt: skip
         while True:
-            size = shutil.get_terminal_size()
-            lines = page(seen, settings, size.columns, size.lines - bool(trouble))
-            _draw([*([Line(trouble[: size.columns], EXIT_CRITICAL)] if trouble else []), *lines])
-            what = wait(delay)
-            if what == "q":
-                return EXIT_OK
-            if not what:
-                try:
-                    seen, trouble = watch.look(), ""
-                except ReplogError as error:
-                    trouble = escaped(f"no answer since {human_time(seen.health.now_ms)}: {error.args[0]}")
-
-
-def _draw(lines: Sequence[Line]) -> None:
-    shown = [
-        f"\x1b[{_COLOURS[line.level]}m{line.text}\x1b[0m"
-        if line.level in _COLOURS and not os.environ.get("NO_COLOR")
-        else line.text
-        for line in lines
-    ]
-    show("\x1b[H" + "\x1b[K\n".join(shown) + "\x1b[K\x1b[J", newline=False)
+            size, end_ms = None, clock.monotonic_ms() + delay * 1000
+            while (left_ms := end_ms - clock.monotonic_ms()) > 0:
+                if console.size != size:
+                    size = console.size
+                    above = [f"CRITICAL {trouble}"] if trouble else []
+                    parts = page(view, settings, size.width, size.height - len(above))
+                    live.update(Group(*map(cut, [*above, *parts])), refresh=True)
+                if is_ended(min(_KEY_WAIT_SECONDS, left_ms / 1000)):
+                    return EXIT_OK
+            try:
+                view, trouble = watch.look(), ""
+            except ReplogError as error:
+                trouble = f"no answer since {human_time(view.now_ms)}: {error.args[0]}"
 
 
 @contextmanager
-def _screen() -> Iterator[Callable[[float], str]]:
-    """Switch to the other screen; yield a function that waits and returns ``q`` (key), ``resized``, or '' (timeout)."""
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Yield a function that waits for seconds at most and returns whether ``q`` was typed; SIGTERM ends like Ctrl-C."""
     try:
         import termios
         import tty
     except ModuleNotFoundError:  # no Unix: no keys
         termios = None  # type: ignore[assignment]
-    signalled, signals = os.pipe()
-    os.set_blocking(signals, False)
-    has_keys = termios is not None and is_terminal(sys.stdin)
-    keys = sys.stdin.fileno() if has_keys else -1
-    before = termios.tcgetattr(keys) if has_keys else []
-
+    keys = sys.stdin.fileno() if termios is not None and is_terminal(sys.stdin) else None
+    before = [] if keys is None else termios.tcgetattr(keys)
     asked_to_stop: list[int] = []
 
     def stop(number: int, *_: object) -> None:
@@ -138,135 +125,117 @@ def _screen() -> Iterator[Callable[[float], str]]:
         asked_to_stop.append(number)
         raise KeyboardInterrupt  # so that SIGTERM also restores the terminal
 
-    def wait(seconds: float) -> str:
+    def is_ended(seconds: float) -> bool:
         if asked_to_stop:
             raise KeyboardInterrupt
-        ready, _, _ = select.select([signalled, *([keys] if has_keys else [])], [], [], seconds)
-        if keys in ready and os.read(keys, 32)[:1] in (b"q", b"Q", b"\x04", b""):
-            return "q"
-        if signalled in ready:
-            os.read(signalled, 1024)
-        return "resized" if ready else ""
+        if not select.select([] if keys is None else [keys], [], [], seconds)[0]:
+            return False
+        return os.read(keys or 0, 32)[:1] in (b"q", b"Q", b"\x04", b"")
 
     olds = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    if hasattr(signal, "SIGWINCH"):
-        olds[signal.SIGWINCH] = signal.signal(signal.SIGWINCH, lambda *_: None)
-    # The signal itself writes to the pipe, since its handler only runs after `select`, which it may just have missed.
-    old_wakeup = signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
     try:
-        if has_keys:
+        if keys is not None:
             tty.setcbreak(keys)
-        show(_ENTER, newline=False)
-        yield wait
+        yield is_ended
     finally:
-        if has_keys:
+        if keys is not None:
             termios.tcsetattr(keys, termios.TCSADRAIN, before)
-        signal.set_wakeup_fd(old_wakeup)
         for number, old in olds.items():
             signal.signal(number, old)
-        os.close(signalled)
-        os.close(signals)
-        show(_LEAVE, newline=False)
 
 
-def page(seen: Seen, settings: Settings, width: int, height: int) -> list[Line]:
-    """Return the page: at most `height` lines of at most `width` characters."""
-    health, findings = seen.health, seen.health.findings
-    worst = seen.exit_code
-    title = f"{VERDICT_WORDS[worst]}  {quoted(health.path)}"
-    time = human_time(health.now_ms)
-    head = [Line(f"{title[: width - len(time) - 1].ljust(width - len(time))}{time}", worst), *_totals(health)]
-    faults = _faults(findings, settings)
-    faults += [Line(f"WARN {folder}: {error.args[0]}", EXIT_WARN) for folder, error in seen.unread]
-    brokers = [Line(text) for text in broker_table(broker_items(health, findings), is_whole=True).split("\n")]
-    for number, each in enumerate(health.brokers, 1):
-        level = max((finding.level for finding in findings if finding.broker_id == each.broker_id), default=0)
-        brokers[number] = Line(brokers[number].text, level)
-    parts = [faults, brokers, _readers(seen, width), _topics(health, width)]
-    room = height - len(head)
-    lines = head
+def page(view: StoreView, settings: Settings, width: int, height: int) -> list[str | Table]:
+    """Return the page's lines and tables: at most `height` lines, if each one is cut at `width` characters."""
+    title, time = f"{view.verdict}  {quoted(view.path)}", human_time(view.now_ms)
+    shown: list[str | Table] = [f"{title[: width - len(time) - 1].ljust(width - len(time))}{time}", *_totals(view)]
+    room = height - len(shown)
+    parts = [part for part in (_faults(view, settings), _brokers(view), _readers(view, width), _topics(view, width))
+             if (part.rows if isinstance(part, Table) else part)]  # fmt: skip
     for number, part in enumerate(parts):
-        if not part or room < 3:
-            continue
+        if room < 3:
+            break
         share = room - 1 if number == len(parts) - 1 else max(3, room // (len(parts) - number)) - 1
-        shown = part if len(part) <= share else [*part[: share - 1], Line(f"and {len(part) - share + 1} more")]
-        lines = [*lines, Line(""), *shown]
-        room -= len(shown) + 1
-    return [
-        Line(escaped(line.text).replace("\n", " ").replace("\t", " ")[:width], line.level) for line in lines[:height]
-    ]
+        shown.append("")
+        lines = _within(part, share)
+        shown += lines
+        room -= 1 + sum(1 + len(each.rows) if isinstance(each, Table) else 1 for each in lines)
+    return shown[:height]
 
 
-def _faults(findings: Sequence[Finding], settings: Settings) -> list[Line]:
-    """Return each kind of fault with its subjects, then the commands that help, each once."""
-    kinds: dict[tuple[int, str], list[str]] = {}
-    for each in findings:
-        kinds.setdefault((each.level, each.fault.value), []).append(finding_subject(each))
-    lines = [
-        Line(f"{'CRITICAL' if level == EXIT_CRITICAL else 'WARN'} {fault}: {len(whom)}: {', '.join(whom)}", level)
-        for (level, fault), whom in kinds.items()
-    ]
-    remedies = dict.fromkeys(finding_remedy(each, settings) for each in findings)
-    return [*lines, *(Line(f"-> {each}") for each in list(remedies)[:3])]
+def _within(part: Table | list[str], share: int) -> list[str | Table]:
+    """Return a part of the page with at most this many lines, the last of which counts the others."""
+    head = int(isinstance(part, Table))
+    count = len(part.rows if isinstance(part, Table) else part)
+    left = 0 if head + count <= share else head + count - share + 1
+    more = [f"and {left} more"] if left else []
+    if isinstance(part, Table):
+        return [Table(part.headings, part.rows[: count - left], part.words), *more]
+    return [*part[: count - left], *more]
 
 
-def _totals(health: StoreHealth) -> list[Line]:
-    rows, size_bytes = health.rates(1)
-    serving = sum(each.error is None for each in health.brokers)
-    by_minute = [topic.traffic.bytes_by(1, _MINUTES, health.now_ms) for topic in health.topics]
+def _faults(view: StoreView, settings: Settings) -> list[str]:
+    """Return each kind of fault with its subjects, then the commands that help, each once; then what is unread."""
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for each in view.findings:
+        kinds.setdefault((each.level.name, each.fault.value), []).append(finding_subject(each))
+    lines = [f"{level} {fault}: {len(whom)}: {', '.join(whom)}" for (level, fault), whom in kinds.items()]
+    remedies = dict.fromkeys(typed(each.remedy, settings) for each in view.findings)
+    unread = [f"WARN {folder}: {error.args[0]}" for folder, error in view.unread]
+    return [_one_line(each) for each in (*lines, *(f"-> {each}" for each in list(remedies)[:3]), *unread)]
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ").replace("\t", " ")
+
+
+def _totals(view: StoreView) -> list[str]:
+    rows, size_bytes = view.rates(1)
+    by_minute = [topic.traffic.bytes_by(1, _MINUTES, view.now_ms) for topic in view.topics]
     bars = sparkline([sum(each) for each in zip(*by_minute, strict=True)])
-    pace, a_day = human_bytes(int(size_bytes)), human_bytes(int(health.bytes_per_day))
+    pace, a_day = human_bytes(int(size_bytes)), human_bytes(view.bytes_per_day)
     return [
-        Line(
-            f"{serving} of {len(health.brokers)} roots serve; topics {len(health.topics)}, partitions "
-            f"{health.partition_count}, groups {len(health.groups)}"
-        ),
-        Line(f"{rows:,.1f} rows/s, {pace}/s, {a_day} a day  {bars}"),
+        f"{view.serving_count} of {len(view.brokers)} roots serve; topics {len(view.topics)}, partitions "
+        f"{view.partition_count}, groups {len(view.groups)}",
+        f"{rows:,.1f} rows/s, {pace}/s, {a_day} a day  {bars}",
     ]
 
 
-def _topics(health: StoreHealth, width: int) -> list[Line]:
+def _brokers(view: StoreView) -> Table:
+    made = broker_table(broker_items(view))
+    rows = {each.broker_id: number for number, each in enumerate(view.brokers)}
+    words = {rows[each.broker_id]: each.level.name for each in reversed(view.findings) if each.broker_id in rows}
+    return Table(made.headings, made.rows, words)
+
+
+def _topics(view: StoreView, width: int) -> Table:
     def row(topic: TopicDescription) -> tuple[object, ...]:
-        rows, size_bytes = topic.traffic.rates(1, health.now_ms)
-        return (
-            _short(topic.name, width - 57),
-            rows,
-            topic.traffic.rates(_MINUTES, health.now_ms)[0],
-            human_bytes(int(size_bytes)),
-            human_bytes(topic.size_bytes),
-            sparkline(topic.traffic.bytes_by(1, _MINUTES, health.now_ms)),
-        )
+        rows, size_bytes = topic.traffic.rates(1, view.now_ms)
+        bars = sparkline(topic.traffic.bytes_by(1, _MINUTES, view.now_ms))
+        pace, held = human_bytes(int(size_bytes)), human_bytes(topic.size_bytes)
+        return _short(topic.name, width - 57), rows, topic.traffic.rates(_MINUTES, view.now_ms)[0], pace, held, bars
 
     busiest = sorted(
-        health.topics, key=lambda each: (-each.traffic.rates(_MINUTES, health.now_ms)[1], -each.size_bytes, each.name)
+        view.topics, key=lambda each: (-each.traffic.rates(_MINUTES, view.now_ms)[1], -each.size_bytes, each.name)
     )
-    return _lines(["TOPIC", "ROWS/S", "15 MIN", "BYTES/S", "HOLDS", "15 MINUTES"], [row(each) for each in busiest])
+    return Table(["TOPIC", "ROWS/S", "15 MIN", "BYTES/S", "HOLDS", "15 MINUTES"], [row(each) for each in busiest])
 
 
-def _readers(seen: Seen, width: int) -> list[Line]:
-    if not seen.readers:
-        return []
-    worst = sorted(seen.readers, key=lambda each: (-each[1].verdict.exit_code, -each[0].lag_ms, each[0].name))
+def _readers(view: StoreView, width: int) -> Table:
+    from spark_replog.health.readers import worst_first
+
     rows = [
         (
-            judged.verdict.value,
-            _short(reader.name, max(16, width - 56)),
-            reader.lag,
-            human_duration(reader.lag_ms),
-            human_duration(reader.catch_up_ms),
-            judged.reason,
+            each.verdict.value,
+            _short(each.name, max(16, width - 56)),
+            each.lag,
+            human_duration(each.lag_ms),
+            human_duration(each.catch_up_ms),
+            each.reason,
         )
-        for reader, judged in worst
+        for each in worst_first(view.readers)
     ]
-    lines = _lines(["VERDICT", "READER", "LAG", "BEHIND", "CATCH UP", "REASON"], rows)
-    return [
-        lines[0],
-        *(Line(line.text, each.verdict.exit_code) for line, (_, each) in zip(lines[1:], worst, strict=True)),
-    ]
-
-
-def _lines(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[Line]:
-    return [Line(text) for text in table(headings, rows, is_whole=True).split("\n")]
+    words = {number: str(row[0]) for number, row in enumerate(rows)}
+    return Table(["VERDICT", "READER", "LAG", "BEHIND", "CATCH UP", "REASON"], rows, words)
 
 
 def _short(name: str, size: int) -> str:
@@ -275,35 +244,23 @@ def _short(name: str, size: int) -> str:
     return shown if len(shown) <= size else f"{shown[: size // 2 - 1]}..{shown[-(size - size // 2 - 1) :]}"
 
 
-def _item(seen: Seen, settings: Settings) -> dict[str, Any]:
-    health, findings = seen.health, seen.health.findings
+def _item(view: StoreView, settings: Settings) -> Item:
+    def rates(topic: TopicDescription) -> Item:
+        windows = [topic.traffic.rates(minutes, view.now_ms) for minutes in (1, 5, 15)]
+        return {
+            **item_of(topic, "topic=name bytes=size_bytes"),
+            "rowsPerSecond": [round(rows, 3) for rows, _ in windows],
+            "bytesPerSecond": [round(size_bytes, 3) for _, size_bytes in windows],
+            "bytesByMinute": topic.traffic.bytes_by(1, _MINUTES, view.now_ms),
+        }
+
     return {
-        "path": health.path,
-        "timeMs": health.now_ms,
-        **totals(health, findings),
-        "brokers": broker_items(health, findings),
-        "findings": finding_items(findings, settings),
-        "rates": [
-            {
-                "topic": topic.name,
-                "bytes": topic.size_bytes,
-                "rowsPerSecond": [round(topic.traffic.rates(each, health.now_ms)[0], 3) for each in (1, 5, 15)],
-                "bytesPerSecond": [round(topic.traffic.rates(each, health.now_ms)[1], 3) for each in (1, 5, 15)],
-                "bytesByMinute": topic.traffic.bytes_by(1, _MINUTES, health.now_ms),
-            }
-            for topic in health.topics
-        ],
-        "readers": [
-            {
-                "reader": reader.name,
-                "kind": reader.kind,
-                "verdict": judged.verdict.value,
-                "reason": judged.reason,
-                "lag": reader.lag,
-                "lagMs": reader.lag_ms,
-                "catchUpMs": reader.catch_up_ms,
-            }
-            for reader, judged in seen.readers
-        ],
-        "unread": [folder for folder, _ in seen.unread],
+        "path": view.path,
+        "timeMs": view.now_ms,
+        **totals(view),
+        "brokers": broker_items(view),
+        "findings": finding_items(view.findings, settings),
+        "rates": [rates(each) for each in view.topics],
+        "readers": [item_of(each, "reader=name kind verdict reason lag lagMs catchUpMs") for each in view.readers],
+        "unread": [folder for folder, _ in view.unread],
     }

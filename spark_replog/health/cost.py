@@ -12,7 +12,7 @@ from math import inf
 from typing import NamedTuple
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.health.store import StoreHealth, TopicDescription, growth_of
+from spark_replog.health.store import StoreView, TopicDescription, growth_of
 from spark_replog.ids import LedgerId
 from spark_replog.log.fold.object_table import RecentWrites
 
@@ -87,7 +87,7 @@ def read_prices(text: str) -> Prices:
 
 
 def costs_of(
-    health: StoreHealth,
+    view: StoreView,
     writes: Mapping[LedgerId, RecentWrites],
     prices: Prices,
     *,
@@ -101,17 +101,17 @@ def costs_of(
         reader_count: queries and consumers of each topic; each reads every object with one request.
         look_interval_ms: how often a reader looks for new entries.
     """
-    metadata = [each.url.partition("://")[0] for each in health.brokers if each.is_metadata]
+    metadata = [each.url.partition("://")[0] for each in view.brokers if each.is_metadata]
     looks = reader_count * DAY_SECONDS * 1000 / look_interval_ms
     found = [
-        _cost_of(health, topic, writes.get(topic.ledger_id, RecentWrites()), prices, metadata, reader_count, looks)
-        for topic in health.topics
+        _cost_of(view, topic, writes.get(topic.ledger_id, RecentWrites()), prices, metadata, reader_count, looks)
+        for topic in view.topics
     ]
     return sorted(found, key=lambda each: (-each.month, each.topic))
 
 
 def _cost_of(
-    health: StoreHealth,
+    view: StoreView,
     topic: TopicDescription,
     recent: RecentWrites,
     prices: Prices,
@@ -119,7 +119,7 @@ def _cost_of(
     reader_count: int,
     looks: float,
 ) -> TopicCost:
-    per_day = growth_of(topic, health.now_ms).bytes_per_day
+    per_day = growth_of(topic, view.now_ms).bytes_per_day
     # The entries of a ledger name these bytes; a topic that shares it takes its part of them by its bytes.
     objects = per_day * recent.object_count / recent.size_bytes if recent.size_bytes else 0.0
     entries = objects * recent.entry_count / recent.object_count if recent.object_count else 0.0
@@ -135,7 +135,7 @@ def _cost_of(
     for scheme in metadata:
         add(scheme, entries, 2 * entries + looks)  # to plan, and to look for a newer marker
     placed = sum(len(part.replicas) for part in topic.partitions)
-    for broker in health.brokers:
+    for broker in view.brokers:
         parts = [part for part in topic.partitions if broker.broker_id in part.replicas]
         share = len(parts) / placed if placed else 0.0
         kept = sum(part.size_bytes for part in parts)

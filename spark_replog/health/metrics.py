@@ -6,26 +6,32 @@ Each name is declared once, in `METRICS`; the alert rules, the dashboard and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from spark_replog.health.readers import Judged, Reader, Verdict
-from spark_replog.health.store import Fault, Level, StoreHealth
+from spark_replog.health.readers import Reader, Verdict
+from spark_replog.health.store import Fault, Level, StoreView
 from spark_replog.storage.call_counter import Calls
 
 WINDOWS_MINUTES = (1, 5, 15)
-_TOPIC, _PARTITION, _BROKER = ("topic",), ("topic", "partition"), ("broker",)
-_CALLS = ("kind", "client", "broker", "call", "purpose")
+_TOPIC, _PARTITION, _BROKER, _LEDGER = ("topic",), ("topic", "partition"), ("broker",), ("ledger",)
+_WINDOW, _CALLS = ("topic", "window"), ("kind", "client", "broker", "call", "purpose")
 _READER, _READ = ("kind", "reader"), ("kind", "reader", "topic", "partition")
 
 
 class Metric(NamedTuple):
-    """One metric: name (without the suffix ``_total``), help text, labels. Counters never fall."""
+    """One metric: name (without the suffix ``_total``), help text, labels. Counters never fall.
+
+    Attributes:
+        value: of (view, broker), (view, ledger), (view, topic), (view, topic, minutes), (view, partition), (reader,) or
+            (partition of a reader,), by its labels; None: there is no sample. Other metrics have no such function.
+    """
 
     name: str
     help: str
     labels: tuple[str, ...] = ()
     is_counter: bool = False
+    value: Callable[..., float | None] | None = None
 
 
 class Sample(NamedTuple):
@@ -35,74 +41,125 @@ class Sample(NamedTuple):
     value: float
 
 
+def _metric(name: str, labels: tuple[str, ...], text: str, value: Callable[..., float | None] | None = None) -> Metric:
+    return Metric(f"replog_{name}", text, labels, False, value)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _of_lag(name: str, in_seconds: bool = False) -> Callable[[Any], float | None]:
+    def value(part: Any) -> float | None:
+        if part.lag is None or part.lag.lag is None:
+            return None
+        found = getattr(part.lag, name) or 0
+        return found / 1000 if in_seconds else float(found)
+
+    return value
+
+
 METRICS = {
     each.name: each
     for each in (
-        Metric("replog_up", "1 if the store answered; 0 if not, and then there is no other metric."),
-        Metric("replog_findings", "Findings of replog status.", ("level", "fault")),
-        Metric(
-            "replog_broker_up",
-            "1 if the root answers with the expected identity and has its journals and newest copies.",
-            _BROKER,
-        ),
-        Metric("replog_broker_fenced", "1 if the broker is fenced.", _BROKER),
-        Metric("replog_broker_free_bytes", "Free bytes of the root's file system; absent for object stores.", _BROKER),
-        Metric(
-            "replog_broker_assigned_bytes",
-            "Bytes of the partitions assigned to the broker; its root may lack some.",
-            _BROKER,
-        ),
-        Metric("replog_broker_leader_partitions", "Partitions that the broker leads.", _BROKER),
-        Metric("replog_ledger_entries", "Decided entries of a ledger.", ("ledger",), True),
-        Metric("replog_ledger_tail_unclear", "1 if it is unknown whether the last entry is decided.", ("ledger",)),
-        Metric("replog_topic_rows", "Readable rows.", _TOPIC),
-        Metric("replog_topic_bytes", "Bytes in one copy.", _TOPIC),
-        Metric("replog_topic_last_append_timestamp_seconds", "Time of the last append.", _TOPIC),
-        Metric("replog_topic_append_rows_per_second", "Rows appended, by window.", ("topic", "window")),
-        Metric("replog_topic_append_bytes_per_second", "Bytes appended, by window.", ("topic", "window")),
-        Metric("replog_partition_log_start_offset", "First readable offset.", _PARTITION),
-        Metric("replog_partition_high_watermark", "End of the readable rows, exclusive.", _PARTITION),
-        Metric("replog_partition_log_end_offset", "End of the appended rows, exclusive.", _PARTITION),
-        Metric("replog_partition_bytes", "Bytes in one copy.", _PARTITION),
-        Metric("replog_partition_leader", "Leader; -1: none.", _PARTITION),
-        Metric("replog_partition_replicas", "Assigned replicas.", _PARTITION),
-        Metric("replog_partition_in_sync_replicas", "Replicas in sync and in service, by the log.", _PARTITION),
-        Metric("replog_partition_serving_replicas", "Of these, how many have a root that answers.", _PARTITION),
-        Metric("replog_partition_min_in_sync_replicas", "Replicas that acks=all needs.", _PARTITION),
-        Metric("replog_partition_leader_preferred", "1 if the first assigned broker leads.", _PARTITION),
-        Metric("replog_reader_lag_rows", "Unread rows.", _READ),
-        Metric("replog_reader_lag_bytes", "Bytes of the unread rows.", _READ),
-        Metric("replog_reader_lag_seconds", "Age of the oldest unread row.", _READ),
-        Metric("replog_reader_position", "Next offset to read.", _READ),
-        Metric("replog_reader_catch_up_seconds", "Time to catch up at this pace, if known.", _READER),
-        Metric("replog_reader_last_sign_timestamp_seconds", "Time of the last activity.", _READER),
-        Metric("replog_reader_verdict", "1 for the current verdict.", (*_READER, "verdict")),
-        Metric("replog_query_input_rows_per_second", "Input rate of the last batch.", ("reader",)),
-        Metric("replog_query_processed_rows_per_second", "Processing rate of the last batch.", ("reader",)),
-        Metric("replog_query_batch_duration_seconds", "Duration of the last batch.", ("reader",)),
+        _metric("up", (), "1 if the store answered; 0 if not, and then there is no other metric."),
+        _metric("findings", ("level", "fault"), "Findings of replog status."),
+        _metric("broker_up", _BROKER,
+                "1 if the root answers with the expected identity and has its journals and newest copies.",
+                lambda _, broker: broker.error is None),
+        _metric("broker_fenced", _BROKER, "1 if the broker is fenced.", lambda _, broker: broker.is_fenced),
+        _metric("broker_free_bytes", _BROKER, "Free bytes of the root's file system; absent for object stores.",
+                lambda _, broker: broker.free_bytes),
+        _metric("broker_assigned_bytes", _BROKER,
+                "Bytes of the partitions assigned to the broker; its root may lack some.",
+                lambda view, broker: view.assigned_bytes(broker.broker_id)),
+        _metric("broker_leader_partitions", _BROKER, "Partitions that the broker leads.",
+                lambda view, broker: view.leader_count(broker.broker_id)),
+        Metric("replog_ledger_entries", "Decided entries of a ledger.", _LEDGER, True,
+               lambda _, ledger: ledger.entry_count),
+        _metric("ledger_tail_unclear", _LEDGER, "1 if it is unknown whether the last entry is decided.",
+                lambda _, ledger: ledger.is_tail_unclear),
+        _metric("topic_rows", _TOPIC, "Readable rows.", lambda _, topic: topic.row_count),
+        _metric("topic_bytes", _TOPIC, "Bytes in one copy.", lambda _, topic: topic.size_bytes),
+        _metric("topic_last_append_timestamp_seconds", _TOPIC, "Time of the last append.",
+                lambda _, topic: _seconds(topic.traffic.last_append_ms or None)),
+        _metric("topic_append_rows_per_second", _WINDOW, "Rows appended, by window.",
+                lambda view, topic, minutes: topic.traffic.rates(minutes, view.now_ms)[0]),
+        _metric("topic_append_bytes_per_second", _WINDOW, "Bytes appended, by window.",
+                lambda view, topic, minutes: topic.traffic.rates(minutes, view.now_ms)[1]),
+        _metric("partition_log_start_offset", _PARTITION, "First readable offset.",
+                lambda _, part: part.log_start_offset),
+        _metric("partition_high_watermark", _PARTITION, "End of the readable rows, exclusive.",
+                lambda _, part: part.high_watermark),
+        _metric("partition_log_end_offset", _PARTITION, "End of the appended rows, exclusive.",
+                lambda _, part: part.log_end_offset),
+        _metric("partition_bytes", _PARTITION, "Bytes in one copy.", lambda _, part: part.size_bytes),
+        _metric("partition_leader", _PARTITION, "Leader; -1: none.", lambda _, part: part.leader),
+        _metric("partition_replicas", _PARTITION, "Assigned replicas.", lambda _, part: len(part.replicas)),
+        _metric("partition_in_sync_replicas", _PARTITION, "Replicas in sync and in service, by the log.",
+                lambda _, part: len(part.in_sync)),
+        _metric("partition_serving_replicas", _PARTITION, "Of these, how many have a root that answers.",
+                lambda view, part: sum(each not in view.away for each in part.in_sync)),
+        _metric("partition_min_in_sync_replicas", _PARTITION, "Replicas that acks=all needs.",
+                lambda _, part: part.min_insync),
+        _metric("partition_leader_preferred", _PARTITION, "1 if the first assigned broker leads.",
+                lambda _, part: part.leader == part.replicas[0]),
+        _metric("reader_lag_rows", _READ, "Unread rows.", _of_lag("lag")),
+        _metric("reader_lag_bytes", _READ, "Bytes of the unread rows.", _of_lag("lag_bytes")),
+        _metric("reader_lag_seconds", _READ, "Age of the oldest unread row.", _of_lag("lag_ms", in_seconds=True)),
+        _metric("reader_position", _READ, "Next offset to read.", lambda part: part.position),
+        _metric("reader_catch_up_seconds", _READER, "Time to catch up at this pace, if known.",
+                lambda reader: _seconds(reader.catch_up_ms)),
+        _metric("reader_last_sign_timestamp_seconds", _READER, "Time of the last activity.",
+                lambda reader: _seconds(reader.last_sign_ms or None)),
+        _metric("reader_verdict", (*_READER, "verdict"), "1 for the current verdict."),
+        _metric("query_input_rows_per_second", ("reader",), "Input rate of the last batch."),
+        _metric("query_processed_rows_per_second", ("reader",), "Processing rate of the last batch."),
+        _metric("query_batch_duration_seconds", ("reader",), "Duration of the last batch."),
         Metric("replog_storage_calls", "Requests to roots by this exporter or a query, retries too.", _CALLS, True),
         Metric("replog_storage_bytes", "Bytes that these moved.", _CALLS, True),
         Metric("replog_storage_retries", "Of these requests, how many repeated a failed one.", _CALLS, True),
     )
-}
-
-Values = Iterator[tuple[str, Sample]]
+}  # fmt: skip
 
 
-def collect(health: StoreHealth, readers: Iterable[tuple[Reader, Judged]]) -> Mapping[str, list[Sample]]:
+def _add(found: dict[str, list[Sample]], kind: tuple[str, ...], labels: tuple[str, ...], *subject: object) -> None:
+    """Add a sample of each metric with these labels."""
+    for metric in METRICS.values():
+        if metric.labels == kind and metric.value is not None and (value := metric.value(*subject)) is not None:
+            found.setdefault(metric.name, []).append(Sample(labels, value))
+
+
+def collect(view: StoreView) -> dict[str, list[Sample]]:
     """Return the samples of each metric, in the order of `METRICS`, including metrics without samples."""
     found: dict[str, list[Sample]] = {name: [] for name in METRICS}
     found["replog_up"].append(Sample((), 1))
-    for name, sample in (*_of_brokers(health), *_of_topics(health), *_of_readers(readers)):
-        found[name].append(sample)
-    return found
+    counts = Counter((each.level, each.fault) for each in view.findings)
+    for level, fault in ((level, fault) for level in Level for fault in Fault if counts[level, fault]):
+        found["replog_findings"].append(Sample((level.name.lower(), fault.value), counts[level, fault]))
+    for broker in view.brokers:
+        _add(found, _BROKER, (str(broker.broker_id),), view, broker)
+    for ledger in view.ledgers:
+        _add(found, _LEDGER, (ledger.ledger_id,), view, ledger)
+    for topic in view.topics:
+        _add(found, _TOPIC, (topic.name,), view, topic)
+        for minutes in WINDOWS_MINUTES:
+            _add(found, _WINDOW, (topic.name, f"{minutes}m"), view, topic, minutes)
+        for part in topic.partitions:
+            _add(found, _PARTITION, (topic.name, str(part.partition)), view, part)
+    return found | reader_samples(view.readers)
 
 
-def reader_samples(readers: Iterable[tuple[Reader, Judged]]) -> dict[str, list[Sample]]:
+def reader_samples(readers: Iterable[Reader]) -> dict[str, list[Sample]]:
     """Return the samples of the readers only, by metric."""
     found: dict[str, list[Sample]] = {}
-    for name, sample in _of_readers(readers):
-        found.setdefault(name, []).append(sample)
+    for reader in readers:
+        who = (reader.kind, reader.name)
+        for part in reader.partitions:
+            _add(found, _READ, (*who, part.topic, str(part.partition)), part)
+        _add(found, _READER, who, reader)
+        verdicts = [Sample((*who, each.value), each is reader.verdict) for each in Verdict]
+        found.setdefault("replog_reader_verdict", []).extend(verdicts)
     return found
 
 
@@ -111,70 +168,6 @@ def call_samples(kind: str, client: str, table: Mapping[tuple[str, str, str], Ca
     names = "replog_storage_calls", "replog_storage_bytes", "replog_storage_retries"
     rows = [((kind, client, *key), calls) for key, calls in sorted(table.items())]
     return {name: [Sample(labels, calls[at]) for labels, calls in rows] for at, name in enumerate(names)}
-
-
-def _of_brokers(health: StoreHealth) -> Values:
-    counts = Counter((each.level, each.fault) for each in health.findings)  # computed again at each access
-    for level, fault in ((level, fault) for level in Level for fault in Fault):
-        if counts[level, fault]:
-            yield "replog_findings", Sample((level.name.lower(), fault.value), counts[level, fault])
-    for broker in health.brokers:
-        labels = (str(broker.broker_id),)
-        yield "replog_broker_up", Sample(labels, broker.error is None)
-        yield "replog_broker_fenced", Sample(labels, broker.is_fenced)
-        if broker.free_bytes is not None:
-            yield "replog_broker_free_bytes", Sample(labels, broker.free_bytes)
-        yield "replog_broker_assigned_bytes", Sample(labels, health.assigned_bytes(broker.broker_id))
-        yield "replog_broker_leader_partitions", Sample(labels, health.leader_count(broker.broker_id))
-    for ledger in health.ledgers:
-        yield "replog_ledger_entries", Sample((ledger.ledger_id,), ledger.entry_count)
-        yield "replog_ledger_tail_unclear", Sample((ledger.ledger_id,), ledger.is_tail_unclear)
-
-
-def _of_topics(health: StoreHealth) -> Values:
-    away = health.away
-    for topic in health.topics:
-        name = (topic.name,)
-        yield "replog_topic_rows", Sample(name, topic.row_count)
-        yield "replog_topic_bytes", Sample(name, topic.size_bytes)
-        if topic.traffic.last_append_ms:
-            yield "replog_topic_last_append_timestamp_seconds", Sample(name, topic.traffic.last_append_ms / 1000)
-        for minutes in WINDOWS_MINUTES:
-            rows, size_bytes = topic.traffic.rates(minutes, health.now_ms)
-            yield "replog_topic_append_rows_per_second", Sample((topic.name, f"{minutes}m"), rows)
-            yield "replog_topic_append_bytes_per_second", Sample((topic.name, f"{minutes}m"), size_bytes)
-        for part in topic.partitions:
-            labels = (topic.name, str(part.partition))
-            yield "replog_partition_log_start_offset", Sample(labels, part.log_start_offset)
-            yield "replog_partition_high_watermark", Sample(labels, part.high_watermark)
-            yield "replog_partition_log_end_offset", Sample(labels, part.log_end_offset)
-            yield "replog_partition_bytes", Sample(labels, part.size_bytes)
-            yield "replog_partition_leader", Sample(labels, part.leader)
-            yield "replog_partition_replicas", Sample(labels, len(part.replicas))
-            in_sync = part.in_sync
-            yield "replog_partition_in_sync_replicas", Sample(labels, len(in_sync))
-            yield "replog_partition_serving_replicas", Sample(labels, sum(each not in away for each in in_sync))
-            yield "replog_partition_min_in_sync_replicas", Sample(labels, part.min_insync)
-            yield "replog_partition_leader_preferred", Sample(labels, part.leader == part.replicas[0])
-
-
-def _of_readers(readers: Iterable[tuple[Reader, Judged]]) -> Values:
-    for reader, judged in readers:
-        who = (reader.kind, reader.name)
-        for part in reader.partitions:
-            labels, lag = (*who, part.topic, str(part.partition)), part.lag
-            if part.position is not None:
-                yield "replog_reader_position", Sample(labels, part.position)
-            if lag is not None and lag.lag is not None:
-                yield "replog_reader_lag_rows", Sample(labels, lag.lag)
-                yield "replog_reader_lag_bytes", Sample(labels, lag.lag_bytes or 0)
-                yield "replog_reader_lag_seconds", Sample(labels, (lag.lag_ms or 0) / 1000)
-        if reader.catch_up_ms is not None:
-            yield "replog_reader_catch_up_seconds", Sample(who, reader.catch_up_ms / 1000)
-        if reader.last_sign_ms:
-            yield "replog_reader_last_sign_timestamp_seconds", Sample(who, reader.last_sign_ms / 1000)
-        for verdict in Verdict:
-            yield "replog_reader_verdict", Sample((*who, verdict.value), verdict is judged.verdict)
 
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})

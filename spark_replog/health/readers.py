@@ -7,8 +7,8 @@ query's checkpoint holds its last batches.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -185,6 +185,7 @@ class PartitionProgress:
         lag: None: the topic or the partition is gone.
         owner: member that reads the partition; '' if unknown.
         note: the metadata that was committed with the position.
+        verdict, reason: by ``judge``.
     """
 
     topic: str
@@ -195,6 +196,8 @@ class PartitionProgress:
     lag: Lag | None = None
     owner: str = ""
     note: str = ""
+    verdict: Verdict = Verdict.OK
+    reason: str = ""
 
     @property
     def name(self) -> str:
@@ -225,6 +228,7 @@ class Reader:
         protocol: assignor of a group; '' without members.
         generation: of the group.
         batch_id: newest batch of a query; -1 if none.
+        verdict, reason: by ``judge``.
     """
 
     name: str
@@ -238,6 +242,8 @@ class Reader:
     generation: int = -1
     members: tuple[GroupMember, ...] = ()
     batch_id: int = -1
+    verdict: Verdict = Verdict.OK
+    reason: str = ""
 
     @property
     def lag(self) -> int:
@@ -268,28 +274,47 @@ class Reader:
         known = [each for each in times if each is not None]
         return max(known, default=0) if len(known) == len(times) else None
 
+    @property
+    def remedy(self) -> str:
+        """Return what helps a reader that is not OK, with the command; '' for OK."""
+        command = f"replog {self.kind} describe {shlex.quote(self.name)}"
+        match self.verdict:
+            case Verdict.SLOW:
+                return f"give it more {'members' if self.kind == 'group' else 'tasks'} or larger batches: {command}"
+            case Verdict.STALLED:
+                return f"look at its log for a row or a batch that never ends: {command}"
+            case Verdict.STOPPED if self.kind == "group":
+                return f"start it; or, if it is no longer needed: replog group delete {shlex.quote(self.name)}"
+            case Verdict.STOPPED:
+                return f"start it; its position: {command}"
+            case Verdict.LOSING:
+                at = [part for part in self.partitions if part.verdict is Verdict.LOSING]
+                topics = dict.fromkeys(part.topic for part in at if part.lag is not None)
+                if not topics:
+                    return f"give it a new checkpoint: its topic was deleted. {command}"
+                kept = [f"keep its rows: replog topic config {each} set {_KEEP_ALL}" for each in topics]
+                return "; ".join([*kept, *_remedy_of_lost(self)])
+        return ""
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A verdict and its reason; ``partitions`` holds one for each partition, in the reader's order."""
 
-    verdict: Verdict
-    reason: str
-    partitions: tuple[Judged, ...] = field(default=())
-
-
-def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Judged:
-    """Return the verdict on a reader: that of its worst partition."""
+def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Reader:
+    """Return the reader with a verdict and its reason: those of its worst partition."""
     if not reader.partitions:
-        return Judged(Verdict.OK, "reads no replog topic" if reader.state == "WRITES_ONLY" else "no row read yet")
-    each = tuple(_judge_partition(reader, part, now_ms, limits) for part in reader.partitions)
-    worst = max(range(len(each)), key=lambda at: (_RANKS[each[at].verdict], _lag_ms(reader.partitions[at])))
-    verdict, part = each[worst].verdict, reader.partitions[worst]
-    alike = sum(judged.verdict is verdict for judged in each) - 1
-    if verdict is Verdict.OK:
-        return Judged(verdict, _ok_reason(reader), each)
-    more = f" ({alike} more partitions are {verdict.value})" if alike else ""
-    return Judged(verdict, f"{part.name} {each[worst].reason}{more}", each)
+        return replace(reader, reason="reads no replog topic" if reader.state == "WRITES_ONLY" else "no row read yet")
+    parts = []
+    for each in reader.partitions:
+        verdict, reason = _judge_partition(reader, each, now_ms, limits)
+        parts.append(replace(each, verdict=verdict, reason=reason))
+    worst = max(parts, key=lambda each: (_RANKS[each.verdict], _lag_ms(each)))
+    alike = sum(each.verdict is worst.verdict for each in parts) - 1
+    more = f" ({alike} more partitions are {worst.verdict.value})" if alike else ""
+    reason = _ok_reason(reader) if worst.verdict is Verdict.OK else f"{worst.name} {worst.reason}{more}"
+    return replace(reader, partitions=tuple(parts), verdict=worst.verdict, reason=reason)
+
+
+def worst_first(readers: Iterable[Reader]) -> list[Reader]:
+    """Return readers by what is wrong with them, then by how far they are behind."""
+    return sorted(readers, key=lambda each: (-each.verdict.exit_code, -each.lag_ms, -each.lag, each.name))
 
 
 def _lag_ms(part: PartitionProgress) -> int:
@@ -304,86 +329,50 @@ def _ok_reason(reader: Reader) -> str:
     return f"{reader.lag:,} rows and {human_duration(reader.lag_ms)} behind{pace}"
 
 
-def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limits: Limits) -> Judged:
+def _judge_partition(reader: Reader, part: PartitionProgress, now_ms: int, limits: Limits) -> tuple[Verdict, str]:
     lag = part.lag
     if lag is None:
         if reader.kind == "query":
-            return Judged(Verdict.LOSING, "was deleted or recreated, or the checkpoint is of another store")
-        return Judged(Verdict.OK, "was deleted or recreated")
+            return Verdict.LOSING, "was deleted or recreated, or the checkpoint is of another store"
+        return Verdict.OK, "was deleted or recreated"
     if part.position is None:
-        return Judged(Verdict.OK, "has no position")
+        return Verdict.OK, "has no position"
     if part.position < lag.log_start_offset:
-        lost = lag.log_start_offset - part.position
-        return Judged(
-            Verdict.LOSING,
-            f"deleted {lost:,} unread rows: the reader is at offset {part.position} and the log starts at "
-            f"{lag.log_start_offset}",
-        )
+        where = f"the reader is at offset {part.position} and the log starts at {lag.log_start_offset}"
+        return Verdict.LOSING, f"deleted {lag.log_start_offset - part.position:,} unread rows: {where}"
     if not lag.lag or lag.lag_ms is None:
-        return Judged(Verdict.OK, "is caught up")
+        return Verdict.OK, "is caught up"
     now_ms = max(now_ms, lag.at_ms)  # a clock behind the log would call no reader late
     waits = f"{lag.lag:,} rows wait, the oldest for {human_duration(lag.lag_ms)}"
     if lag.retention_share is not None and lag.retention_share >= LOSING_SHARE:
-        return Judged(
-            Verdict.LOSING,
-            f"will soon delete unread rows: the oldest of {lag.lag:,} has used {lag.retention_share:.0%} of its "
-            "retention",
-        )
+        used = f"the oldest of {lag.lag:,} has used {lag.retention_share:.0%} of its retention"
+        return Verdict.LOSING, f"will soon delete unread rows: {used}"
     still_ms = lag.lag_ms if part.since_ms is None else min(lag.lag_ms, now_ms - part.since_ms)
     if still_ms >= limits.still_ms:
         return _judge_still(reader, waits, still_ms, now_ms, limits)
+    behind = f"is {lag.lag:,} rows and {human_duration(lag.lag_ms)} behind"
     is_limit = limits.lag_ms_max is not None and lag.lag_ms > limits.lag_ms_max
     was_behind = min(lag.lag_ms, lag.lag_before_ms or 0) > limits.slow_ms
     if is_limit or (was_behind and lag.speed is not None and lag.speed <= 1):
-        speed = "" if lag.speed is None else f", reading {lag.speed:.2f} s of log per second"
-        return Judged(Verdict.SLOW, f"is {lag.lag:,} rows and {human_duration(lag.lag_ms)} behind{speed}")
-    return Judged(Verdict.OK, f"is {lag.lag:,} rows and {human_duration(lag.lag_ms)} behind")
+        return Verdict.SLOW, behind + ("" if lag.speed is None else f", reading {lag.speed:.2f} s of log per second")
+    return Verdict.OK, behind
 
 
-def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits: Limits) -> Judged:
-    silent_ms = now_ms - reader.last_sign_ms
+def _judge_still(reader: Reader, waits: str, still_ms: int, now_ms: int, limits: Limits) -> tuple[Verdict, str]:
+    silent_ms, still = now_ms - reader.last_sign_ms, human_duration(still_ms)
     if reader.state == "IN_BATCH":
         batch_ms = now_ms - reader.state_since_ms
         if batch_ms < limits.still_ms:
-            return Judged(Verdict.OK, f"has been in batch {reader.batch_id} for {human_duration(batch_ms)}")
-        return Judged(
-            Verdict.STALLED,
-            f"makes no progress: {waits}. Batch {reader.batch_id} started {human_duration(batch_ms)} ago and is not "
-            "done: it is long, it fails every time, or the query stopped during it",
-        )
+            return Verdict.OK, f"has been in batch {reader.batch_id} for {human_duration(batch_ms)}"
+        batch = f"Batch {reader.batch_id} started {human_duration(batch_ms)} ago and is not done"
+        why = "it is long, it fails every time, or the query stopped during it"
+        return Verdict.STALLED, f"makes no progress: {waits}. {batch}: {why}"
     if reader.state.endswith("REBALANCE") and now_ms - reader.state_since_ms < limits.still_ms:
-        return Judged(Verdict.OK, "waits for a running rebalance")
-    patience_ms = max(limits.still_ms, reader.sign_every_ms or 0)
-    if silent_ms >= patience_ms:
-        return Judged(Verdict.STOPPED, f"is not being read: {waits}. No activity for {human_duration(silent_ms)}")
-    return Judged(
-        Verdict.STALLED,
-        f"makes no progress: {waits}. The reader is active, but its position has not changed for "
-        f"{human_duration(still_ms)}",
-    )
-
-
-def remedy_of(reader: Reader, judged: Judged) -> str:
-    """Return what helps a reader that is not OK, with the command; '' for OK."""
-    command = f"replog {reader.kind} describe {shlex.quote(reader.name)}"
-    match judged.verdict:
-        case Verdict.SLOW:
-            return f"give it more {'members' if reader.kind == 'group' else 'tasks'} or larger batches: {command}"
-        case Verdict.STALLED:
-            return f"look at its log for a row or a batch that never ends: {command}"
-        case Verdict.STOPPED if reader.kind == "group":
-            return f"start it; or, if it is no longer needed: replog group delete {shlex.quote(reader.name)}"
-        case Verdict.STOPPED:
-            return f"start it; its position: {command}"
-        case Verdict.LOSING:
-            at = [part for part, each in zip(reader.partitions, judged.partitions, strict=True)
-                  if each.verdict is Verdict.LOSING]  # fmt: skip
-            topics = dict.fromkeys(part.topic for part in at if part.lag is not None)
-            if not topics:
-                return f"give it a new checkpoint: its topic was deleted. {command}"
-            kept = [f"keep its rows: replog topic config {each} set {_KEEP_ALL}" for each in topics]
-            return "; ".join([*kept, *_remedy_of_lost(reader)])
-    return ""
+        return Verdict.OK, "waits for a running rebalance"
+    if silent_ms >= max(limits.still_ms, reader.sign_every_ms or 0):
+        return Verdict.STOPPED, f"is not being read: {waits}. No activity for {human_duration(silent_ms)}"
+    active = f"The reader is active, but its position has not changed for {still}"
+    return Verdict.STALLED, f"makes no progress: {waits}. {active}"
 
 
 def _remedy_of_lost(reader: Reader) -> list[str]:
@@ -399,8 +388,3 @@ def _remedy_of_lost(reader: Reader) -> list[str]:
     where = " ".join(f"--topic {topic}:{','.join(numbers)}" for topic, numbers in lost.items())
     command = f"replog group reset-offsets {shlex.quote(reader.name)} {where} --to-earliest --execute"
     return [f"go on after the deleted rows: start it, or: {command}"]
-
-
-def worst_of(judged: Sequence[Judged]) -> Verdict:
-    """Return the worst verdict; OK for none."""
-    return max((each.verdict for each in judged), key=_RANKS.__getitem__, default=Verdict.OK)

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, IntEnum
+from functools import cached_property
 from typing import NamedTuple
 
 from spark_replog.config import TopicConfig, stored_topic_config
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.health.readers import Reader
+from spark_replog.health.readers import Reader, Verdict, worst_first
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.fold.topic_state import MINUTE_MS, NO_TRAFFIC, TopicLedgerState, Traffic
@@ -93,6 +94,21 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
     config: Mapping[str, str]
     traffic: Traffic = NO_TRAFFIC
+
+    @property
+    def partition_count(self) -> int:
+        """Return the number of partitions."""
+        return len(self.partitions)
+
+    @property
+    def assigned_bytes(self) -> int:
+        """Return the bytes of all replicas of all partitions."""
+        return sum(each.size_bytes * len(each.replicas) for each in self.partitions)
+
+    @property
+    def last_append_ms(self) -> int | None:
+        """Return the time of the newest append, None without one."""
+        return self.traffic.last_append_ms or None
 
     @property
     def replication_factor(self) -> int:
@@ -475,14 +491,11 @@ def days_until_full(
             for broker_id in part.replicas:
                 if broker_id in grown:
                     grown[broker_id].append((found.bytes_per_day * share, more))
-    days = {}
+    days: dict[BrokerId, float | None] = {}
     for broker in brokers:
-        beside = [
-            each.broker_id
-            for each in brokers
-            if each is broker or (broker.device is not None and each.device == broker.device)
-        ]
-        flows = [flow for broker_id in beside for flow in grown[broker_id]]
+        device = broker.device
+        beside = [each for each in brokers if each is broker or (device is not None and each.device == device)]
+        flows = [flow for each in beside for flow in grown[each.broker_id]]
         days[broker.broker_id] = None if broker.free_bytes is None else _days(broker.free_bytes, flows)
     return days
 
@@ -517,16 +530,17 @@ class LedgerHealth:
     behind: Mapping[BrokerId, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreHealth:
-    """One look at a store.
+@dataclass(frozen=True)
+class StoreView:
+    """One look at a store: all that commands, the console and metrics show of it.
 
     Attributes:
         now_ms: wall time of the look.
         brokers: by id.
         topics: by name, internal ones included.
         ledgers: the cluster's first, then the topics'.
-        groups: by name.
+        readers: groups by name, then queries, with their verdicts.
+        unread: checkpoints that could not be read.
     """
 
     cluster_id: str
@@ -536,19 +550,45 @@ class StoreHealth:
     brokers: tuple[BrokerHealth, ...]
     topics: tuple[TopicDescription, ...]
     ledgers: tuple[LedgerHealth, ...]
-    groups: tuple[Reader, ...] = ()
+    readers: tuple[Reader, ...] = ()
+    unread: tuple[tuple[str, ReplogError], ...] = ()
 
-    @property
+    @cached_property
     def findings(self) -> list[Finding]:
-        """Return all findings, worst first."""
+        """All findings, worst first."""
         found = [*broker_findings(self.brokers), *topic_findings(self.topics, self.away)]
         found += journal_findings(self.ledgers, self.topics, self.cluster_id)
         return sorted(found, key=lambda each: -each.level)
 
     @property
+    def unwell(self) -> list[Reader]:
+        """Return the readers that are not OK, the worst first."""
+        return worst_first(each for each in self.readers if each.verdict is not Verdict.OK)
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if all is well, 3 with a warning, 4 with a critical finding or a reader that does not move."""
+        levels = [*(int(each.level) for each in self.findings), *(each.verdict.exit_code for each in self.readers)]
+        return max([*levels, Level.WARN if self.unread else 0])
+
+    @property
+    def verdict(self) -> str:
+        """Return ``OK``, ``WARN`` or ``CRITICAL``."""
+        return Level(self.exit_code).name if self.exit_code else "OK"
+
+    def fault_count(self, fault: Fault) -> int:
+        """Return the number of findings of a kind."""
+        return sum(each.fault is fault for each in self.findings)
+
+    @cached_property
     def away(self) -> frozenset[BrokerId]:
-        """Return the brokers whose root does not serve."""
+        """The brokers whose root does not serve."""
         return frozenset(each.broker_id for each in self.brokers if each.is_away)
+
+    @property
+    def serving_count(self) -> int:
+        """Return the number of roots without an error."""
+        return sum(each.error is None for each in self.brokers)
 
     @property
     def partition_count(self) -> int:
@@ -556,9 +596,19 @@ class StoreHealth:
         return sum(len(topic.partitions) for topic in self.topics)
 
     @property
-    def last_append_ms(self) -> int:
-        """Return the time of the newest append, 0 without one."""
-        return max((topic.traffic.last_append_ms for topic in self.topics), default=0)
+    def size_bytes(self) -> int:
+        """Return the bytes of all topics, in one copy."""
+        return sum(each.size_bytes for each in self.topics)
+
+    @property
+    def last_append_ms(self) -> int | None:
+        """Return the time of the newest append, None without one."""
+        return max((topic.traffic.last_append_ms for topic in self.topics), default=0) or None
+
+    @property
+    def groups(self) -> list[Reader]:
+        """Return the consumer groups among the readers."""
+        return [each for each in self.readers if each.kind == "group"]
 
     @property
     def worst_group(self) -> Reader | None:
@@ -578,9 +628,8 @@ class StoreHealth:
     @property
     def not_preferred_count(self) -> int:
         """Return the number of partitions whose leader is not the first assigned broker."""
-        return sum(
-            each.leader not in (each.replicas[0], NO_LEADER) for topic in self.topics for each in topic.partitions
-        )
+        leaders = [(each.leader, each.replicas[0]) for topic in self.topics for each in topic.partitions]
+        return sum(leader not in (first, NO_LEADER) for leader, first in leaders)
 
     @property
     def days_until_full(self) -> dict[BrokerId, float | None]:
@@ -588,9 +637,9 @@ class StoreHealth:
         return days_until_full(self.brokers, self.topics, self.now_ms)
 
     @property
-    def bytes_per_day(self) -> float:
+    def bytes_per_day(self) -> int:
         """Return what all topics take in a day, in one copy."""
-        return sum(growth_of(topic, self.now_ms).bytes_per_day for topic in self.topics)
+        return round(sum(growth_of(topic, self.now_ms).bytes_per_day for topic in self.topics))
 
     def assigned_bytes(self, broker_id: BrokerId) -> int:
         """Return the bytes of the partitions that are assigned to a broker; its root may lack some of them."""

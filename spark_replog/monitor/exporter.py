@@ -74,10 +74,8 @@ class StoreCollector(SampleCollector):
             now_ms = self._watch.cluster.clock.monotonic_ms()
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
                 try:
-                    seen = self._watch.look()
-                    brokers = self._watch.cluster.brokers
-                    calls = call_samples("exporter", "", brokers.name_calls(brokers.calls.read()))
-                    found = {**collect(seen.health, seen.readers), **calls}
+                    brokers, found = self._watch.cluster.brokers, collect(self._watch.look())
+                    found |= call_samples("exporter", "", brokers.name_calls(brokers.calls.read()))
                 except ReplogError as error:
                     _LOG.warning("the store does not answer: %s", error)
                     found = {"replog_up": [Sample((), 0)]}

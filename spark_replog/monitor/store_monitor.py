@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import Cluster, TopicHandle
@@ -17,13 +18,12 @@ from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_r
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
-from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
+from spark_replog.health.readers import Limits, Reader, judge
 from spark_replog.health.store import (
     BrokerHealth,
     Finding,
     LedgerHealth,
-    Level,
-    StoreHealth,
+    StoreView,
     TopicDescription,
     describe_ledger,
     fence_findings,
@@ -63,12 +63,12 @@ class StoreMonitor(Admin):
         *,
         with_groups: bool = False,
         looks: Sequence[RootLook] | None = None,
-    ) -> StoreHealth:
+    ) -> StoreView:
         """Return the current state. Costs one get per metadata root and ledger, and the root check.
 
         Args:
             timeout_ms: a root that does not answer within this time counts as unreachable.
-            with_groups: whether to describe the groups too.
+            with_groups: whether to describe the groups too; they are not judged.
             looks: results of an earlier check of the roots; None: check now.
 
         Raises:
@@ -89,7 +89,7 @@ class StoreMonitor(Admin):
         fenced, brokers = self._fenced(), cluster.brokers
         all_ledgers: list[Ledger[Any]] = [cluster.cluster_ledger, *ledgers]
         behind = self._behind(all_ledgers)
-        return StoreHealth(
+        return StoreView(
             brokers.cluster_id,
             cluster.path,
             brokers.fsync,
@@ -193,27 +193,6 @@ CHECKPOINT_LIST_INTERVAL_MS = 30_000
 """How long a new query in a folder of checkpoints may stay unseen."""
 
 
-class Seen(NamedTuple):
-    """One look: the store, its groups and queries with verdicts, and the unreadable checkpoints."""
-
-    health: StoreHealth
-    readers: tuple[tuple[Reader, Judged], ...]
-    unread: tuple[tuple[str, ReplogError], ...]
-
-    @property
-    def unwell(self) -> list[tuple[Reader, Judged]]:
-        """Return the readers with another verdict than OK, the worst first."""
-        found = [pair for pair in self.readers if pair[1].verdict is not Verdict.OK]
-        return sorted(found, key=lambda each: (-each[1].verdict.exit_code, -each[0].lag_ms, -each[0].lag, each[0].name))
-
-    @property
-    def exit_code(self) -> int:
-        """Return 0 if all is well, 3 with a warning, 4 with a critical finding or a reader that does not move."""
-        levels = [int(each.level) for each in self.health.findings]
-        verdicts = [judged.verdict.exit_code for _, judged in self.readers]
-        return max([*levels, *verdicts, Level.WARN if self.unread else 0], default=0)
-
-
 class StoreWatch:
     """Looks at a store repeatedly. Not thread-safe.
 
@@ -245,7 +224,7 @@ class StoreWatch:
         """Reads of checkpoints that have not answered in time."""
         self._told = Once()
 
-    def look(self) -> Seen:
+    def look(self) -> StoreView:
         """Look now. Raises the errors of ``StoreMonitor.look``; an unreadable checkpoint is returned, not raised.
 
         The first look checks the roots; later checks run in the background, and a look uses the last finished one.
@@ -254,14 +233,15 @@ class StoreWatch:
         if self._next_roots is not None and self._next_roots[1].done():
             (begun_ms, check), self._next_roots = self._next_roots, None  # first: a check that failed is made again
             self._roots = begun_ms, check.result()
-        health = self._store.look(with_groups=True, looks=None if self._roots is None else self._roots[1])
+        view = self._store.look(with_groups=True, looks=None if self._roots is None else self._roots[1])
         if self._roots is None:
             self._roots = (now_ms, self._store.root_looks)
         elif self._next_roots is None and now_ms - self._roots[0] >= self._root_look_ms:
             self._next_roots = now_ms, IO_POOL.submit_to("roots", self._store.look_at_roots)
         unread: list[tuple[str, ReplogError]] = []
-        readers = [*health.groups, *self._read_checkpoints(unread)]
-        return Seen(health, tuple((each, judge(each, health.now_ms, self._limits)) for each in readers), tuple(unread))
+        readers = [*view.readers, *self._read_checkpoints(unread)]
+        judged = tuple(judge(each, view.now_ms, self._limits) for each in readers)
+        return replace(view, readers=judged, unread=tuple(unread))
 
     def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
         known: set[str] = set()  # a folder may be given twice, or with its parent

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.health.metrics import Sample, call_samples, reader_samples
-from spark_replog.health.readers import Judged, Limits, Reader, Verdict, judge
+from spark_replog.health.readers import Limits, Reader, Verdict, judge
 from spark_replog.log.log_offset import META_KEY, LogOffset
 from spark_replog.monitor.query_monitor import Batch, Checkpoint, QueryMonitor
 from spark_replog.spark import call_spool
@@ -85,7 +85,7 @@ class ReplogListener(StreamingQueryListener):
 
         registry.register(SampleCollector(self.samples))
 
-    def readers(self) -> list[tuple[Reader, Judged]]:
+    def readers(self) -> list[Reader]:
         """Return the current state of each query, with its verdict.
 
         Raises:
@@ -180,31 +180,31 @@ class ReplogListener(StreamingQueryListener):
                 "replog_query_processed_rows_per_second": float(progress.processedRowsPerSecond or 0),
                 "replog_query_batch_duration_seconds": float(progress.batchDuration or 0) / 1000,
             }
-        reader, judged = self._look(query)
-        if judged.verdict is query.verdict:
+        reader = self._look(query)
+        if reader.verdict is query.verdict:
             return
-        was, query.verdict = query.verdict, judged.verdict
-        if was is None and judged.verdict is Verdict.OK:
+        was, query.verdict = query.verdict, reader.verdict
+        if was is None and reader.verdict is Verdict.OK:
             return
         event = {
             "event": "verdict",
             "query": query.name,
             "queryId": str(progress.id),
             "batch": progress.batchId,
-            "verdict": judged.verdict.value,
+            "verdict": reader.verdict.value,
             "was": None if was is None else was.value,
             "lag": reader.lag,
             "lagMs": reader.lag_ms,
-            "reason": judged.reason,
+            "reason": reader.reason,
         }
-        level = logging.INFO if judged.verdict is Verdict.OK else logging.WARNING
+        level = logging.INFO if reader.verdict is Verdict.OK else logging.WARNING
         _LOG.log(level, "replog query %s", json.dumps(event))
 
-    def _look(self, query: _Query) -> tuple[Reader, Judged]:
+    def _look(self, query: _Query) -> Reader:
         with self._lock:
             done, sign_ms = tuple(query.batches), query.last_sign_ms
         reader = replace(self._monitor.describe(Checkpoint(query.name, "", done, None)), last_sign_ms=sign_ms)
-        return reader, judge(reader, self._cluster.clock.now_ms(), self._limits)
+        return judge(reader, self._cluster.clock.now_ms(), self._limits)
 
 
 def _time_ms(text: str) -> int:

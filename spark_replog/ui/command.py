@@ -6,9 +6,10 @@ import socket
 
 import click
 
+from spark_replog.cli.metrics import cannot_listen, host_and_port
 from spark_replog.cli.output import EXIT_OK, note
-from spark_replog.cli.query import limit_flags, read_limits
 from spark_replog.cli.settings import FiniteRange, ReplogCommand, current_settings
+from spark_replog.cli.view import checkpoint_flag, limit_flags, read_limits
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ui.access import LOOPBACK, Access, host_of
 
@@ -19,7 +20,7 @@ from spark_replog.ui.access import LOOPBACK, Access, host_of
     examples=["-s ./store ui", "-s ./store ui --checkpoint ./checkpoints --listen 127.0.0.1:8080"],
 )
 @click.option("--listen", default="127.0.0.1:9411", show_default=True, metavar="HOST:PORT", help="Loopback only.")
-@click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help="Queries to show too. Repeatable.")
+@checkpoint_flag("Queries to show too.")
 @click.option("--every", default=2.0, show_default=True, type=FiniteRange(0.5, 86_400), help="Seconds between looks.")
 @click.option(
     "--budget", default=16, show_default=True, type=click.IntRange(min=1), help="MiB that one search may read."
@@ -31,9 +32,7 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
     Reads only. Prints a link that works once; when it was used, the next one. From another machine: ssh -L.
     """
     settings = current_settings()
-    _, separator, port = listen.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65_535:
-        raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")
+    _, port = host_and_port(listen)
     if host_of(listen) not in LOOPBACK:
         raise click.UsageError(
             f"--listen is '{listen}', and the console answers on this machine only. Give 127.0.0.1:{port}, and from "
@@ -51,7 +50,11 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
     from spark_replog.monitor.store_monitor import StoreWatch
     from spark_replog.ui.live import LiveStore
 
-    bound = _bind(host_of(listen), int(port), listen)
+    host = host_of(listen)
+    try:
+        bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise cannot_listen(listen, error) from error
     name, number = bound.getsockname()[:2]
     address = f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
     watch = StoreWatch(cluster, checkpoints, settings.storage_options, limits)
@@ -64,12 +67,3 @@ def ui(listen: str, checkpoints: tuple[str, ...], every: float, budget: int, aft
     )
     ConsoleServer(config, access.renew).run(sockets=[bound])
     return EXIT_OK
-
-
-def _bind(host: str, port: int, listen: str) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise ReplogError(
-            ErrorCode.REPLOG_ENVIRONMENT, f"cannot listen on {listen}: {error.strerror}. Give another --listen."
-        ) from error

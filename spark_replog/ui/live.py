@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ReplogError
-from spark_replog.monitor.store_monitor import Seen, StoreWatch
+from spark_replog.health.store import StoreView
+from spark_replog.monitor.store_monitor import StoreWatch
 
 _LOG = logging.getLogger(__name__)
 SAMPLE_MS = 5_000
@@ -40,10 +41,10 @@ class LiveStore:
         self.age_ms = age_ms
         self._watch, self._clock = watch, clock
         self._lock = threading.Lock()
-        self._seen: tuple[int, Seen] | None = None
+        self._seen: tuple[int, StoreView] | None = None
         self._samples: deque[LagSample] = deque(maxlen=SAMPLES_KEPT)
 
-    def seen(self) -> Seen:
+    def seen(self) -> StoreView:
         """Return a look that is at most `age_ms` old. Raises the errors of ``StoreWatch.look``."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
@@ -54,22 +55,22 @@ class LiveStore:
             return self._seen[1]
 
     @property
-    def newest(self) -> Seen | None:
+    def newest(self) -> StoreView | None:
         """The newest look, however old; None before the first."""
         return None if self._seen is None else self._seen[1]
 
-    def shown(self) -> Seen:
+    def shown(self) -> StoreView:
         """Return the newest look if less than 3 `age_ms` old, since the feed's poller renews it; else look now."""
         found = self._seen
         if found is not None and self._clock.monotonic_ms() - found[0] < 3 * self.age_ms:
             return found[1]
         return self.seen()
 
-    def _sample(self, seen: Seen) -> None:
-        now_ms = seen.health.now_ms
+    def _sample(self, seen: StoreView) -> None:
+        now_ms = seen.now_ms
         if self._samples and 0 <= now_ms - self._samples[-1].time_ms < SAMPLE_MS:
             return
-        behind = sorted((reader for reader, _ in seen.readers if reader.lag), key=lambda each: -each.lag_ms)
+        behind = sorted((each for each in seen.readers if each.lag), key=lambda each: -each.lag_ms)
         lags = {(each.kind, each.name): (each.lag, each.lag_ms) for each in behind[:READERS_KEPT]}
         self._samples.append(LagSample(now_ms, lags))
 

@@ -19,8 +19,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spark_replog.cli.output import escaped
 from spark_replog.cli.settings import Settings
+from spark_replog.cli.tables import escaped
+from spark_replog.cli.view import Item
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import AuthorizationError, ErrorCode, InvalidConfigError, NotFoundError, ReplogError
@@ -164,25 +165,25 @@ class Console:
             badge = views.badge(newest) if newest is not None else {}
             if not self._feed.is_answered:
                 badge["isAway"] = True
-            yield f"id: {number}\nevent: look\ndata: {json.dumps(badge)}\n\n"
+            yield f"id: {number}\nevent: look\ndata: {json.dumps(_escaped(badge))}\n\n"
 
-    def _topics(self, request: Request) -> views.Item:
+    def _topics(self, request: Request) -> Item:
         query = request.query_params
         return views.topics(self._live.shown(), query.get("q", ""), query.get("sort", "name"), *_page(request))
 
-    def _topic(self, request: Request) -> views.Item | None:
+    def _topic(self, request: Request) -> Item | None:
         return views.topic(self._live.shown(), request.query_params.get("name", ""), *_page(request))
 
-    def _reader(self, request: Request) -> views.Item | None:
+    def _reader(self, request: Request) -> Item | None:
         query = request.query_params
         return views.reader(self._live.shown(), query.get("kind", ""), query.get("name", ""), *_page(request))
 
-    def _entries(self, request: Request) -> views.Item | None:
+    def _entries(self, request: Request) -> Item | None:
         wanted, names = request.query_params.get("ledger", ""), {}
-        seen = self._live.shown()
-        if wanted not in {each.ledger_id for each in seen.health.ledgers}:
+        view = self._live.shown()
+        if wanted not in {each.ledger_id for each in view.ledgers}:
             return None
-        is_cluster = wanted == seen.health.cluster_id
+        is_cluster = wanted == view.cluster_id
         ledger: Any = self._cluster.cluster_ledger if is_cluster else self._cluster.topic_ledger(wanted)
         if not is_cluster:
             names = ledger.ask(lambda state: {each.topic_id: each.name for each in state.topics.values()})
@@ -193,7 +194,8 @@ class Console:
                 # Without one in memory, the newest is left out: no later record shows that it is decided.
                 before = lines[-1][0] if lines else ledger.state.applied_index
                 lines += self._earlier(ledger, names, before, count - len(lines))
-        return {"ledger": wanted, "entryCount": ledger.state.applied_index + 1, "entries": views.entries(lines)}
+        entries = [{"index": index, "words": list(words)} for index, words in lines]
+        return {"ledger": wanted, "entryCount": ledger.state.applied_index + 1, "entries": entries}
 
     def _earlier(
         self, ledger: Any, names: Mapping[str, str], before: int, count: int
@@ -210,13 +212,13 @@ class Console:
         held = takewhile(known.__contains__, range(before - 1, max(-1, before - 1 - count), -1))
         return [(index, known[index]) for index in held]
 
-    def _settings_page(self) -> views.Item:
+    def _settings_page(self) -> Item:
         self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
         store = self._cluster.cluster_ledger.ask(lambda state: dict(state.config))
         return views.settings_page(store, self._cluster.storage_options)
 
-    def _search(self, request: Request, *, is_read: bool) -> views.Item:
+    def _search(self, request: Request, *, is_read: bool) -> Item:
         query = request.query_params
         begin = query.get("begin", "newest")
         if begin not in ("offset", "time", "newest"):
@@ -254,7 +256,7 @@ def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
                 (InvalidConfigError, 400),
             ]
             status = next((status for kind, status in kinds if isinstance(error, kind)), 503)
-            return _json({"error": error.code.name, "message": escaped(str(error.args[0]))}, status)
+            return _json({"error": error.code.name, "message": str(error.args[0])}, status)
         if found is None:
             return _json({"error": "NOT_FOUND", "message": "It is not there (any more)."}, 404)
         return _json(found)
@@ -263,7 +265,16 @@ def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
 
 
 def _json(value: object, status: int = 200) -> Response:
-    return Response(json.dumps(value, separators=(",", ":")), status, media_type="application/json")
+    return Response(json.dumps(_escaped(value), separators=(",", ":")), status, media_type="application/json")
+
+
+def _escaped(value: Any) -> Any:
+    """Return JSON values with every text escaped: characters that a browser acts on are shown by their codes."""
+    if isinstance(value, str):
+        return escaped(value)
+    if isinstance(value, dict):
+        return {key: _escaped(each) for key, each in value.items()}
+    return [_escaped(each) for each in value] if isinstance(value, list) else value
 
 
 def _session_of(request: Request) -> str:

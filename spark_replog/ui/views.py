@@ -1,6 +1,6 @@
 """The content of the console's pages as JSON values, from one look at the store. Pure: reads nothing.
 
-All texts from storage are escaped: control characters and bidirectional marks are shown by their codes.
+The server escapes all texts.
 """
 
 from __future__ import annotations
@@ -11,22 +11,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_replog.cli.output import escaped, finding_items
-from spark_replog.cli.query import reader_item
+from spark_replog.cli.output import item_of
 from spark_replog.cli.settings import Settings
-from spark_replog.cli.status import VERDICT_WORDS, broker_items, totals, unwell_items
+from spark_replog.cli.tables import escaped
+from spark_replog.cli.view import Item, broker_items, finding_items, reader_item, totals, typed
 from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
-from spark_replog.health.readers import Judged, Reader, Verdict
-from spark_replog.health.store import (
-    Fault,
-    Finding,
-    PartitionDescription,
-    StoreHealth,
-    TopicDescription,
-    topic_findings,
-)
+from spark_replog.health.readers import Reader, Verdict, worst_first
+from spark_replog.health.store import Fault, PartitionDescription, StoreView, TopicDescription, topic_findings
 from spark_replog.log.fold.topic_state import MINUTE_MS
-from spark_replog.monitor.store_monitor import Seen
 from spark_replog.ui.live import LagSample
 from spark_replog.ui.row_search import FoundRows, RowSearch, SearchPlan
 
@@ -42,8 +34,6 @@ LAID_OUT_MAX = 4 * VALUE_BYTES_MAX
 _MINUTES = 15
 _T = TypeVar("_T")
 
-Item = dict[str, Any]
-
 
 def page_of(items: Sequence[_T], first: int, count: int) -> tuple[Sequence[_T], Item]:
     """Return one page of items, and the pager's values."""
@@ -51,38 +41,28 @@ def page_of(items: Sequence[_T], first: int, count: int) -> tuple[Sequence[_T], 
     return items[first : first + count], {"first": first, "count": count, "total": len(items)}
 
 
-def badge(seen: Seen) -> Item:
+def badge(view: StoreView) -> Item:
     """Return the header of every page: the store, its verdict, and the number of problems."""
-    return {
-        "path": escaped(seen.health.path),
-        "verdict": VERDICT_WORDS[seen.exit_code],
-        "troubleCount": len(seen.health.findings) + len(seen.unwell),
-    }
+    return {**item_of(view, "path verdict"), "troubleCount": len(view.findings) + len(view.unwell)}
 
 
-def overview(seen: Seen, samples: Sequence[LagSample], settings: Settings) -> Item:
+def overview(view: StoreView, samples: Sequence[LagSample], settings: Settings) -> Item:
     """Return the first page: totals, brokers, the first findings, rates and lags over time."""
-    health = seen.health
-    findings = health.findings
+    counts = {each.value: sum(reader.verdict is each for reader in view.readers) for each in Verdict}
     return {
-        "nowMs": health.now_ms,
-        "clusterId": health.cluster_id,
-        **badge(seen),
-        "fsync": health.fsync,
-        **_escaped(totals(health, findings)),
-        "brokers": _escaped(broker_items(health, findings)),
-        "findingCount": len(findings),
-        "findings": _by_remedy(findings, settings)[:5],
-        "readerCount": len(seen.readers),
-        "verdicts": {each.value: found for each in Verdict if (found := _count_of(seen.readers, each))},
-        "readers": [_reader_line(*each) for each in _worst_first(seen.readers)[:5]],
-        "minutes": _minutes(health.topics, health.now_ms),
+        **item_of(view, "nowMs clusterId"),
+        **badge(view),
+        "fsync": view.fsync,
+        **totals(view),
+        "brokers": broker_items(view),
+        "findingCount": len(view.findings),
+        "findings": _by_remedy(view, settings)[:5],
+        "readerCount": len(view.readers),
+        "verdicts": {verdict: count for verdict, count in counts.items() if count},
+        "readers": [_reader_line(each) for each in worst_first(view.readers)[:5]],
+        "minutes": _minutes(view.topics, view.now_ms),
         "lags": _lag_lines(samples),
     }
-
-
-def _count_of(readers: Iterable[tuple[Reader, Judged]], verdict: Verdict) -> int:
-    return sum(judged.verdict is verdict for _, judged in readers)
 
 
 def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]:
@@ -108,29 +88,23 @@ def _lag_lines(samples: Sequence[LagSample]) -> list[Item]:
             peaks[key] = max(peaks.get(key, 0), lag_ms)
     others = sorted(peaks.keys() - {key for key, _ in worst}, key=lambda key: -peaks[key])
     keys = [*(key for key, _ in worst), *others][:LINES_MAX]
-    return [
-        {
-            "kind": kind,
-            "name": escaped(name),
-            "points": [[each.time_ms, *each.lags.get((kind, name), (0, 0))] for each in samples],
-        }
-        for kind, name in keys
-    ]
+    lines = []
+    for key in keys:
+        points = [[each.time_ms, *each.lags.get(key, (0, 0))] for each in samples]
+        lines.append({"kind": key[0], "name": key[1], "points": points})
+    return lines
 
 
-def placement(seen: Seen, first: int, count: int) -> Item:
+def placement(view: StoreView, first: int, count: int) -> Item:
     """Return the placement of a page of partitions: by topic, (partition, leader, replicas, in sync)."""
-    every = [(topic, each) for topic in seen.health.topics for each in topic.partitions]
+    every = [(topic, each) for topic in view.topics for each in topic.partitions]
     shown, pager = page_of(every, first, count)
     topics: dict[str, list[list[Any]]] = {}
     for topic, each in shown:
         cell = [each.partition, each.leader, list(each.replicas), each.in_sync]
         topics.setdefault(topic.name, []).append(cell)
-    return {
-        "brokers": [each.broker_id for each in seen.health.brokers],
-        "topics": [{"topic": name, "partitions": cells} for name, cells in topics.items()],
-        **pager,
-    }
+    items = [{"topic": name, "partitions": cells} for name, cells in topics.items()]
+    return {"brokers": [each.broker_id for each in view.brokers], "topics": items, **pager}
 
 
 _TOPIC_SORTS = {
@@ -143,61 +117,56 @@ _TOPIC_SORTS = {
 }
 
 
-def topics(seen: Seen, search: str, sort: str, first: int, count: int) -> Item:
+def topics(view: StoreView, search: str, sort: str, first: int, count: int) -> Item:
     """Return a page of topics whose name contains the text."""
-    items = [_topic_line(topic, seen.health) for topic in seen.health.topics if search in topic.name]
+    items = [_topic_line(topic, view) for topic in view.topics if search in topic.name]
     items.sort(key=_TOPIC_SORTS.get(sort, _TOPIC_SORTS["name"]))
     shown, pager = page_of(items, first, count)
     return {"topics": list(shown), **pager}
 
 
-def _faults(topic: TopicDescription, health: StoreHealth) -> dict[int, Fault]:
+def _faults(topic: TopicDescription, view: StoreView) -> dict[int, Fault]:
     """Return the faults of a topic's partitions, by number."""
-    return {each.partition or 0: each.fault for each in topic_findings([topic], health.away)}
+    return {each.partition or 0: each.fault for each in topic_findings([topic], view.away)}
 
 
-def _topic_line(topic: TopicDescription, health: StoreHealth) -> Item:
-    now_ms = health.now_ms
-    rows, size_bytes = topic.traffic.rates(1, now_ms)
-    faults = list(_faults(topic, health).values())
+def _topic_line(topic: TopicDescription, view: StoreView) -> Item:
+    rows, size_bytes = topic.traffic.rates(1, view.now_ms)
+    faults = list(_faults(topic, view).values())
+    keys = "topic=name partitions=partition_count replicas=replication_factor rows=row_count bytes=size_bytes"
     return {
-        "topic": topic.name,
-        "partitions": len(topic.partitions),
-        "replicas": topic.replication_factor,
-        "rows": topic.row_count,
-        "bytes": topic.size_bytes,
+        **item_of(topic, keys),
         "rowsPerSecond": round(rows, 3),
         "bytesPerSecond": round(size_bytes, 3),
-        "lastAppendMs": topic.traffic.last_append_ms or None,
+        "lastAppendMs": topic.last_append_ms,
         "offline": faults.count(Fault.NO_LEADER),
         "underMinIsr": faults.count(Fault.UNDER_MIN_ISR),
         "underReplicated": faults.count(Fault.UNDER_REPLICATED),
-        "minutes": [rows for _, rows, _ in _minutes([topic], now_ms)],
+        "minutes": [rows for _, rows, _ in _minutes([topic], view.now_ms)],
     }
 
 
-def topic(seen: Seen, name: str, first: int, count: int) -> Item | None:
+def topic(view: StoreView, name: str, first: int, count: int) -> Item | None:
     """Return one topic with a page of its partitions, its settings and its readers; None if it does not exist."""
-    found = next((each for each in seen.health.topics if each.name == name), None)
+    found = next((each for each in view.topics if each.name == name), None)
     if found is None:
         return None
-    now_ms, faults = seen.health.now_ms, _faults(found, seen.health)
     shown, pager = page_of(found.partitions, first, count)
-    readers = [pair for pair in seen.readers if any(part.topic == name for part in pair[0].partitions)]
+    readers = [each for each in view.readers if any(part.topic == name for part in each.partitions)]
+    faults, known = _faults(found, view), {key.name for key in keys_of("topic")}
+    unknown = [
+        {"key": key, "value": value, "default": None, "source": "topic", "doc": "Not known here."}
+        for key, value in sorted(found.config.items())
+        if key not in known
+    ]
     return {
-        **_topic_line(found, seen.health),
-        "nowMs": now_ms,
-        "topicId": found.topic_id,
-        "ledgerId": found.ledger_id,
+        **_topic_line(found, view),
+        "nowMs": view.now_ms,
+        **item_of(found, "topicId ledgerId"),
         "partitionItems": [_partition_item(each, faults.get(each.partition)) for each in shown],
-        "settings": [_setting(key, found.config, {}) for key in keys_of("topic")]
-        + [
-            {"key": escaped(key), "value": escaped(value), "default": None, "source": "topic", "doc": "Not known here."}
-            for key, value in sorted(found.config.items())
-            if key not in {each.name for each in keys_of("topic")}
-        ],
-        "readers": [_reader_line(*each) for each in _worst_first(readers)[:PAGE_MAX]],
-        "minuteItems": _minutes([found], now_ms),
+        "settings": [*(_setting(key, found.config, {}) for key in keys_of("topic")), *unknown],
+        "readers": [_reader_line(each) for each in worst_first(readers)[:PAGE_MAX]],
+        "minuteItems": _minutes([found], view.now_ms),
         **pager,
     }
 
@@ -212,101 +181,68 @@ _STATES = {
 
 
 def _partition_item(found: PartitionDescription, fault: Fault | None) -> Item:
+    keys = ("partition leader leaderEpoch replicas inSync fenced adding removing logStartOffset highWatermark "
+            "logEndOffset bytes=size_bytes minInsync")  # fmt: skip
+    return {**item_of(found, keys), "state": _STATES[fault]}
+
+
+def _reader_line(reader: Reader) -> Item:
+    item = reader_item(reader, "reader")
+    del item["partitions"]
     return {
-        "partition": found.partition,
-        "leader": found.leader,
-        "leaderEpoch": found.leader_epoch,
-        "replicas": list(found.replicas),
-        "inSync": found.in_sync,
-        "fenced": list(found.fenced),
-        "adding": list(found.adding),
-        "removing": list(found.removing),
-        "logStartOffset": found.log_start_offset,
-        "highWatermark": found.high_watermark,
-        "logEndOffset": found.log_end_offset,
-        "bytes": found.size_bytes,
-        "minInsync": found.min_insync,
-        "state": _STATES[fault],
+        **item,
+        "kind": reader.kind,
+        "partitionCount": len(reader.partitions),
+        "worst": reader.worst and reader.worst.name,
+        "members": len(reader.members),
+        **item_of(reader, "protocol generation batch=batch_id"),
     }
 
 
-def _worst_first(readers: Iterable[tuple[Reader, Judged]]) -> list[tuple[Reader, Judged]]:
-    return sorted(readers, key=lambda each: (-each[1].verdict.exit_code, -each[0].lag_ms, -each[0].lag, each[0].name))
-
-
-def _reader_line(reader: Reader, judged: Judged) -> Item:
-    item = reader_item(reader, judged, "reader")
-    del item["partitions"]
-    worst = reader.worst
-    line: Item = _escaped(
-        {
-            **item,
-            "kind": reader.kind,
-            "partitionCount": len(reader.partitions),
-            "worst": None if worst is None else worst.name,
-            "members": len(reader.members),
-            "protocol": reader.protocol,
-            "generation": reader.generation,
-            "batch": reader.batch_id,
-        }
-    )
-    return line
-
-
-def readers(seen: Seen, first: int, count: int) -> Item:
+def readers(view: StoreView, first: int, count: int) -> Item:
     """Return a page of groups and queries, the worst first, and the checkpoints that could not be read."""
-    shown, pager = page_of(_worst_first(seen.readers), first, count)
+    shown, pager = page_of(worst_first(view.readers), first, count)
     unread = [
-        {"checkpoint": escaped(url), "error": error.code.name, "message": escaped(str(error.args[0]))}
-        for url, error in seen.unread
+        {"checkpoint": url, "error": error.code.name, "message": str(error.args[0])} for url, error in view.unread
     ]
-    return {"nowMs": seen.health.now_ms, "readers": [_reader_line(*each) for each in shown], "unread": unread, **pager}
+    return {"nowMs": view.now_ms, "readers": [_reader_line(each) for each in shown], "unread": unread, **pager}
 
 
-def reader(seen: Seen, kind: str, name: str, first: int, count: int) -> Item | None:
+def reader(view: StoreView, kind: str, name: str, first: int, count: int) -> Item | None:
     """Return one reader with a page of its partitions; None if it does not exist. Its name may be as pages show it."""
-    alike = [each for each in seen.readers if each[0].kind == kind and name in (each[0].name, escaped(each[0].name))]
-    found = min(alike, key=lambda each: each[0].name != name, default=None)
+    alike = [each for each in view.readers if each.kind == kind and name in (each.name, escaped(each.name))]
+    found = min(alike, key=lambda each: each.name != name, default=None)
     if found is None:
         return None
-    items = reader_item(*found, "reader")["partitions"]
-    shown, pager = page_of(items, first, count)
-    members = [
-        {"memberId": each.member_id, "clientId": each.client_id, "instanceId": each.instance_id}
-        for each in found[0].members[:PAGE_MAX]
-    ]
+    shown, pager = page_of(reader_item(found, "reader")["partitions"], first, count)
+    members = [item_of(each, "memberId clientId instanceId") for each in found.members[:PAGE_MAX]]
     return {
-        **_reader_line(*found),
-        "nowMs": seen.health.now_ms,
-        "partitionItems": _escaped(list(shown)),
-        "memberItems": _escaped(members),
+        **_reader_line(found),
+        "nowMs": view.now_ms,
+        "partitionItems": list(shown),
+        "memberItems": members,
         **pager,
     }
 
 
-def health(seen: Seen, settings: Settings) -> Item:
+def health(view: StoreView, settings: Settings) -> Item:
     """Return the problems and the command that fixes each, including readers with another verdict than OK."""
-    findings = seen.health.findings
-    items = _by_remedy(findings, settings)
-    unwell = seen.unwell
-    remedies = [escaped(each["remedy"]) for each in unwell_items(seen, settings)]
+    unwell = view.unwell
     return {
-        "nowMs": seen.health.now_ms,
-        "verdict": VERDICT_WORDS[seen.exit_code],
-        "findings": items[:FINDINGS_SHOWN_MAX],
-        "findingCount": len(findings),
+        **item_of(view, "nowMs verdict"),
+        "findings": _by_remedy(view, settings)[:FINDINGS_SHOWN_MAX],
+        "findingCount": len(view.findings),
         "readers": [
-            {**_reader_line(*pair), "remedy": remedy}
-            for pair, remedy in zip(unwell[:FINDINGS_SHOWN_MAX], remedies, strict=False)
+            {**_reader_line(each), "remedy": typed(each.remedy, settings)} for each in unwell[:FINDINGS_SHOWN_MAX]
         ],
         "readerCount": len(unwell),
     }
 
 
-def _by_remedy(findings: Sequence[Finding], settings: Settings) -> list[Item]:
+def _by_remedy(view: StoreView, settings: Settings) -> list[Item]:
     """Return the findings; those with the same fault and remedy as one, since a lost root needs only one action."""
     found: dict[tuple[str, str, str], Item] = {}
-    for item in _escaped(finding_items(findings, settings)):
+    for item in finding_items(view.findings, settings):
         key = (item["level"], item["fault"], item["remedy"])
         first = found.setdefault(key, {**item, "others": -1, "otherDetails": []})
         first["others"] += 1
@@ -315,29 +251,25 @@ def _by_remedy(findings: Sequence[Finding], settings: Settings) -> list[Item]:
     return list(found.values())
 
 
-def ledgers(seen: Seen) -> Item:
+def ledgers(view: StoreView) -> Item:
     """Return the ledgers and the topics of each."""
     names: dict[str, list[str]] = {}
-    for each in seen.health.topics:
+    for each in view.topics:
         names.setdefault(each.ledger_id, []).append(each.name)
-    items = [
-        {
-            "ledger": each.ledger_id,
-            "entries": each.entry_count,
-            "isTailUnclear": each.is_tail_unclear,
-            "behind": [{"broker": broker_id, "entries": count} for broker_id, count in sorted(each.behind.items())],
-            "topics": names.get(each.ledger_id, [])[:5],
-            "topicCount": len(names.get(each.ledger_id, [])),
-            "isCluster": each.ledger_id == seen.health.cluster_id,
-        }
-        for each in seen.health.ledgers
-    ]
-    return {"nowMs": seen.health.now_ms, "ledgers": items}
-
-
-def entries(lines: Iterable[tuple[int, Sequence[str]]]) -> list[Item]:
-    """Return descriptions of entries, newest first."""
-    return [{"index": index, "words": [escaped(each) for each in words]} for index, words in lines]
+    items = []
+    for ledger in view.ledgers:
+        behind = [{"broker": broker_id, "entries": count} for broker_id, count in sorted(ledger.behind.items())]
+        topics = names.get(ledger.ledger_id, [])
+        items.append(
+            {
+                **item_of(ledger, "ledger=ledger_id entries=entry_count isTailUnclear"),
+                "behind": behind,
+                "topics": topics[:5],
+                "topicCount": len(topics),
+                "isCluster": ledger.ledger_id == view.cluster_id,
+            }
+        )
+    return {"nowMs": view.now_ms, "ledgers": items}
 
 
 def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
@@ -347,31 +279,17 @@ def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
         store: settings of the whole store.
         options: names of storage options; their values may be secrets.
     """
-    known = [_setting(key, {}, store) for key in CONFIG_KEYS]
-    named = {key.name for key in CONFIG_KEYS}
+    known = {key.name for key in CONFIG_KEYS}
     unknown = [
-        {
-            "key": escaped(key),
-            "value": escaped(value),
-            "default": None,
-            "source": "store",
-            "group": "cluster",
-            "doc": "",
-        }
+        {"key": key, "value": value, "default": None, "source": "store", "group": "cluster", "doc": ""}
         for key, value in sorted(store.items())
-        if key not in named
+        if key not in known
     ]
     given = [
-        {
-            "key": f"storage.{escaped(name)}",
-            "value": "(hidden)",
-            "default": None,
-            "source": "command",
-            "group": "storage",
-        }
+        {"key": f"storage.{name}", "value": "(hidden)", "default": None, "source": "command", "group": "storage"}
         for name in sorted(options)
     ]
-    return {"settings": [*known, *unknown, *given]}
+    return {"settings": [*(_setting(key, {}, store) for key in CONFIG_KEYS), *unknown, *given]}
 
 
 def _setting(key: ConfigKey, own: Mapping[str, str], store: Mapping[str, str]) -> Item:
@@ -379,12 +297,10 @@ def _setting(key: ConfigKey, own: Mapping[str, str], store: Mapping[str, str]) -
     source = key.group if key.name in own else "store" if key.name in store and key.group == "cluster" else "default"
     value = own.get(key.name, store.get(key.name, default) if key.group == "cluster" else default)
     return {
-        "key": key.name,
-        "group": key.group,
-        "value": None if value is None else escaped(str(value)),
+        **item_of(key, "key=name group"),
+        "value": None if value is None else str(value),
         "default": default,
-        "kafkaDefault": key.kafka_default,
-        "unit": key.unit,
+        **item_of(key, "kafkaDefault unit"),
         "source": source,
         "doc": key.doc,
     }
@@ -392,22 +308,14 @@ def _setting(key: ConfigKey, own: Mapping[str, str], store: Mapping[str, str]) -
 
 def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
     """Return the cost of a search, and the offsets that it covers."""
+    keys = "partition start end logStart highWatermark"
     return {
         "topic": search.topic,
         "costBytes": plan.cost_bytes,
         "budgetBytes": search.budget_bytes,
         "sections": len(plan.slices),
         "isCut": plan.is_cut,
-        "spans": [
-            {
-                "partition": each.partition,
-                "start": each.start,
-                "end": each.end,
-                "logStart": each.log_start,
-                "highWatermark": each.high_watermark,
-            }
-            for each in plan.spans[:PAGE_MAX]
-        ],
+        "spans": [item_of(each, keys) for each in plan.spans[:PAGE_MAX]],
         "partitionCount": len(plan.spans),
     }
 
@@ -438,7 +346,7 @@ def _row(row: Item) -> Item:
         "timeType": ("CreateTime", "LogAppendTime")[row["timestampType"]],
         "key": shown_bytes(row["key"]),
         "value": shown_bytes(row["value"]),
-        "headers": [[escaped(each["key"]), shown_bytes(each["value"])] for each in row["headers"] or ()],
+        "headers": [[each["key"], shown_bytes(each["value"])] for each in row["headers"] or ()],
     }
 
 
@@ -454,8 +362,8 @@ def shown_bytes(data: bytes | None) -> Item | None:
     if text[:1] in ("{", "[") and not item["isCut"]:
         laid_out = _laid_out(text)
         if laid_out is not None:
-            return {**item, "form": "json", "text": escaped(laid_out), "raw": escaped(text)}
-    return {**item, "form": "text", "text": escaped(text)}
+            return {**item, "form": "json", "text": laid_out, "raw": text}
+    return {**item, "form": "text", "text": text}
 
 
 def _laid_out(text: str) -> str | None:
@@ -470,12 +378,3 @@ def _laid_out(text: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     return "".join(parts)
-
-
-def _escaped(value: Any) -> Any:
-    """Return JSON values with every text escaped."""
-    if isinstance(value, str):
-        return escaped(value)
-    if isinstance(value, dict):
-        return {key: _escaped(each) for key, each in value.items()}
-    return [_escaped(each) for each in value] if isinstance(value, list) else value

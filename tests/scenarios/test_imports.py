@@ -50,6 +50,18 @@ def test_help_imports_nothing_heavy(arguments):
     assert done.stdout
 
 
+def test_a_command_in_a_pipe_does_not_import_rich(tmp_path):
+    script = (
+        "import sys\n"
+        "from spark_replog.cli.main import run\n"
+        f"codes = [run(['-s', {str(tmp_path / 'store')!r}, *words]) for words in (['init'], ['store', 'info'])]\n"
+        "print('rich' in sys.modules, file=sys.stderr)\n"
+        "sys.exit(max(codes))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "False")
+
+
 def test_clients_and_a_send_do_not_import_pandas(tmp_path):
     store = str(tmp_path / "store")
     init_cluster(store, 1, {}, fsync=False)

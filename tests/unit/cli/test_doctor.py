@@ -155,14 +155,14 @@ def only(monkeypatch, installed):
 
 @pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {"PATH": "/nowhere", "PYSPARK_PYTHON": "no-such-python"}])
 def test_a_machine_without_spark_is_well(monkeypatch, environ):
-    only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click"), "9999.0"))
+    only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click", "rich"), "9999.0"))
     assert {check.name: check.verdict for check in doctor.machine_checks(environ)} == dict.fromkeys(
-        ("python", "pyarrow", "numpy", "fsspec", "crc32c", "click", "pyspark"), "ok"
+        ("python", "pyarrow", "numpy", "fsspec", "crc32c", "click", "rich", "pyspark"), "ok"
     )
 
 
 def test_a_clusters_own_spark_is_checked(monkeypatch):
-    only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click"), "9999.0"))
+    only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click", "rich"), "9999.0"))
     found = {check.name: check for check in doctor.machine_checks({"PATH": "/nowhere", "SPARK_HOME": "/opt/spark"})}
     assert found["pyspark"].verdict == "ok"
     assert "/opt/spark" in found["pyspark"].detail

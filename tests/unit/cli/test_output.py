@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import pytest
 
 from spark_replog.cli import output
-from spark_replog.cli.output import emit, error_item, exit_code_of, table
+from spark_replog.cli.output import emit, error_item, exit_code_of
 from spark_replog.cli.settings import Settings
+from spark_replog.cli.tables import Table, quoted, shown
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 
 def test_table_aligns_numbers_to_the_right_and_groups_thousands():
-    assert table(["TOPIC", "ROWS", "ISR"], [("orders", 1204551, [0, 1]), ("x", 3, [2])]) == (
+    assert str(Table(["TOPIC", "ROWS", "ISR"], [("orders", 1204551, [0, 1]), ("x", 3, [2])])) == (
         "TOPIC        ROWS  ISR\norders  1,204,551  0,1\nx               3  2"
     )
 
 
 def test_empty_table_keeps_its_headings():
-    assert table(["A", "B"], []) == "A  B"
+    assert str(Table(["A", "B"], [])) == "A  B"
 
 
 def test_table_shows_absence_and_truth():
-    assert table(["A", "B", "C"], [(None, True, 1.25)]) == "A  B      C\n-  yes  1.2"
+    assert str(Table(["A", "B", "C"], [(None, True, 1.25)])) == "A  B      C\n-  yes  1.2"
 
 
 def test_a_failed_item_fails_the_command(capsys):
@@ -33,7 +35,7 @@ def test_a_failed_item_fails_the_command(capsys):
         {"topic": "a", "ok": True},
         error_item(ReplogError(ErrorCode.INVALID_REQUEST, "No. Do x."), topic="b"),
     ]
-    assert emit("topic delete", items, Settings(format="json"), text="") == 1
+    assert emit(items, settings=Settings("topic delete", format="json")) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["ok"] is False
     assert shown["items"][1] == {
@@ -43,14 +45,14 @@ def test_a_failed_item_fails_the_command(capsys):
         "message": "No. Do x.",
         "hint": "Do x.",
     }
-    assert emit("topic delete", items, Settings(), text="topic a: deleted") == 1
+    assert emit(items, "topic a: deleted", settings=Settings()) == 1
     captured = capsys.readouterr()
     assert captured.out == "topic a: deleted\n"
     assert captured.err == "replog: [INVALID_REQUEST] No. Do x.\n"
 
 
 def test_verdict_wins_over_items(capsys):
-    assert emit("doctor", [{"ok": False}], Settings(), text="", exit_code=4) == 4
+    assert emit([{"ok": False}], exit_code=4, settings=Settings()) == 4
     assert capsys.readouterr().out == ""
 
 
@@ -63,17 +65,17 @@ EVIL = "a\x1b[2J\nb\\\u202e\ud800"
 
 
 def test_what_a_terminal_acts_on_is_shown_quoted():
-    shown = output.table(["NAME", "LIST"], [(EVIL, ["plain", EVIL])])
+    shown = str(Table(["NAME", "LIST"], [(EVIL, ["plain", EVIL])]))
     assert shown.splitlines()[1].split() == [
         r"'a\x1b[2J\nb\\\u202e\ud800'",
         r"plain,'a\x1b[2J\nb\\\u202e\ud800'",
     ]
-    assert output.quoted("caf\u00e9 42") == "caf\u00e9 42"
+    assert quoted("caf\u00e9 42") == "caf\u00e9 42"
 
 
 def test_messages_and_texts_hold_no_terminal_escapes(capsys):
     output.note(f"[X] topic '{EVIL}'")
-    output.emit("x", [{"ok": False, "error": "X", "message": EVIL}], Settings(), text=f"{EVIL}\n\tb")
+    output.emit([{"ok": False, "error": "X", "message": EVIL}], f"{EVIL}\n\tb", settings=Settings())
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
     assert printed.out == "a\\x1b[2J\nb\\\\u202e\\ud800\n\tb\n"
@@ -81,13 +83,13 @@ def test_messages_and_texts_hold_no_terminal_escapes(capsys):
 
 
 def test_json_escapes_what_a_terminal_acts_on(capsys):
-    output.emit("x", [{"name": EVIL}], Settings(format="json"), text="")
+    output.emit([{"name": EVIL}], settings=Settings(format="json"))
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
     assert json.loads(printed)["items"][0]["name"] == EVIL
 
 
-WIDE = (
+WIDE = Table(
     ["TOPIC", "ROWS", "LAST WRITE", "ID", "DETAIL"],
     [
         ("orders", 20_000, "2026-11-23T03:04:03Z", "200cdcef97fe48b69bdfbb339aafb1f5", "nothing, at some length " * 6),
@@ -98,18 +100,33 @@ WIDE = (
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_is_not_wider_than_the_terminal_and_loses_nothing(monkeypatch, width):
-    piped = output.table(*WIDE)
+    piped = shown(WIDE)
     assert len(piped.splitlines()) == 3, "scripts get a line for each row"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", str(width))
-    shown = output.table(*WIDE)
-    assert max(map(len, shown.splitlines())) <= width
-    words = shown.split()
-    assert all(words.count(each) >= piped.split().count(each) for each in set(piped.split()) - {*WIDE[0], "-"})
-    order = [words.index(each) for each in ("orders", "20,000", "200cdcef97fe48b69bdfbb339aafb1f5", WIDE[1][1][0], "3")]
-    assert order == sorted(order), "each row in one piece"
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(WIDE))
+    assert max(map(len, drawn.splitlines())) <= width
+    words = drawn.split()
+    assert all(words.count(each) >= piped.split().count(each) for each in set(piped.split()) - {*WIDE.headings, "-"})
     monkeypatch.setenv("COLUMNS", "500")
-    assert output.table(*WIDE) == piped
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(WIDE))
+    assert drawn != shown(WIDE) and [line.rstrip() for line in drawn.splitlines()] == piped.splitlines()
+
+
+def test_a_row_that_does_not_fit_a_terminal_is_in_one_piece(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    words = shown(WIDE).split()
+    order = [words.index(each) for each in ("orders", "20,000", WIDE.rows[0][3], WIDE.rows[1][0], "3", "never")]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("count", [500, 501])
+def test_a_table_of_many_rows_is_plain_since_rich_takes_a_millisecond_for_each(monkeypatch, count):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert ("\x1b" in shown(Table(["N"], [[each] for each in range(count)]))) == (count == 500)
 
 
 def test_notes_of_a_command_whose_stderr_is_closed_are_not_data(capsys, monkeypatch):

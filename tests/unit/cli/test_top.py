@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
-import sys
 
 import pytest
+from rich.console import Console, Group
 
 from spark_replog.cli.settings import Settings
+from spark_replog.cli.tables import cut
 from spark_replog.cli.top import page
 from spark_replog.monitor.store_monitor import StoreWatch
 from tests.unit.client.consumer_setup import with_a_group
@@ -18,14 +20,20 @@ def store(tmp_path):
     return with_a_group(tmp_path / "store", "bill\x1b[2Jing")
 
 
+def drawn(store, width, height):
+    """The page as a terminal of this size shows it."""
+    console = Console(file=io.StringIO(), width=width, height=height, highlight=False)
+    parts = page(StoreWatch(store.cluster).look(), Settings(store=store.path), width, height)
+    console.print(Group(*map(cut, parts)))
+    return console.file.getvalue()
+
+
 @pytest.mark.parametrize("height", [3, 5, 10, 24, 60])
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_page_fits_and_hostile_names_do_nothing(store, width, height, monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = page(StoreWatch(store.cluster).look(), Settings(store=store.path), width, height)
-    assert len(lines) <= height and all(len(line.text) <= width for line in lines)
-    text = "\n".join(line.text for line in lines)
+def test_the_page_fits_and_hostile_names_do_nothing(store, width, height):
+    text = drawn(store, width, height)
+    lines = text.splitlines()
+    assert len(lines) <= height and all(len(line) <= width for line in lines)
     assert text.replace("\n", "").isprintable()
     if width >= 80 and height >= 24:
         for word in ("OK  ", "3 of 3 roots serve", "orders", "BROKER", "VERDICT", "bill", "15 MINUTES"):
@@ -35,9 +43,9 @@ def test_the_page_fits_and_hostile_names_do_nothing(store, width, height, monkey
 def test_many_topics_are_counted_where_they_do_not_fit(store):
     for number in range(30):
         store.create(f"topic-{number}")
-    lines = page(StoreWatch(store.cluster).look(), Settings(store=store.path), 80, 24)
-    assert len(lines) <= 24 and re.match(r"and \d+ more", lines[-1].text)
-    assert any(line.text.startswith("orders ") for line in lines)  # the busiest first
+    lines = drawn(store, 80, 24).splitlines()
+    assert len(lines) <= 24 and re.match(r"and \d+ more", lines[-1])
+    assert any(line.startswith("orders ") for line in lines)  # the busiest first
 
 
 def test_faults_come_first_with_their_remedy(store, replog, monkeypatch):

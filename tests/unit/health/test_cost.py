@@ -11,7 +11,7 @@ import pytest
 
 from spark_replog.errors import InvalidConfigError
 from spark_replog.health.cost import costs_of, read_prices
-from spark_replog.health.store import BrokerHealth, StoreHealth
+from spark_replog.health.store import BrokerHealth, StoreView
 from spark_replog.log.fold.object_table import RecentWrites
 from spark_replog.monitor.store_monitor import StoreMonitor
 from tests.unit.client.consumer_setup import Store, rows
@@ -25,7 +25,7 @@ def health(*topics, schemes=("s3", "s3", "file")):
     brokers = tuple(
         BrokerHealth(at, f"{each}://r{at}", None, True, False, None, None) for at, each in enumerate(schemes)
     )
-    return StoreHealth("c", "p", True, 24 * HOUR_MS, brokers, topics, ())
+    return StoreView("c", "p", True, 24 * HOUR_MS, brokers, topics, ())
 
 
 def cost(*topics, writes, readers=0, **more):

@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of, remedy_of
+from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -167,7 +167,7 @@ def test_8d_old_events_that_were_loaded_now_are_lost_when_retention_deletes_them
 def test_8e_the_remedy_keeps_rows_whichever_retention_deletes_them():
     log = Log(retention_ms="-1", retention_bytes="2900").append(*range(30))
     reader = log.reader(30, [(28, 20), (29, 30)])
-    remedy = remedy_of(reader, verdict(reader, 30))
+    remedy = verdict(reader, 30).remedy
     assert "topic config orders set retention.ms=-1 retention.bytes=-1" in remedy
 
 

@@ -140,7 +140,7 @@ def test_a_failed_check_of_the_roots_is_made_again(store, monkeypatch):
         watch.look()
         with pytest.raises(MemoryError):
             watch.look()
-    assert [each.error for each in watch.look().health.brokers] == [None, None, None]
+    assert [each.error for each in watch.look().brokers] == [None, None, None]
 
 
 def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
@@ -193,7 +193,7 @@ def test_a_scrape_of_a_store_of_one_root_is_one_get_per_ledger_each_time(tmp_pat
 def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
     checked, may_answer = threading.Event(), threading.Event()
     watch = StoreWatch(store.cluster)
-    assert [each.error for each in watch.look().health.brokers] == [None] * 3
+    assert [each.error for each in watch.look().brokers] == [None] * 3
     check_root = store.cluster.brokers.check_root
 
     def hang(broker):
@@ -204,12 +204,12 @@ def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
     monkeypatch.setattr(store.cluster.brokers, "check_root", hang)
     shutil.move(Path(store.path) / "broker-2", Path(store.path) / "away")
     store.clock.advance(ROOT_LOOK_INTERVAL_MS)
-    assert [each.error for each in watch.look().health.brokers] == [None] * 3, "as it was known"
+    assert [each.error for each in watch.look().brokers] == [None] * 3, "as it was known"
     assert checked.wait(30)
     may_answer.set()
     found = []
     while not any(found):  # the check ends in the background
-        found = [each.error for each in watch.look().health.brokers]
+        found = [each.error for each in watch.look().brokers]
     assert [error is not None for error in found] == [False, False, True]
 
 

@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_given_twice_is_one_reader(store, query):
     query.done(0, store.clock.now_ms(), {0: 3, 1: 0})
     folder = str(query.folder)
     seen = StoreWatch(store.cluster, (str(query.folder.parent), folder, f"{folder}/", folder)).look()
-    assert [reader.name for reader, _ in seen.readers] == [folder]
+    assert [reader.name for reader in seen.readers] == [folder]
 
 
 def test_a_folder_of_checkpoints_is_listed_twice_a_minute_and_read_at_each_look(store, query, tmp_path, monkeypatch):
@@ -201,7 +201,7 @@ def test_a_folder_of_checkpoints_is_listed_twice_a_minute_and_read_at_each_look(
     watch = StoreWatch(store.cluster, (str(query.folder.parent),))
 
     def positions():
-        return [part.position for reader, _ in watch.look().readers for part in reader.partitions]
+        return [part.position for reader in watch.look().readers for part in reader.partitions]
 
     query.done(0, 1, {0: 3})
     assert positions() == [3]
@@ -232,7 +232,7 @@ def test_a_checkpoint_whose_storage_hangs_holds_up_no_look(store, query, monkeyp
         seen = watch.look()
         if not seen.unread:
             break
-    assert [reader.kind for reader, _ in seen.readers] == ["query"]
+    assert [reader.kind for reader in seen.readers] == ["query"]
 
 
 def test_a_damaged_checkpoint_in_a_folder_hides_no_other(store, query):
@@ -241,5 +241,5 @@ def test_a_damaged_checkpoint_in_a_folder_hides_no_other(store, query):
     (damaged.folder / "offsets" / "0").write_text("v1")
     query.done(0, store.clock.now_ms(), {0: 3, 1: 0})
     seen = StoreWatch(store.cluster, (str(query.folder.parent),)).look()
-    assert [reader.name for reader, _ in seen.readers] == [str(query.folder)]
+    assert [reader.name for reader in seen.readers] == [str(query.folder)]
     assert [url for url, _ in seen.unread] == [str(damaged.folder)]

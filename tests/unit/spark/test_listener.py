@@ -48,11 +48,11 @@ def listener(store):
 def test_lag_and_verdict_come_with_each_batch_and_follow_the_log(store, listener):
     assert listener.readers() == []
     listener.onQueryProgress(progress(store, 0, 4))
-    ((reader, judged),) = listener.readers()
-    assert (reader.name, reader.lag, reader.batch_id, judged.verdict) == ("copy", 6, 0, Verdict.OK)
+    (reader,) = listener.readers()
+    assert (reader.name, reader.lag, reader.batch_id, reader.verdict) == ("copy", 6, 0, Verdict.OK)
     store.clock.advance(400_000)
-    ((_, judged),) = listener.readers()
-    assert judged.verdict is Verdict.STOPPED
+    (reader,) = listener.readers()
+    assert reader.verdict is Verdict.STOPPED
     listener.onQueryTerminated(SimpleNamespace(id=QUERY))
     assert listener.readers() == []
 
@@ -96,13 +96,13 @@ def test_a_sign_of_life_without_a_batch_counts(store, listener):
     store.clock.advance(400_000)
     idle = progress(store, 1, 4).progress.timestamp
     listener.onQueryIdle(SimpleNamespace(id=QUERY, timestamp=idle))
-    ((_, judged),) = listener.readers()
-    assert judged.verdict is Verdict.STALLED
+    (reader,) = listener.readers()
+    assert reader.verdict is Verdict.STALLED
 
 
 @pytest.mark.parametrize("time, time_ms", [("2038-12-15T04:26:40.002Z", 2176000000002), ("1970-01-01T00:00:00Z", 0)])
 def test_the_time_of_an_event_is_exact(store, listener, time, time_ms):
     listener.onQueryProgress(progress(store, 0, 4))
     listener.onQueryIdle(SimpleNamespace(id=QUERY, timestamp=time))
-    ((reader, _),) = listener.readers()
+    (reader,) = listener.readers()
     assert reader.last_sign_ms == time_ms

@@ -288,8 +288,8 @@ def test_a_hostile_topic_config_is_escaped_everywhere(console, store):
     """A ledger may hold what no release of this project writes."""
     seen = console.live.seen()
     evil = "\x1b[2J\u202e<script>"
-    topics = [replace(each, config={evil: evil, "retention.ms": evil}) for each in seen.health.topics]
-    console.live._seen = (2**62, seen._replace(health=replace(seen.health, topics=tuple(topics))))
+    topics = [replace(each, config={evil: evil, "retention.ms": evil}) for each in seen.topics]
+    console.live._seen = (2**62, replace(seen, topics=tuple(topics)))
     answer = console.http.get("/api/topic", params={"name": "orders"})
     assert answer.json()["settings"][-1]["key"] == "\\x1b[2J\\u202e<script>"
     assert "\\u001b" not in answer.text and "\x1b" not in answer.text
