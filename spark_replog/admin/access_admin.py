@@ -7,7 +7,7 @@ repeated command changes nothing. Source: Kafka's ``AclControlManager`` and ``Cl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.authorizer import is_allowed, is_open_without_acls
@@ -70,6 +70,8 @@ class AclFilter:
 class AclAdmin(Admin):
     """Adds, removes and lists ACLs; changes the store's settings. Thread-safe.
 
+    Each method may raise CLUSTER_AUTHORIZATION_FAILED and REPLOG_NO_QUORUM.
+
     Args:
         principal: needs ALTER on the cluster to change, DESCRIBE to list; None: see ``default_principal``.
     """
@@ -80,8 +82,6 @@ class AclAdmin(Admin):
         Raises:
             InvalidConfigError: INVALID_REQUEST: an empty name, a wrong cluster name, or a change after which the
                 caller could no longer change ACLs.
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         wanted = [_checked(binding) for binding in dict.fromkeys(bindings)]
         added: list[AclBinding] = []
@@ -96,30 +96,17 @@ class AclAdmin(Admin):
         return added
 
     def first_of(self, bindings: Iterable[AclBinding]) -> list[tuple[ResourceType, str]]:
-        """Return the resources that have no ACL, so that all may use them, and that these ACLs would restrict.
+        """Return the resources that have no ACL, so that all may use them, and that these ACLs would restrict."""
+        named = {(each.resource_type, each.name) for each in map(_checked, bindings)}
 
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
-        wanted = [_checked(binding) for binding in bindings]
-        self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            state = self._cluster.cluster_ledger.state
-            self._require_by(state, AclOperation.ALTER)
-            if not is_open_without_acls(state.config):
-                return []
-            named = {(each.resource_type, each.name) for each in wanted}
-            return sorted(each for each in named if not state.acls.of_resource(*each))
+        def find(state: ClusterLedgerState) -> list[tuple[ResourceType, str]]:
+            is_open = is_open_without_acls(state.config)
+            return sorted(each for each in named if is_open and not state.acls.of_resource(*each))
+
+        return self._ask(AclOperation.ALTER, find)
 
     def remove(self, wanted: AclFilter) -> list[AclBinding]:
-        """Remove every matching ACL; return them.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            InvalidConfigError: INVALID_REQUEST: see `add`.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
+        """Remove every matching ACL; return them. Raises INVALID_REQUEST, see `add`."""
         removed: list[AclBinding] = []
 
         def propose(state: ClusterLedgerState) -> bytes | None:
@@ -132,31 +119,18 @@ class AclAdmin(Admin):
         return removed
 
     def list(self, wanted: AclFilter) -> list[AclBinding]:
-        """Return the matching ACLs, sorted, from the newest fold.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
-        self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE)
-            return wanted.select(self._cluster.cluster_ledger.state.acls)
+        """Return the matching ACLs, sorted, from the newest fold."""
+        return self._ask(AclOperation.DESCRIBE, lambda state: wanted.select(state.acls))
 
     def config(self) -> dict[str, str]:
-        """Return the store's settings that are set. Raises CLUSTER_AUTHORIZATION_FAILED."""
-        self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
-            return dict(self._cluster.cluster_ledger.state.config)
+        """Return the store's settings that are set."""
+        return self._ask(AclOperation.DESCRIBE_CONFIGS, lambda state: dict(state.config))
 
     def configure(self, changes: Mapping[str, str | None]) -> None:
         """Set (value) or unset (None) settings of the store.
 
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION, INVALID_CONFIG; INVALID_REQUEST: see `add`.
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         keys = {key.name: key for key in keys_of("cluster")}
         for name, value in changes.items():
@@ -210,18 +184,13 @@ def _checked(binding: AclBinding) -> AclBinding:
         raise InvalidConfigError(
             ErrorCode.INVALID_REQUEST, f"an ACL of the cluster has the literal name {CLUSTER_NAME}. Leave the name out."
         )
-    return AclBinding(
-        binding.resource_type,
-        binding.name,
-        binding.pattern_type,
-        normal_principal(binding.principal),
-        binding.operation,
-        binding.permission,
-    )
+    return replace(binding, principal=normal_principal(binding.principal))
 
 
 class QuotaAdmin(Admin):
     """Sets and lists quotas, as entries of the cluster ledger. Thread-safe.
+
+    Each method may raise CLUSTER_AUTHORIZATION_FAILED and REPLOG_NO_QUORUM.
 
     Args:
         principal: needs ALTER_CONFIGS on the cluster to set, DESCRIBE_CONFIGS to list; None: see
@@ -233,8 +202,6 @@ class QuotaAdmin(Admin):
 
         Raises:
             InvalidConfigError: INVALID_CONFIG: an unknown quota or a limit below 1; INVALID_REQUEST: no entity.
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         is_nameless = entity.user not in (None, DEFAULT_NAME) and not _has_name(str(entity.user))
         if entity == QuotaEntity(None, None) or "" in entity or is_nameless:
@@ -263,14 +230,6 @@ class QuotaAdmin(Admin):
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
 
     def describe(self) -> list[tuple[QuotaEntity, Mapping[str, int]]]:
-        """Return every entity with its quotas, from the newest fold, sorted.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
-        self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            self._require_by(self._cluster.cluster_ledger.state, AclOperation.DESCRIBE_CONFIGS)
-            found = list(self._cluster.cluster_ledger.state.quotas)
+        """Return every entity with its quotas, from the newest fold, sorted."""
+        found = self._ask(AclOperation.DESCRIBE_CONFIGS, lambda state: list(state.quotas))
         return sorted(found, key=lambda item: (item[0].user or "", item[0].client_id or ""))

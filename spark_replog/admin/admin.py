@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from spark_replog.admin.topic_rules import check_explicit
 from spark_replog.cluster.authorizer import Authorizer, is_allowed
@@ -20,7 +21,7 @@ from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import LeaderFailover, warn_of_cut
 from spark_replog.commit.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, RetriableError, unknown_partition
-from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ids import BrokerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.log.codec.commands import encode_command
@@ -30,6 +31,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.fold.topic_table import UNCLEAN_KEY
 from spark_replog.log.model import BrokerFence, CommandResult, Outcome, PartitionChange
 
+T = TypeVar("T")
 DECIDE_TRIES_MAX = 10
 _OVERTAKEN = frozenset({Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC, Outcome.TOPIC_CLOSED})
 
@@ -62,6 +64,16 @@ class Admin:
         if not is_allowed(state.acls, state.config, who, operation, kind, CLUSTER_NAME):
             raise self._authorizer.refusal(operation, kind, CLUSTER_NAME)
 
+    def _ask(self, operation: AclOperation, question: Callable[[ClusterLedgerState], T]) -> T:
+        """Return the answer of the newest fold of the cluster ledger to one who has this right on the store."""
+
+        def ask(state: ClusterLedgerState) -> T:
+            self._require_by(state, operation)
+            return question(state)
+
+        self._cluster.refresh()
+        return self._cluster.cluster_ledger.ask(ask)
+
     def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
         """Return a topic and its ledger on the newest fold."""
         self._cluster.refresh()
@@ -70,8 +82,7 @@ class Admin:
         return handle, ledger
 
     def _fenced(self) -> frozenset[BrokerId]:
-        with self._cluster.cluster_ledger.lock:
-            return frozenset(self._cluster.cluster_ledger.state.fenced)
+        return self._cluster.cluster_ledger.ask(lambda state: frozenset(state.fenced))
 
     def _decide(
         self,
@@ -103,74 +114,12 @@ def is_overtaken(result: CommandResult) -> bool:
 
 def topic_ledgers(cluster: Cluster) -> list[Ledger[TopicLedgerState]]:
     """Return the ledgers of all published topics, as this process has folded the cluster ledger."""
-    with cluster.cluster_ledger.lock:
-        ledger_ids: dict[LedgerId, None] = {each[1]: None for each in cluster.cluster_ledger.state.topics.values()}
-    return [cluster.topic_ledger(each) for each in ledger_ids]
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerListing:
-    """One broker.
-
-    Attributes:
-        url: of the root that this process opened.
-        registered_url: as it was registered; differs where the root was moved since.
-        is_there: whether its root answers and is unchanged.
-        has_journal: whether it is a metadata root.
-        leader_count: partitions that it leads; in_sync_count: those of its replica_count replicas that are in sync.
-    """
-
-    broker_id: BrokerId
-    url: str
-    registered_url: str
-    rack: str | None
-    is_fenced: bool
-    is_there: bool
-    has_journal: bool
-    leader_count: int
-    in_sync_count: int
-    replica_count: int
+    ids = cluster.cluster_ledger.ask(lambda state: dict.fromkeys(each for _, each in state.topics.values()))
+    return [cluster.topic_ledger(each) for each in ids]
 
 
 class BrokerAdmin(Admin):
     """Thread-safe. Arguments: see ``Admin``."""
-
-    def list_brokers(self) -> list[BrokerListing]:
-        """Return the registered brokers, by id. Raises CLUSTER_AUTHORIZATION_FAILED, REPLOG_NO_QUORUM."""
-        self._cluster.refresh()
-        self._authorizer.require(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-        leaders: dict[BrokerId, int] = {}
-        in_sync: dict[BrokerId, int] = {}
-        assigned: dict[BrokerId, int] = {}
-        for ledger in topic_ledgers(self._cluster):
-            ledger.refresh()
-            with ledger.lock:
-                for _, _, partition in state_changes.live_partitions(ledger.state):
-                    leaders[partition.leader] = leaders.get(partition.leader, 0) + 1
-                    for broker_id in partition.isr:
-                        in_sync[broker_id] = in_sync.get(broker_id, 0) + 1
-                    for broker_id in partition.replicas:
-                        assigned[broker_id] = assigned.get(broker_id, 0) + 1
-        with self._cluster.cluster_ledger.lock:
-            state = self._cluster.cluster_ledger.state
-            brokers, fenced = sorted(state.brokers.items()), set(state.fenced)
-        opened = self._cluster.brokers
-        there = roots_there(opened, [broker_id for broker_id, _ in brokers])
-        return [
-            BrokerListing(
-                broker_id,
-                opened.url(broker_id) if broker_id in opened.broker_ids else found.url,
-                found.url,
-                found.rack,
-                broker_id in fenced,
-                broker_id in there,
-                broker_id in self._cluster.brokers.metadata_broker_ids,
-                leaders.get(broker_id, 0),
-                in_sync.get(broker_id, 0),
-                assigned.get(broker_id, 0),
-            )
-            for broker_id, found in brokers
-        ]
 
     def fence(self, broker_id: BrokerId) -> None:
         """Take a broker out of service: it leaves every ISR and leads nothing, until ``unfence``.
@@ -219,8 +168,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
     Raises:
         RetriableError: REPLOG_NO_QUORUM.
     """
-    with cluster.cluster_ledger.lock:
-        wanted = frozenset(cluster.cluster_ledger.state.fenced)
+    wanted = cluster.cluster_ledger.ask(lambda state: frozenset(state.fenced))
     with ledger.lock:
         if not state_changes.settle_fences(ledger.state, wanted):
             return False  # without a question to a root that may be fenced because it hangs
@@ -266,6 +214,8 @@ class PartitionOutcome:
 
 
 _Decide = Callable[[TopicLedgerState, int], PartitionChange]
+_Brokers = tuple[BrokerId, ...]
+_Row = tuple[BrokerId, int, _Brokers, _Brokers, _Brokers, _Brokers]
 
 
 class PartitionAdmin(Admin):
@@ -292,8 +242,7 @@ class PartitionAdmin(Admin):
         handle, ledger = self._open(name)
         live = self._live_brokers(ledger, handle)
         if is_unclean:
-            with ledger.lock:
-                leaders = {each.leader for each in ledger.state.topics[handle.topic_id].partitions}
+            leaders = set(self._each(ledger, handle, lambda each: each.leader))
             LeaderFailover(self._cluster, CatchUp.of(self._cluster)).fail_over(ledger, leaders - live - {NO_LEADER})
 
         def decide(state: TopicLedgerState, number: int) -> PartitionChange:
@@ -326,8 +275,7 @@ class PartitionAdmin(Admin):
         """
         self._require_cluster(AclOperation.ALTER)
         self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            registered = set(self._cluster.cluster_ledger.state.brokers)
+        registered = self._cluster.cluster_ledger.ask(lambda state: set(state.brokers))
         for number, target in targets.items():
             check_explicit((tuple(target),), registered, first_partition=number)
         handle, ledger = self._open(name)
@@ -342,7 +290,8 @@ class PartitionAdmin(Admin):
             lambda state, number: reassignment.begin(state, handle.topic_id, number, targets[number]),
         )
         reassignment.complete_reassignments(ledger, self._timeout_ms)
-        return [each if each.error else self._outcome(ledger, handle, each.partition, None) for each in outcomes]
+        errors = {each.partition: each.error for each in outcomes if each.error is not None}
+        return self._outcomes(ledger, handle, [each.partition for each in outcomes], errors)
 
     def cancel(self, name: str, partitions: Iterable[int] | None = None) -> list[PartitionOutcome]:
         """Cancel running reassignments: partitions go back to their earlier replicas.
@@ -360,17 +309,19 @@ class PartitionAdmin(Admin):
         """Return the partitions that are being moved."""
         self._require_topic(AclOperation.DESCRIBE, name)
         handle, ledger = self._open(name)
-        with ledger.lock:
-            found = ledger.state.topics[handle.topic_id].partitions
-            moving = [number for number, each in enumerate(found) if reassignment.is_reassigning(each)]
-        return [self._outcome(ledger, handle, number, None) for number in moving]
+        found = self._each(ledger, handle, reassignment.is_reassigning)
+        return self._outcomes(ledger, handle, [at for at, is_moving in enumerate(found) if is_moving], {})
+
+    def _each(
+        self, ledger: Ledger[TopicLedgerState], handle: TopicHandle, pick: Callable[[PartitionState], T]
+    ) -> list[T]:
+        """Return what a function picks of each partition; no later entry may change it."""
+        return ledger.ask(lambda state: [pick(each) for each in state.topics[handle.topic_id].partitions])
 
     def _live_brokers(self, ledger: Ledger[TopicLedgerState], handle: TopicHandle) -> set[BrokerId]:
-        with ledger.lock:
-            assigned = {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
-            fenced = ledger.state.fenced
+        assigned = {each for row in self._each(ledger, handle, lambda at: at.replicas) for each in row}
         timeout_ms = self._cluster.config.replica_lag_time_max_ms
-        return roots_there(self._cluster.brokers, assigned - fenced, timeout_ms)
+        return roots_there(self._cluster.brokers, assigned - ledger.state.fenced, timeout_ms)
 
     def _change(
         self, handle: TopicHandle, ledger: Ledger[TopicLedgerState], partitions: Iterable[int] | None, decide: _Decide
@@ -405,19 +356,23 @@ class PartitionAdmin(Admin):
             done.update(number for number, each in zip(asked, results, strict=False) if not is_overtaken(each))
 
         self._decide(ledger, propose, keep)
-        return [self._outcome(ledger, handle, number, errors.get(number)) for number in numbers]
+        return self._outcomes(ledger, handle, numbers, errors)
 
-    def _outcome(
-        self, ledger: Ledger[TopicLedgerState], handle: TopicHandle, number: int, error: ReplogError | None
-    ) -> PartitionOutcome:
-        with ledger.lock:
-            found = ledger.state.topics[handle.topic_id].partitions
-            if not 0 <= number < len(found):
-                return PartitionOutcome(number, NO_LEADER, 0, (), (), (), (), error)
-            at = found[number]
-            return PartitionOutcome(
-                number, at.leader, at.leader_epoch, at.isr, at.replicas, at.adding, at.removing, error
-            )
+    def _outcomes(
+        self,
+        ledger: Ledger[TopicLedgerState],
+        handle: TopicHandle,
+        numbers: Iterable[int],
+        errors: Mapping[int, ReplogError],
+    ) -> list[PartitionOutcome]:
+        nothing: _Row = (NO_LEADER, 0, (), (), (), ())
+        rows: list[_Row] = self._each(
+            ledger, handle, lambda at: (at.leader, at.leader_epoch, at.isr, at.replicas, at.adding, at.removing)
+        )
+        return [
+            PartitionOutcome(number, *(rows[number] if 0 <= number < len(rows) else nothing), errors.get(number))
+            for number in numbers
+        ]
 
 
 def _preferred(partition: PartitionState, live: set[BrokerId], name: str, number: int) -> Election:

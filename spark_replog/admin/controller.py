@@ -174,16 +174,18 @@ class Controller(Admin):
         self._require_topic(AclOperation.ALTER, name)
         total = topic_rules.whole_number(total, "the number of partitions", ErrorCode.INVALID_PARTITIONS)
         handle, ledger = self._open(name)
-        with ledger.lock:
-            topic = ledger.state.topics[handle.topic_id]
-            count = len(topic.partitions)
-            first_row = topic.partitions[0].replicas
+        rows = ledger.ask(lambda state: [each.replicas for each in state.topics[handle.topic_id].partitions])
+        count, first_row = len(rows), rows[0]
         topic_rules.check_growth(name, count, total)
         topic_rules.check_new_count(total - count)
         racks, fenced = self._racks(), self._fenced()
         if assignment is not None:
             added = tuple(tuple(row) for row in assignment)
-            topic_rules.check_assignment_count(total - count, len(added))
+            if len(added) != total - count:
+                text = (
+                    f"{len(added)} lists of replicas are given for {total - count} new partitions. Give one for each."
+                )
+                raise InvalidConfigError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
             check_explicit(added, racks, fenced, replication_factor=len(first_row), first_partition=count)
         else:
             topic_rules.check_somebody_leads(set(racks), fenced)
@@ -396,25 +398,20 @@ class Controller(Admin):
             handle = self._cluster.lookup(name)
         except NotFoundError:
             return None
-        ledger = self._cluster.topic_ledger(handle.ledger_id)
-        ledger.refresh()
-        with ledger.lock:
-            topic = ledger.state.topics.get(handle.topic_id)
-            is_live = topic is not None and not topic.closed
-        if is_live:
+        topic = self._cluster.topic_ledger(handle.ledger_id).refresh().topics.get(handle.topic_id)
+        if topic is not None and not topic.closed:
             return handle
         self._finish_delete(handle)
         return None
 
     def _racks(self) -> dict[BrokerId, str | None]:
-        with self._cluster.cluster_ledger.lock:
-            known = self._cluster.cluster_ledger.state.brokers
-            return {each: known[each].rack for each in self._cluster.brokers.broker_ids if each in known}
+        racks = self._cluster.cluster_ledger.ask(lambda state: {at: each.rack for at, each in state.brokers.items()})
+        return {each: racks[each] for each in self._cluster.brokers.broker_ids if each in racks}
 
     def _assigned_brokers(self, handle: TopicHandle) -> set[BrokerId]:
-        ledger = self._cluster.topic_ledger(handle.ledger_id)
-        with ledger.lock:
-            return {each for row in ledger.state.topics[handle.topic_id].partitions for each in row.replicas}
+        return self._cluster.topic_ledger(handle.ledger_id).ask(
+            lambda state: {each for row in state.topics[handle.topic_id].partitions for each in row.replicas}
+        )
 
     def _register_ledger(self, ledger_name: str | None) -> LedgerId:
         """Return the id of the named ledger, which is recorded if new; a topic's own ledger has its id as name."""

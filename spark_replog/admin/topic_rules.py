@@ -47,13 +47,7 @@ def assign_replicas(
             "a topic needs at least one partition. Give a number above 0.",
             partitions=partition_count,
         )
-    if replication_factor <= 0 or replication_factor > len(brokers):
-        raise InvalidConfigError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"the store has {len(brokers)} brokers, so a topic can have 1 to {len(brokers)} replicas. "
-            "Give fewer replicas or a store with more roots.",
-            replicas=replication_factor,
-        )
+    check_replication_factor(replication_factor, len(brokers))
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     if racks and len(racks) != len(brokers):
         raise InvalidConfigError(
@@ -236,15 +230,6 @@ def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[Broke
         raise InvalidConfigError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "all brokers of this store are fenced, so no broker could lead. Put one back: replog broker unfence.",
-        )
-
-
-def check_assignment_count(new_count: int, given_count: int) -> None:
-    """Refuse an assignment that does not place each new partition. Raises INVALID_REPLICA_ASSIGNMENT."""
-    if new_count != given_count:
-        raise InvalidConfigError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{given_count} lists of replicas are given for {new_count} new partitions. Give one for each.",
         )
 
 

@@ -11,7 +11,7 @@ from spark_replog.cli.settings import ReplogGroup, current_settings, yes_flag
 from spark_replog.cli.tables import table
 
 if TYPE_CHECKING:
-    from spark_replog.admin.admin import BrokerAdmin
+    from spark_replog.cluster.cluster import Cluster
 
 _SHOWN_MAX = 5
 _broker_ids = click.argument("broker_ids", nargs=-1, required=True, type=int, metavar="BROKER...")
@@ -22,24 +22,27 @@ def broker() -> None:
     """List, fence and unfence brokers."""
 
 
-def _admin() -> BrokerAdmin:
-    from spark_replog.admin.admin import BrokerAdmin
+def _show(cluster: Cluster, broker_ids: tuple[int, ...] = ()) -> int:
+    from spark_replog.monitor.store_monitor import StoreMonitor
 
-    return BrokerAdmin(current_settings().open_cluster())
-
-
-def _show(admin: BrokerAdmin, broker_ids: tuple[int, ...] = ()) -> int:
-    counts = "journal=has_journal leaders=leader_count inSync=in_sync_count replicas=replica_count"
+    view = StoreMonitor(cluster).look()
+    registered = cluster.cluster_ledger.ask(lambda state: dict(state.brokers))
+    partitions = [part for topic in view.topics for part in topic.partitions]
     items: list[dict[str, Any]] = [
         {
-            **item_of(each, "broker=broker_id url registeredUrl rack"),
+            **item_of(each, "broker=broker_id url"),
+            "registeredUrl": registered[each.broker_id].url,
+            "rack": each.rack,
             "state": "fenced" if each.is_fenced else "active",
-            "root": "ok" if each.is_there else "away",
-            **item_of(each, counts),
+            "root": "away" if each.is_away else "ok",
+            "journal": each.is_metadata,
+            "leaders": view.leader_count(each.broker_id),
+            "inSync": sum(each.broker_id in part.isr for part in partitions),
+            "replicas": sum(each.broker_id in part.replicas for part in partitions),
             "ok": True,
         }
-        for each in admin.list_brokers()
-        if not broker_ids or each.broker_id in broker_ids
+        for each in view.brokers
+        if each.broker_id in registered and (not broker_ids or each.broker_id in broker_ids)
     ]
     keys = ["broker", "state", "root", "journal", "leaders", "inSync", "replicas", "rack", "url"]
     columns = {"IN-SYNC" if key == "inSync" else key.upper(): key for key in keys}
@@ -54,7 +57,7 @@ def list_brokers() -> int:
 
     URL is the root that this command opened. REGISTERED AS is shown where a root was moved since it was registered.
     """
-    return _show(_admin())
+    return _show(current_settings().open_cluster())
 
 
 @broker.command("fence", examples=["broker fence 2 -y"])
@@ -77,17 +80,18 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
         more = f"; and {len(findings) - _SHOWN_MAX} more" if len(findings) > _SHOWN_MAX else ""
         note(f"warning: {shown}{more}. Look first: replog topic describe.")
     confirm(yes, f"Fence {', '.join(map(str, broker_ids))}: take out of service?")
-    admin = BrokerAdmin(cluster)
     for broker_id in broker_ids:
-        admin.fence(broker_id)
-    return _show(admin, broker_ids)
+        BrokerAdmin(cluster).fence(broker_id)
+    return _show(cluster, broker_ids)
 
 
 @broker.command("unfence", examples=["broker unfence 2"])
 @_broker_ids
 def unfence(broker_ids: tuple[int, ...]) -> int:
     """Put brokers back into service. They join the ISRs when they have caught up."""
-    admin = _admin()
+    from spark_replog.admin.admin import BrokerAdmin
+
+    cluster = current_settings().open_cluster()
     for broker_id in broker_ids:
-        admin.unfence(broker_id)
-    return _show(admin, broker_ids)
+        BrokerAdmin(cluster).unfence(broker_id)
+    return _show(cluster, broker_ids)

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import EXIT_OK, emit, json_text, note, show
+from spark_replog.cli.output import EXIT_OK, emit, json_text, note, on_signals, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
 from spark_replog.cli.tables import is_terminal, quoted
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import (
     EARLIEST,
     LATEST,
@@ -148,7 +150,6 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     _check(given, settings)
     wanted = RecordFilter.of(given)
     from spark_replog.client.consumer import Consumer
-    from spark_replog.errors import ErrorCode, ReplogError
 
     cluster = settings.open_cluster()
     is_member = given["group"] is not None and not given["partitions"]
@@ -182,9 +183,6 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
                     printed.add(record)
                 if is_ending.is_set() or count == given["max_messages"]:
                     break
-        except ReplogError as error:
-            if error.code is not ErrorCode.REPLOG_WAKEUP:
-                raise
         finally:  # however it ended, commit what was printed
             printed.commit()
         if is_one_value:  # also of a stopped run: commit only what was printed
@@ -229,12 +227,8 @@ def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
         reader.wakeup()
         signal.signal(number, before[number])  # the second one ends the command at once
 
-    before: dict[int, Any] = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with on_signals(end) as before:
         yield is_ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Printed:
@@ -283,12 +277,10 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
     """Return the partitions of topics, or only those with these numbers."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
-    from spark_replog.log.acl import AclOperation, ResourceType
 
     cluster.refresh_if_stale()
-    Authorizer(cluster).require(
-        AclOperation.DESCRIBE, ResourceType.TOPIC, *topics
-    )  # first, so that an error never reveals whether a topic exists
+    # First, so that an error never reveals whether a topic exists.
+    Authorizer(cluster).require(AclOperation.DESCRIBE, ResourceType.TOPIC, *topics)
     keys: list[TopicPartition] = []
     for name in dict.fromkeys(topics):
         _, found = cluster.topic_state(cluster.lookup(name))
@@ -388,7 +380,7 @@ def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> No
 def records_of(
     reader: Consumer, stops: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
 ) -> Iterator[ConsumerRecord]:
-    """Yield records up to the stops, or without end; a member's partitions may change during this.
+    """Yield records up to the stops, a wake-up, or without end; a member's partitions may change during this.
 
     The caller stops at ``--max-messages``.
     """
@@ -405,7 +397,12 @@ def records_of(
             reader.pause(done)
             if len(done) == len(keys):
                 return
-        records = reader.poll(timeout_ms=wait_ms if given["follow"] or is_member else 0, max_records=poll_max)
+        try:
+            records = reader.poll(timeout_ms=wait_ms if given["follow"] or is_member else 0, max_records=poll_max)
+        except ReplogError as error:
+            if error.code is ErrorCode.REPLOG_WAKEUP:
+                return
+            raise
         for record in records:
             if given["follow"] or record.offset < stops.get(TopicPartition(record.topic, record.partition), 0):
                 yield record
@@ -426,9 +423,9 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
         _csv_line(_CSV_COLUMNS)
         return lambda record: _csv_line(_csv_row(record))
     if output == "values":
-        return lambda record: _write(_line(record, given))
+        return lambda record: show(_line(record, given), newline=False)
     if output == "raw":
-        return lambda record: _write(record.value or b"")
+        return lambda record: show(record.value or b"", newline=False)
     if "%" not in output:
         raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
     from spark_replog.client.consumer_record import ConsumerRecord
@@ -436,7 +433,7 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
     _pattern(
         ConsumerRecord("", 0, 0, None, None, (), 0, ""), output
     )  # an invalid pattern fails before a record is read
-    return lambda record: _write(_pattern(record, output))
+    return lambda record: show(_pattern(record, output), newline=False)
 
 
 def record_item(record: ConsumerRecord) -> dict[str, Any]:
@@ -474,39 +471,38 @@ def time_text(timestamp_us: int) -> str:
     return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:0{6 if unit == 'us' else 3}d}Z"
 
 
+def _header_text(record: ConsumerRecord, mark: bytes, null: bytes) -> bytes:
+    return b",".join(name.encode() + mark + (null if value is None else value) for name, value in record.headers)
+
+
+_PRINTED: Mapping[str, Callable[[Any], bytes]] = {
+    "timestamp": lambda record: f"{record.timestamp_type}:{record.timestamp_ms}".encode(),
+    "partition": lambda record: b"Partition:%d" % record.partition,
+    "offset": lambda record: b"Offset:%d" % record.offset,
+    "headers": lambda record: _header_text(record, b":", b"null") or b"NO_HEADERS",
+    "key": lambda record: b"null" if record.key is None else record.key,
+}
+
+
 def _line(record: ConsumerRecord, given: dict[str, Any]) -> bytes:
     """Return the line of Kafka's console consumer."""
-    parts = []
-    if given["print_timestamp"]:
-        parts.append(f"{record.timestamp_type}:{record.timestamp_ms}".encode())
-    if given["print_partition"]:
-        parts.append(f"Partition:{record.partition}".encode())
-    if given["print_offset"]:
-        parts.append(f"Offset:{record.offset}".encode())
-    if given["print_headers"]:
-        headers = b",".join(
-            name.encode() + b":" + (b"null" if value is None else value) for name, value in record.headers
-        )
-        parts.append(headers or b"NO_HEADERS")
-    if given["print_key"]:
-        parts.append(b"null" if record.key is None else record.key)
+    parts = [text(record) for name, text in _PRINTED.items() if given[f"print_{name}"]]
     parts.append(b"null" if record.value is None else record.value)
     return os.fsencode(given["key_separator"]).join(parts) + b"\n"
 
 
 def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
     """Return a kcat pattern filled in."""
-    headers = b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers)
     words = {
         "t": record.topic.encode(),
-        "p": str(record.partition).encode(),
-        "o": str(record.offset).encode(),
-        "T": str(record.timestamp_ms).encode(),
+        "p": b"%d" % record.partition,
+        "o": b"%d" % record.offset,
+        "T": b"%d" % record.timestamp_ms,
         "k": record.key or b"",
         "s": record.value or b"",
-        "K": str(-1 if record.key is None else len(record.key)).encode(),
-        "S": str(-1 if record.value is None else len(record.value)).encode(),
-        "h": headers,
+        "K": b"%d" % (-1 if record.key is None else len(record.key)),
+        "S": b"%d" % (-1 if record.value is None else len(record.value)),
+        "h": _header_text(record, b"=", b""),
         "%": b"%",
     }
     escapes = {"n": b"\n", "t": b"\t", "r": b"\r", "\\": b"\\"}
@@ -538,11 +534,6 @@ def _csv_line(cells: tuple[object, ...]) -> None:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(cells)
     show(line.getvalue().encode())  # UTF-8 as in the log, whatever stdout has
-
-
-def _write(data: bytes) -> None:
-    """Write bytes as they are."""
-    show(data, newline=False)
 
 
 _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
@@ -580,7 +571,6 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
     wanted, print_record = RecordFilter.of(given), _line_printer(settings, topics, given["colour"])
     begin = f"end-{given['lines']}" if given["begin"] is None else given["begin"]
     from spark_replog.client.consumer import Consumer
-    from spark_replog.errors import ErrorCode, ReplogError
 
     cluster = settings.open_cluster()
     reader = Consumer(cluster, enable_auto_commit=False, auto_offset_reset="earliest")
@@ -601,15 +591,11 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
             reader.assign(keys)
             begin_at(keys)
         flags = {**given, "max_messages": None, "timeout_ms": None}
-        try:
-            for record in records_of(reader, stops, flags, is_member=False):
-                if wanted(record):
-                    print_record(record)
-                if is_ending.is_set():
-                    break
-        except ReplogError as error:
-            if error.code is not ErrorCode.REPLOG_WAKEUP:
-                raise
+        for record in records_of(reader, stops, flags, is_member=False):
+            if wanted(record):
+                print_record(record)
+            if is_ending.is_set():
+                break
     if is_ending.is_set():
         raise click.Abort
     return EXIT_OK

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import asdict
 from functools import partial
-from types import FrameType
 
 import click
 
 from spark_replog.cli.completion import config_flag
-from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, note
+from spark_replog.cli.output import EXIT_UNREACHABLE, emit, item_of, note, on_signals
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values
 from spark_replog.cli.tables import Table, table
+from spark_replog.log.acl import AclOperation
 
 
 @click.group("coordinator", cls=ReplogGroup)
@@ -35,16 +34,13 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.admin.coordinator_loop import CoordinatorLoop
-    from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.groups.group_coordinator import GroupCoordinator
     from spark_replog.groups.group_rebalance import SilenceWatch
-    from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.compaction import CompactionRounds
     from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
     from spark_replog.maintenance.upkeep import Upkeep
 
-    cluster = settings.open_cluster(key_values("-c", configs))
-    require_of_readable(cluster, AclOperation.ALTER)
+    cluster = settings.open_cluster(key_values("-c", configs), needs=AclOperation.ALTER)
     groups, watch, compaction = GroupCoordinator(cluster), SilenceWatch(), CompactionRounds(cluster)
 
     snapshots = SnapshotScrub(cluster, is_repairing=True)
@@ -63,17 +59,8 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
         keys = "ledgerCount leveledCount failoverCount joinedCount reassignedCount electedCount failedCount"
         items = [{**item_of(done, keys), "outOfSync": out, "ok": not done.failed_count}]
         return emit(items, *parts, exit_code=EXIT_UNREACHABLE if done.failed_count else 0)
-    stopped = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    stops: list[int] = []
+    with on_signals(lambda number, _: stops.append(number)):
         note(f"replog: coordinator runs on {path}; SIGTERM stops it")
-        rounds = loop.run(lambda: stopped, interval_ms=interval_ms)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        rounds = loop.run(lambda: bool(stops), interval_ms=interval_ms)
     return emit([{"rounds": rounds, "ok": True}], f"stopped after {rounds} rounds")

@@ -79,7 +79,9 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     if settings.store != os.environ.get("REPLOG_STORE"):
         raise click.UsageError("the demo makes its own store: use --dir instead of -s")
     started_ms = SYSTEM_CLOCK.monotonic_ms()
+    from spark_replog.admin.controller import Controller
     from spark_replog.cli.java import java_environment
+    from spark_replog.cluster.init_store import init_cluster
 
     progress = ProgressLine(quiet=settings.quiet)
     source = input_file or flights_file()
@@ -97,7 +99,8 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         raise
     topic = "flights" if input_file is None else "rows"
     progress.say(f"demo: a store of {BROKERS} brokers, topic {topic}: {PARTITIONS} partitions, 3 replicas")
-    controller = _make_topic(place, topic)
+    controller = Controller(init_cluster(str(place.store), BROKERS))
+    controller.create_topic(topic, PARTITIONS, BROKERS)
     job = {
         "input_folder": str(place.input),
         "files_per_batch": max(1, math.ceil(pieces.count / _MICRO_BATCHES)),
@@ -119,10 +122,7 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         "partitions": len(offsets),
         "replicas": BROKERS,
         "offsets": {str(partition): offset for partition, offset in sorted(offsets.items())},
-        "writeBatches": done["writeBatches"],
-        "readBatches": done["readBatches"],
-        "writeMs": done["writeMs"],
-        "steadyRowsPerSecond": done["steadyRowsPerSecond"],
+        **{key: done[key] for key in ("writeBatches", "readBatches", "writeMs", "steadyRowsPerSecond")},
         "streamsMs": done["totalMs"],
         "totalMs": SYSTEM_CLOCK.monotonic_ms() - started_ms,
         "directory": str(place.folder),
@@ -170,15 +170,6 @@ def spark_environment(environ: dict[str, str]) -> dict[str, str]:
     return environ
 
 
-def _make_topic(place: Place, topic: str) -> Any:
-    from spark_replog.admin.controller import Controller
-    from spark_replog.cluster.init_store import init_cluster
-
-    controller = Controller(init_cluster(str(place.store), BROKERS))
-    controller.create_topic(topic, PARTITIONS, BROKERS)
-    return controller
-
-
 def run_job(
     job: Mapping[str, object], environ: Mapping[str, str], place: Place, progress: ProgressLine, rows: int
 ) -> dict[str, Any]:
@@ -218,7 +209,8 @@ def run_job(
         exit_code = process.wait()
     progress.close()
     if last.get("event") != "done" or exit_code != 0:
-        _show_log_tail(place)
+        for line in place.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]:
+            note(f"  | {line}")
         reason = last.get("message") or f"Spark ended with exit code {exit_code}"
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
@@ -244,12 +236,6 @@ def _show(event: Mapping[str, Any], progress: ProgressLine, rows: int) -> None:
             f"written {event['written']:,} of {rows:,}, {rate:,.0f} rows/s  read {event['read']:,}  "
             f"micro-batches {event['writeBatches']} + {event['readBatches']}"
         )
-
-
-def _show_log_tail(place: Place) -> None:
-    lines = place.log.read_text(errors="replace").splitlines()
-    for line in lines[-_LOG_TAIL_LINES:]:
-        note(f"  | {line}")
 
 
 def check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], place: Place) -> None:
@@ -287,15 +273,12 @@ def _say_next(settings: Settings, place: Place, topic: str) -> None:
         return
     called = Path(sys.argv[0])
     replog = shlex.quote(sys.argv[0]) if called.name == "replog" else f"{shlex.quote(sys.executable)} -m spark_replog"
-    store = shlex.quote(_short(place.store))
+    here = Path.cwd()
+    store = shlex.quote(str(place.store.relative_to(here) if place.store.is_relative_to(here) else place.store))
     note("\nnext:")
     note(f"  {replog} -s {store} topic describe {topic}")
     note(f"  {replog} -s {store} store verify --deep")
     note(f"  {replog} demo --input YOUR.csv")
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 PIECE_ROWS = 20_000

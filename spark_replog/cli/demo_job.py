@@ -52,18 +52,13 @@ def main() -> None:
     # The JVM inherits fd 1; only our own lines may reach the parent through it.
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()  # it ends with its parent
     try:
         _run(settings, events)
     except Exception as error:
         first = str(error).strip().splitlines() or [""]
         _tell(events, "failed", message=f"{type(error).__name__}: {first[0]}")
         raise
-
-
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
 
 
 def _tell(events: TextIO, event: str, **fields: object) -> None:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +25,6 @@ from spark_replog.cli.view import finding_subject, typed
 from spark_replog.errors import ReplogError
 
 if TYPE_CHECKING:
-    from spark_replog.health.store import Finding
     from spark_replog.storage.brokers import BrokerSet
 
 Verdict = Literal["ok", "warn", "critical"]
@@ -116,7 +115,7 @@ def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
     from spark_replog.storage.io_pool import IO_POOL
 
     java, workers = None, []
-    if _has_package("pyspark") or environ.get("SPARK_HOME"):
+    if _version("pyspark") or environ.get("SPARK_HOME"):
         # Each starts a program and waits for it, so they run side by side.
         java = IO_POOL.submit_to("doctor", _java, environ)
         for variable, program in worker_programs(environ).items():
@@ -133,47 +132,44 @@ def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
         yield from worker.result()
 
 
-def _has_package(name: str) -> bool:
+def _version(name: str) -> str | None:
+    """Return the version of an installed package, else None."""
     try:
-        version(name)
+        return version(name)
     except PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _python() -> Check:
-    found = ".".join(str(part) for part in sys.version_info[:3])
+    found = f"{_dotted(sys.version_info[:3])} at {sys.executable}"
     if sys.version_info[:2] < PYTHON_VERSION_MIN:
-        return Check("python", "critical", f"{found} at {sys.executable}", "Use Python 3.11 or newer.")
-    return Check("python", "ok", f"{found} at {sys.executable}")
+        return Check("python", "critical", found, "Use Python 3.11 or newer.")
+    return Check("python", "ok", found)
+
+
+def _dotted(parts: Iterable[object]) -> str:
+    return ".".join(map(str, parts))
 
 
 def _package(name: str, least: int) -> Check:
-    if not _has_package(name):
-        return Check(name, "critical", "not installed", f"Run \"pip install '{name}>={least}'\".")
-    found = version(name)
-    if _major(found) < least:
-        return Check(name, "critical", f"{found} is too old", f"Run \"pip install '{name}>={least}'\".")
-    return Check(name, "ok", found)
+    found = _version(name)
+    if found is not None and _major(found) >= least:
+        return Check(name, "ok", found)
+    detail = "not installed" if found is None else f"{found} is too old"
+    return Check(name, "critical", detail, f"Run \"pip install '{name}>={least}'\".")
 
 
 def _pyspark(environ: Mapping[str, str]) -> Check:
-    if not _has_package("pyspark"):
+    found, install = _version("pyspark"), "pip install 'pyspark>=4.0'"
+    if found is None:
+        detail = f"not installed, and not needed for the commands and plain Python. For Spark: {install}"
         if environ.get("SPARK_HOME"):
-            return Check("pyspark", "ok", f"not installed here; SPARK_HOME is {environ['SPARK_HOME']}")
-        detail = (
-            "not installed, and not needed for the commands and plain Python. For Spark: pip install 'pyspark>=4.0'"
-        )
+            detail = f"not installed here; SPARK_HOME is {environ['SPARK_HOME']}"
         return Check("pyspark", "ok", detail)
-    found = version("pyspark")
     if _major(found) < 4:
-        return Check(
-            "pyspark",
-            "critical",
-            f"{found} has no Python data source API for streams",
-            "Run \"pip install 'pyspark>=4.0'\".",
-        )
-    if not _has_package("pandas"):
+        detail = f"{found} has no Python data source API for streams"
+        return Check("pyspark", "critical", detail, f'Run "{install}".')
+    if _version("pandas") is None:
         return Check("pyspark", "critical", f"{found}, but pandas is missing", 'Run "pip install pandas".')
     return Check("pyspark", "ok", found)
 
@@ -252,39 +248,34 @@ def worker_checks(variable: str, program: str, environ: Mapping[str, str]) -> It
     if isinstance(answer, str):
         yield Check(name, "critical", answer, remedy)
         return
-    found = ".".join(str(part) for part in answer["version"])
+    found = f"{_dotted(answer['version'])} at {answer['program']}"
     if tuple(answer["version"][:2]) != sys.version_info[:2]:
-        mine = ".".join(str(part) for part in sys.version_info[:2])
-        detail = f"{found} at {answer['program']}, this one is {mine}: Spark refuses to mix minor versions"
-        yield Check(name, "critical", detail, remedy)
+        mine = f"this one is {_dotted(sys.version_info[:2])}: Spark refuses to mix minor versions"
+        yield Check(name, "critical", f"{found}, {mine}", remedy)
         return
-    missing = {k: v for k, v in answer["missing"].items() if k != "pyspark"}
+    missing = _reasons({module: reason for module, reason in answer["missing"].items() if module != "pyspark"})
     if missing:
-        what = "; ".join(f"{module}: {reason}" for module, reason in missing.items())
-        yield Check(name, "critical", f"{answer['program']} cannot import {what}", remedy)
+        yield Check(name, "critical", f"{answer['program']} cannot import {missing}", remedy)
         return
-    yield Check(name, "ok", f"{found} at {answer['program']}")
+    yield Check(name, "ok", found)
     yield _registration(answer)
 
 
+def _reasons(modules: Mapping[str, str]) -> str:
+    return "; ".join(f"{module}: {reason}" for module, reason in modules.items())
+
+
 def _registration(answer: Mapping[str, Any]) -> Check:
-    broken = answer["broken"]
-    if broken:
-        what = "; ".join(f"{module}: {reason}" for module, reason in broken.items())
-        return Check(
-            "registration",
-            "critical",
-            f"{what}; one such module makes Spark skip every Python data source",
-            "Uninstall or repair it, or call spark_replog.register(spark) in your program.",
-        )
+    register = "or call spark_replog.register(spark) in your program."
+    if broken := _reasons(answer["broken"]):
+        detail = f"{broken}; one such module makes Spark skip every Python data source"
+        return Check("registration", "critical", detail, f"Uninstall or repair it, {register}")
     if "pyspark_replog" not in answer["listed"]:
-        return Check(
-            "registration",
-            "warn",
+        detail = (
             "pyspark_replog can be imported but not listed (an editable install or an import hook), so "
-            'Spark does not find format("replog") by itself',
-            "Install it without -e, or call spark_replog.register(spark) in your program.",
+            'Spark does not find format("replog") by itself'
         )
+        return Check("registration", "warn", detail, f"Install it without -e, {register}")
     return Check("registration", "ok", 'Spark finds format("replog") by itself')
 
 
@@ -293,14 +284,9 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
         return f"'{program}' is not a program here"
     with tempfile.TemporaryDirectory(prefix="replog-doctor-") as folder:
         try:
+            probe = [program, "-c", _WORKER_PROBE]
             done = subprocess.run(
-                [program, "-c", _WORKER_PROBE],
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-                cwd=folder,
-                env=dict(environ),
+                probe, capture_output=True, text=True, timeout=120, check=False, cwd=folder, env=dict(environ)
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"'{program}' does not run: {error}"
@@ -321,6 +307,8 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
     """
     from spark_replog.health.store import Fault, Level
     from spark_replog.monitor.store_monitor import StoreMonitor
+    from spark_replog.storage.mount_table import file_system_of
+    from spark_replog.storage.open_store import scheme_of
 
     try:
         cluster = settings.open_cluster()
@@ -332,30 +320,24 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
     yield Check("store", "ok", f"cluster {brokers.cluster_id}, {len(brokers.broker_ids)} brokers")
     for finding in findings:
         verdict: Verdict = "critical" if finding.level is Level.CRITICAL else "warn"
-        yield Check(_check_name(finding), verdict, finding.detail, typed(finding.remedy, settings))
+        name = finding_subject(finding) if finding.code is None else f"root {finding.broker_id}"
+        yield Check(name, verdict, finding.detail, typed(finding.remedy, settings))
     found = {finding.broker_id for finding in findings if finding.fault is not Fault.FENCED}
     healthy = [broker for broker in brokers.broker_ids if broker not in found]
     if is_probe:
         yield from _probes(brokers, healthy)
         return
     for broker in healthy:
-        faults = _mount_faults(brokers.url(broker))
-        if faults:
-            detail = f"{brokers.url(broker)}: {'; '.join(faults)}"
-            yield Check(f"root {broker}", "warn", detail, "Mount it with other options.")
-        else:
-            yield Check(f"root {broker}", "ok", _served(brokers, broker))
+        url = brokers.url(broker)
+        faults = file_system_of(url).nfs_faults() if scheme_of(url) == "file" else []
+        yield _root_check(brokers, broker, faults, "Mount it with other options.")
 
 
-def _mount_faults(url: str) -> list[str]:
-    from spark_replog.storage.mount_table import file_system_of
-    from spark_replog.storage.open_store import scheme_of
-
-    return file_system_of(url).nfs_faults() if scheme_of(url) == "file" else []
-
-
-def _check_name(finding: Finding) -> str:
-    return finding_subject(finding) if finding.code is None else f"root {finding.broker_id}"
+def _root_check(brokers: BrokerSet, broker: int, faults: Sequence[str], remedy: str, proved: str = "") -> Check:
+    name, url, client = f"root {broker}", brokers.url(broker), brokers.client_name(broker)
+    if faults:
+        return Check(name, "warn", f"{url}: {'; '.join(faults)}", remedy)
+    return Check(name, "ok", url + (f" by {client}" if client else "") + proved)
 
 
 def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:
@@ -364,22 +346,12 @@ def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:
     with ThreadPoolExecutor(max_workers=8) as pool:
         probes = [(broker, pool.submit(probe_root, brokers.store(broker))) for broker in broker_ids]
     for broker, probe in probes:
-        name = f"root {broker}"
         error = probe.exception()
         if isinstance(error, ReplogError):
-            yield _store_failure(name, error)
+            yield _store_failure(f"root {broker}", error)
             continue
-        report = probe.result()
-        if report.warnings:
-            detail = f"{brokers.url(broker)}: {'; '.join(report.warnings)}"
-            yield Check(name, "warn", detail, "Mount it with other options, or use another file system or server.")
-        else:
-            yield Check(name, "ok", f"{_served(brokers, broker)}: create-if-absent works")
-
-
-def _served(brokers: BrokerSet, broker: int) -> str:
-    client = brokers.client_name(broker)
-    return brokers.url(broker) + (f" by {client}" if client else "")
+        remedy = "Mount it with other options, or use another file system or server."
+        yield _root_check(brokers, broker, probe.result().warnings, remedy, ": create-if-absent works")
 
 
 def _store_failure(name: str, error: ReplogError) -> Check:

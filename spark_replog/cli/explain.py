@@ -24,15 +24,7 @@ _OWN_CODES_FROM = 1000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The description of one error code.
-
-    Attributes:
-        code: name and number.
-        section: heading that the code is listed under.
-        meaning: what happened.
-        state: what the error leaves in the log and on storage.
-        remedy: what to do.
-    """
+    """One error code, its heading, what happened, what it leaves in the log and on storage, and what to do."""
 
     code: ErrorCode
     section: str
@@ -48,19 +40,16 @@ class Entry:
 
 def entries() -> dict[ErrorCode, Entry]:
     """Return the description of each code, in the order of the page. Reads a file of the package."""
-    found = tomllib.loads(files("spark_replog").joinpath("errors.toml").read_text(encoding="utf-8"))
-    return {ErrorCode[name]: Entry(ErrorCode[name], **fields) for name, fields in found.items()}
+    return {ErrorCode[name]: Entry(ErrorCode[name], **fields) for name, fields in _described("errors.toml").items()}
+
+
+def _described(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("spark_replog").joinpath(name).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
 class StatusWord:
-    """The description of a word that commands print for a state.
-
-    Attributes:
-        shown_by: commands, separated by commas.
-        meaning: what is so.
-        remedy: what to do.
-    """
+    """A word that commands, separated by commas, print for a state."""
 
     word: str
     shown_by: str
@@ -70,8 +59,7 @@ class StatusWord:
 
 def status_words() -> dict[str, StatusWord]:
     """Return the description of each word, in the order of the page. Reads a file of the package."""
-    found = tomllib.loads(files("spark_replog").joinpath("status_words.toml").read_text(encoding="utf-8"))
-    return {word: StatusWord(word, **fields) for word, fields in found.items()}
+    return {word: StatusWord(word, **fields) for word, fields in _described("status_words.toml").items()}
 
 
 def _complete_name(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -146,43 +134,32 @@ def _item(entry: Entry) -> dict[str, Any]:
 
 
 def _setting_item(key: ConfigKey) -> dict[str, Any]:
-    item = {"setting": key.name, "usedBy": key.group, "default": _default_of(key)}
+    item = {"setting": key.name, "usedBy": key.group, "default": None if key.default is None else key.default_text}
     return {**item, **item_of(key, "kafkaDefault unit description=doc")}
-
-
-def _default_of(key: ConfigKey) -> str | None:
-    """Return the default as a user would type it."""
-    if key.choices is not None:
-        return next((word for word, value in key.choices.items() if value == key.default), None)
-    if key.default is None:
-        return None
-    return str(key.default).lower() if key.unit == "bool" else str(key.default)
 
 
 def _text(item: dict[str, Any]) -> str:
     if "setting" in item:
         return "\n\n".join(_setting_text(use) for use in item["uses"])
     if "word" in item:
-        fields: tuple[tuple[str, str], ...] = (("Meaning:", item["meaning"]), ("Remedy:", item["remedy"]))
-        return "\n".join([f"{item['word']} ({item['shownBy']})", *(_field(*each) for each in fields)])
+        return _block(f"{item['word']} ({item['shownBy']})", Meaning=item["meaning"], Remedy=item["remedy"])
     origin = "Kafka's number" if item["kafkaNumber"] is not None else "not a Kafka error"
-    fields = (("Meaning:", item["meaning"]), ("State:", item["state"]), ("Remedy:", item["remedy"]))
-    return "\n".join([f"{item['code']} ({item['number']}, {origin})", *(_field(*each) for each in fields)])
+    fields = {key.title(): item[key] for key in ("meaning", "state", "remedy")}
+    return _block(f"{item['code']} ({item['number']}, {origin})", **fields)
 
 
 def _setting_text(use: dict[str, Any]) -> str:
     default = "not set" if use["default"] is None else use["default"]
     kafka = "" if use["kafkaDefault"] is None else f" (Kafka: {use['kafkaDefault'] or 'not set'})"
-    fields = (("Default:", f"{default}{kafka}"), ("Effect:", use["description"]))
-    return "\n".join([f"{use['setting']} ({use['usedBy']}, {use['unit']})", *(_field(*each) for each in fields)])
+    head = f"{use['setting']} ({use['usedBy']}, {use['unit']})"
+    return _block(head, Default=f"{default}{kafka}", Effect=use["description"])
 
 
-def _field(label: str, text: str) -> str:
-    return textwrap.fill(
-        text,
-        _TEXT_WIDTH,
-        initial_indent=f"  {label:9}",
-        subsequent_indent=" " * 11,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _block(head: str, **fields: str) -> str:
+    wrapper = textwrap.TextWrapper(_TEXT_WIDTH, break_long_words=False, break_on_hyphens=False)
+    wrapper.subsequent_indent = " " * 11
+    lines = [head]
+    for label, text in fields.items():
+        wrapper.initial_indent = f"  {label + ':':9}"
+        lines.append(wrapper.fill(text))
+    return "\n".join(lines)

@@ -16,6 +16,7 @@ from spark_replog.cli.settings import ReplogGroup, current_settings, parse_durat
 from spark_replog.cli.tables import Table, table
 from spark_replog.cli.view import limit_flags, read_limits, reader_item, reader_parts
 from spark_replog.errors import unknown_partition
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import parse_offset
 
 if TYPE_CHECKING:
@@ -234,7 +235,6 @@ def _partitions(
     """Return the partitions of ``TOPIC`` or ``TOPIC:0,1``; with all_topics, those of the group."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
-    from spark_replog.log.acl import AclOperation, ResourceType
 
     if all_topics:
         return sorted(coordinator.fetch_offsets(name))
@@ -243,9 +243,8 @@ def _partitions(
     keys = []
     for word in topics:
         topic, _, numbers = word.partition(":")
-        authorizer.require(
-            AclOperation.DESCRIBE, ResourceType.TOPIC, topic
-        )  # first: the lookup reveals whether it exists
+        # First: the lookup reveals whether it exists.
+        authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
         _, found = cluster.topic_state(cluster.lookup(topic))
         try:
             wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))

@@ -36,33 +36,36 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, shor
 from spark_replog.logs import log_no_more
 
 _COMMANDS = {
-    "status": ("spark_replog.cli.status", "status", "Show on one page whether the store is healthy."),
-    "top": ("spark_replog.cli.top", "top", "Watch brokers, topics and readers on a terminal."),
-    "init": ("spark_replog.cli.store", "init", "Make a new, empty store."),
-    "topic": ("spark_replog.cli.topic", "topic", "Create, list, describe, grow and delete topics."),
-    "produce": ("spark_replog.cli.produce", "produce", "Append lines, JSON, CSV, Parquet or Arrow to a topic."),
-    "consume": ("spark_replog.cli.consume", "consume", "Print the records of topics."),
-    "tail": ("spark_replog.cli.consume", "tail", "Follow several topics, one line a record."),
-    "copy": ("spark_replog.cli.copy", "copy", "Copy a range of a topic into another, across stores too."),
-    "group": ("spark_replog.cli.group", "group", "Show consumer groups and their lag; reset or delete offsets."),
-    "query": ("spark_replog.cli.query", "query", "Show streaming queries and their lag, by their checkpoints."),
-    "metrics": ("spark_replog.cli.metrics", "metrics", "Serve the metrics of a store to Prometheus."),
-    "ui": ("spark_replog.ui.command", "ui", "Open a console of the store in the browser."),
-    "store": ("spark_replog.cli.store", "store", "Show, verify and repair the store and its roots."),
-    "broker": ("spark_replog.cli.broker", "broker", "List, fence and unfence brokers."),
-    "coordinator": (
-        "spark_replog.cli.coordinator",
-        "coordinator",
-        "Catch up followers and restore leaders between commits.",
-    ),
-    "acl": ("spark_replog.cli.acl", "acl", "Grant and deny operations to principals."),
-    "quota": ("spark_replog.cli.acl", "quota", "Limit how fast clients write and read."),
-    "doctor": ("spark_replog.cli.doctor", "doctor", "Check this machine and the store, and name the fix."),
-    "debug": ("spark_replog.cli.debug", "debug", "Collect what support needs, without rows and credentials."),
-    "explain": ("spark_replog.cli.explain", "explain", "Explain an error code: meaning, state, remedy."),
-    "completion": ("spark_replog.cli.completion", "completion", "Print the completion script of a shell."),
-    "demo": ("spark_replog.cli.demo", "demo", "Stream a table into a store of three brokers and read it back."),
+    "status": "Show on one page whether the store is healthy.",
+    "top": "Watch brokers, topics and readers on a terminal.",
+    "init": "Make a new, empty store.",
+    "topic": "Create, list, describe, grow and delete topics.",
+    "produce": "Append lines, JSON, CSV, Parquet or Arrow to a topic.",
+    "consume": "Print the records of topics.",
+    "tail": "Follow several topics, one line a record.",
+    "copy": "Copy a range of a topic into another, across stores too.",
+    "group": "Show consumer groups and their lag; reset or delete offsets.",
+    "query": "Show streaming queries and their lag, by their checkpoints.",
+    "metrics": "Serve the metrics of a store to Prometheus.",
+    "ui": "Open a console of the store in the browser.",
+    "store": "Show, verify and repair the store and its roots.",
+    "broker": "List, fence and unfence brokers.",
+    "coordinator": "Catch up followers and restore leaders between commits.",
+    "acl": "Grant and deny operations to principals.",
+    "quota": "Limit how fast clients write and read.",
+    "doctor": "Check this machine and the store, and name the fix.",
+    "debug": "Collect what support needs, without rows and credentials.",
+    "explain": "Explain an error code: meaning, state, remedy.",
+    "completion": "Print the completion script of a shell.",
+    "demo": "Stream a table into a store of three brokers and read it back.",
 }
+_ELSEWHERE = {
+    "init": "spark_replog.cli.store",
+    "tail": "spark_replog.cli.consume",
+    "ui": "spark_replog.ui.command",
+    "quota": "spark_replog.cli.acl",
+}
+"""Commands that are not in the module of their name."""
 
 
 class _LazyGroup(ReplogGroup):
@@ -74,13 +77,13 @@ class _LazyGroup(ReplogGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, attribute, _ = _COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module = importlib.import_module(_ELSEWHERE.get(cmd_name, f"spark_replog.cli.{cmd_name}"))
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in _COMMANDS.items()])
+            formatter.write_dl(list(_COMMANDS.items()))
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:

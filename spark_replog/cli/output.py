@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, TextIO
@@ -209,6 +211,17 @@ def warn_and_ask(yes: bool, warning: str, question: str) -> None:
     note(f"warning: {warning}")
     if not yes and is_terminal(sys.stdin):
         click.confirm(question, abort=True, err=True)
+
+
+@contextmanager
+def on_signals(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
+    """Call a function on SIGTERM and Ctrl-C; yield the handlers that were there before, which come back afterwards."""
+    before: dict[int, Any] = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield before
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 _PLAIN_EVERY_MS = 5_000

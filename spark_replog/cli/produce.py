@@ -77,7 +77,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     if config.get("transactional.id"):
         raise click.UsageError("-c transactional.id: transactions need a program that begins and commits them")
     headers = named_values("-H", given["headers"], "NAME=VALUE")
-    if not all(_is_text(name) for name, _ in headers):
+    if any("\ud800" <= letter <= "\udfff" for name, _ in headers for letter in name):  # Python's form of other bytes
         raise click.UsageError("-H has a name that is not UTF-8")
     if given["key"] == "":
         raise click.UsageError("-k is empty: give the separator of key and value, or the field of the key")
@@ -106,6 +106,10 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     rows = [(str(number), None if first < 0 else first, count) for number, first, count in written.rows()]
     shown = [Table(["partition", "first offset", "records"], rows)] if failure is None else []
     return emit([item], *shown, exit_code=None if failure is None else exit_code_of(failure))
+
+
+def _bad_input(text: str) -> InvalidConfigError:
+    return InvalidConfigError(ErrorCode.REPLOG_INPUT, text)
 
 
 class _Written:
@@ -168,11 +172,6 @@ def _stopped(written: _Written) -> int:
     return emit([{**written.item(), "ok": False}], exit_code=EXIT_INTERRUPTED)
 
 
-def _is_text(name: str) -> bool:
-    """Return whether an argument was UTF-8; Python decodes other bytes to surrogates."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
-
-
 def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Written) -> None:
     from spark_replog.client.arrow_sender import TableHandle
 
@@ -206,15 +205,11 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
     if name != "-":
         compression = _COMPRESSIONS.get(Path(name).suffix.lower())
         if compression is not None and kind in ("parquet", "arrow"):
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INPUT, f"{name} is compressed, and {kind} needs a plain file. Decompress it first."
-            )
+            raise _bad_input(f"{name} is compressed, and {kind} needs a plain file. Decompress it first.")
         try:
             stream = open(name, "rb")  # noqa: SIM115
         except OSError as error:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INPUT, f"Cannot open {name}: {error.strerror}. Correct the path."
-            ) from error
+            raise _bad_input(f"Cannot open {name}: {error.strerror}. Correct the path.") from error
         with stream:
             if compression is None and (kind in ("lines", "jsonl", "json") or not os.path.isfile(name)):
                 yield stream
@@ -232,9 +227,7 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
     if kind == "parquet":
         raise click.UsageError("Parquet cannot be read from a pipe: give a file name")
     if sys.stdin is None:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, "Standard input is closed. Give a file name, or pipe records in."
-        )
+        raise _bad_input("Standard input is closed. Give a file name, or pipe records in.")
     yield sys.stdin.buffer
 
 
@@ -291,10 +284,9 @@ def format_of(path: str) -> str:
     """
     *before, last = ["", *(each.lower() for each in Path(path).suffixes)]
     if last in _NOT_LINES:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT,
+        raise _bad_input(
             f"Cannot read {path}: {last} is none of {', '.join(sorted({*_SUFFIXES, *_COMPRESSIONS}))}. Convert the "
-            "file, or append its lines as they are with --input lines.",
+            "file, or append its lines as they are with --input lines."
         )
     return _SUFFIXES.get(before[-1] if last in _COMPRESSIONS else last, "lines")
 
@@ -333,7 +325,7 @@ def read_batches(
             remedy = "Convert the file to UTF-8, as with iconv."
         elif "CSV conversion error" in str(error):
             remedy = "With --typed the first MiB of a CSV file gives the types of its columns. Leave --typed out."
-        raise InvalidConfigError(ErrorCode.REPLOG_INPUT, f"Cannot read {name} as {kind}: {error}. {remedy}") from error
+        raise _bad_input(f"Cannot read {name} as {kind}: {error}. {remedy}") from error
 
 
 def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
@@ -405,10 +397,7 @@ def _json_lines(
         if first == 1 and lines:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # with it the line is not JSON, and readers would fail
             if lines[0].strip() in (b"[", b"[{"):
-                raise InvalidConfigError(
-                    ErrorCode.REPLOG_INPUT,
-                    f"{name} is not JSON lines: it seems to be one JSON array. Read it with --input json.",
-                )
+                raise _bad_input(f"{name} is not JSON lines: it seems to be one JSON array. Read it with --input json.")
         rows = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
         columns: dict[str, Any] = {}
         if key is None and value is None:
@@ -466,10 +455,9 @@ def _record(line: bytes, name: str, number: int) -> _Record:
         field = "value"
         return _Record(_decoded(row[field]), key, headers or None, partition, timestamp_us)
     except (ValueError, TypeError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT,
+        raise _bad_input(
             f"Line {number} of {name} is a record of 'replog consume', and its field '{field}' is malformed: {error}. "
-            "Correct it, or append the lines as they are with --input lines.",
+            "Correct it, or append the lines as they are with --input lines."
         ) from error
 
 
@@ -526,13 +514,9 @@ def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
     try:
         row = json.loads(line, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"Line {number} of {name} is not JSON: {error}. Correct it, or use --input lines."
-        ) from error
+        raise _bad_input(f"Line {number} of {name} is not JSON: {error}. Correct it, or use --input lines.") from error
     if not isinstance(row, dict):
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"Line {number} of {name} is not a JSON object, so it has no fields. Omit -k."
-        )
+        raise _bad_input(f"Line {number} of {name} is not a JSON object, so it has no fields. Omit -k.")
     return row
 
 
@@ -615,14 +599,10 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     names = batch.schema.names
     twice = sorted({each for each in names if names.count(each) > 1})
     if twice:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT, f"{name} has more than one column '{twice[0]}'. Rename all but one."
-        )
+        raise _bad_input(f"{name} has more than one column '{twice[0]}'. Rename all but one.")
     for wanted in (key, value):
         if wanted is not None and wanted not in names:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INPUT, f"{name} has no column '{wanted}'. It has: {', '.join(names)}."
-            )
+            raise _bad_input(f"{name} has no column '{wanted}'. It has: {', '.join(names)}.")
     columns: dict[str, pa.Array] = {}
     is_log = value is None and "value" in names
     if is_log:
@@ -668,9 +648,8 @@ def _python_values(found: pa.Array | pa.RecordBatch, name: str) -> list[Any]:
     try:
         values: list[Any] = found.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INPUT,
-            f"{name} has a time that Python's types cannot hold: {error}. Convert its column to text or to a number.",
+        raise _bad_input(
+            f"{name} has a time that Python's types cannot hold: {error}. Convert its column to text or to a number."
         ) from error
     return values
 

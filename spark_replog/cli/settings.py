@@ -25,6 +25,7 @@ from spark_replog.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
+    from spark_replog.log.acl import AclOperation
 
 FORMATS = ("text", "json", "jsonl")
 _META = "spark_replog.cli"
@@ -56,22 +57,29 @@ class Settings:
         """Return whether a command typed without ``-s`` uses the same store."""
         return self.store == os.environ.get("REPLOG_STORE")
 
-    def open_cluster(self, coordinator_settings: Mapping[str, object] | None = None) -> Cluster:
+    def open_cluster(
+        self, coordinator_settings: Mapping[str, object] | None = None, *, needs: AclOperation | None = None
+    ) -> Cluster:
         """Open the store.
 
         Args:
             coordinator_settings: coordinator keys, if the command accepts them.
+            needs: the right on the whole store without which the command is refused: see ``require_of_readable``.
 
         Raises:
             InvalidConfigError: REPLOG_MISSING_OPTION, REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION.
-            ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH.
+            ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH, CLUSTER_AUTHORIZATION_FAILED.
         """
         path = self.required_store()
+        from spark_replog.cluster.authorizer import require_of_readable
         from spark_replog.cluster.cluster import Cluster
         from spark_replog.config import read_coordinator_config
 
         config = read_coordinator_config(coordinator_settings or {})
-        return Cluster.open(path, self.storage_options, config=config)
+        cluster = Cluster.open(path, self.storage_options, config=config)
+        if needs is not None:
+            require_of_readable(cluster, needs)
+        return cluster
 
 
 def current_settings(context: click.Context | None = None) -> Settings:

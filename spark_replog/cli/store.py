@@ -23,10 +23,11 @@ from spark_replog.cli.output import (
     item_of,
     note,
 )
-from spark_replog.cli.settings import ReplogCommand, ReplogGroup, current_settings, parse_duration_ms
+from spark_replog.cli.settings import ReplogCommand, ReplogGroup, Settings, current_settings, parse_duration_ms
 from spark_replog.cli.tables import Table, human_bytes, is_terminal, quoted, table
 from spark_replog.cli.view import broker_items, broker_table, finding_items, finding_parts, more, size_items, size_table
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
+from spark_replog.log.acl import AclOperation
 
 if TYPE_CHECKING:
     from spark_replog.cluster.cluster import Cluster
@@ -159,9 +160,9 @@ def _cost_parts(item: dict[str, Any]) -> list[str | Table]:
     ]
 
 
-def _count_on(what: str, done: int, total: int) -> None:
-    """Tell how far a check has come."""
-    if not current_settings().quiet and (done == total or done % 100 == 0):
+def _count_on(settings: Settings, what: str, done: int, total: int) -> None:
+    """Tell how far a check has come; from any thread."""
+    if not settings.quiet and (done == total or done % 100 == 0):
         note(what.format(f"{done} of {total}"))
 
 
@@ -179,20 +180,15 @@ def verify(deep: bool) -> int:
     copy left (or none that can be read now) or a ledger no majority of good journals.
     """
     settings = current_settings()
-    path = settings.required_store()
-    from spark_replog.cluster.authorizer import require_of_readable
-    from spark_replog.cluster.cluster import Cluster
-    from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.journal_scrub import drop_passing_lags, scrub_journals
     from spark_replog.maintenance.scrub import scrub
     from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
 
-    cluster = Cluster.open(path, settings.storage_options)
-    require_of_readable(cluster, AclOperation.DESCRIBE)
+    cluster = settings.open_cluster(needs=AclOperation.DESCRIBE)
 
-    journals = scrub_journals(cluster, on_ledger=partial(_count_on, "verified {} ledgers"))
-    snapshots = SnapshotScrub(cluster).run(on_ledger=partial(_count_on, "verified {} ledgers' snapshots"))
-    report = scrub(cluster, deep=deep, on_object=partial(_count_on, "verified {} objects"))
+    journals = scrub_journals(cluster, on_ledger=partial(_count_on, settings, "verified {} ledgers"))
+    snapshots = SnapshotScrub(cluster).run(on_ledger=partial(_count_on, settings, "verified {} ledgers' snapshots"))
+    report = scrub(cluster, deep=deep, on_object=partial(_count_on, settings, "verified {} objects"))
     drop_passing_lags(cluster, journals)
     item = _verify_item(journals, snapshots, report)
     findings, journal_findings, snapshot_findings = item["findings"], item["journalFindings"], item["snapshotFindings"]
@@ -273,18 +269,15 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
     """
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.config import read_coordinator_config
-    from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.repair import StoreRepair
 
     options = {} if throttle is None else {"follower.replication.throttled.rate": throttle}
 
     def progress(broker: int, what: str, done: int, total: int) -> None:
-        _count_on(f"broker {broker}: {what} {{}}", done, total)
+        _count_on(settings, f"broker {broker}: {what} {{}}", done, total)
 
-    cluster = settings.open_cluster()
-    require_of_readable(cluster, AclOperation.ALTER)
+    cluster = settings.open_cluster(needs=AclOperation.ALTER)
     unknown = sorted(set(rebuild) - set(cluster.brokers.broker_ids))
     if unknown:
         raise click.UsageError(f"this store has no broker {unknown[0]}: see {command_line(path, 'store', 'info')}")
@@ -386,12 +379,9 @@ def gc(dry_run: bool, now: bool, older_than: str) -> int:
     age_ms = parse_duration_ms(older_than)
     if age_ms < 0:
         raise click.UsageError("--older-than needs a duration of zero or more")
-    from spark_replog.cluster.authorizer import require_of_readable
-    from spark_replog.log.acl import AclOperation
     from spark_replog.maintenance.garbage import GarbageCollector
 
-    cluster = settings.open_cluster()
-    require_of_readable(cluster, AclOperation.DESCRIBE if dry_run else AclOperation.ALTER)
+    cluster = settings.open_cluster(needs=AclOperation.DESCRIBE if dry_run else AclOperation.ALTER)
     found: list[GarbageFile] = []
     with ProgressLine(quiet=settings.quiet) as line:
         report = GarbageCollector(
@@ -441,12 +431,9 @@ def snapshot() -> int:
     Exit code 1 when a ledger was left out.
     """
     from spark_replog.admin.admin import topic_ledgers
-    from spark_replog.cluster.authorizer import require_of_readable
     from spark_replog.errors import ReplogError
-    from spark_replog.log.acl import AclOperation
 
-    cluster = current_settings().open_cluster()
-    require_of_readable(cluster, AclOperation.ALTER)
+    cluster = current_settings().open_cluster(needs=AclOperation.ALTER)
     done: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
     ledgers: list[Ledger[Any]] = [cluster.cluster_ledger, *topic_ledgers(cluster)]
@@ -552,11 +539,7 @@ def dump(files: tuple[str, ...], ledger: str | None, broker_id: int | None, coun
     if ledger is None:
         items = act_on_each("name", files, act)
     else:
-        from spark_replog.cluster.authorizer import require_of_readable
-        from spark_replog.log.acl import AclOperation
-
-        cluster = current_settings().open_cluster()
-        require_of_readable(cluster, AclOperation.DESCRIBE)
+        cluster = current_settings().open_cluster(needs=AclOperation.DESCRIBE)
         roots = cluster.brokers.metadata_broker_ids
         if broker_id is not None and broker_id not in roots:
             raise click.UsageError(f"broker {broker_id} has no journals: {', '.join(map(str, roots))} have")

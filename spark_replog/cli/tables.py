@@ -58,8 +58,8 @@ class Table:
         """Return plain text: a line for each row, however wide."""
         lines = [self.headings, *([_cell(value) for value in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        justs = [str.rjust if self._is_number(at) else str.ljust for at in range(len(widths))]
-        return "\n".join("  ".join(map(_justified, justs, line, widths)).rstrip() for line in lines)
+        forms = [f"{{:{'>' if self._is_number(at) else '<'}{width}}}" for at, width in enumerate(widths)]
+        return "\n".join("  ".join(map(str.format, forms, line)).rstrip() for line in lines)
 
     def drawn(self) -> RenderableType:
         """Return it for rich's console, which breaks lines of text; words are whole."""
@@ -94,18 +94,16 @@ class Table:
         return "\n".join(found)
 
 
-def _justified(just: Callable[[str, int], str], text: str, width: int) -> str:
-    return just(text, width)
-
-
 def cut(part: str | Table) -> Text:
-    """Return lines for rich's console that are cut where they do not fit."""
+    """Return lines for rich's console that are cut where they do not fit; what stdout cannot encode is escaped."""
     from rich.text import Text
 
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    text = escaped(str(part)).encode(encoding, "backslashreplace").decode(encoding)
     words = part.words if isinstance(part, Table) else {-1: part.partition(" ")[0]}
-    lines = enumerate(escaped(str(part)).split("\n"), -1)
+    lines = enumerate(text.split("\n"), -1)
     styled = [Text(line, _COLOURS.get(words.get(number, ""), "")) for number, line in lines]
-    return Text("\n", no_wrap=True, overflow="ellipsis").join(styled)
+    return Text("\n", no_wrap=True, overflow="crop").join(styled)
 
 
 def shown(part: str | Table) -> str:

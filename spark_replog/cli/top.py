@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_replog.cli.output import EXIT_OK, emit, item_of, show
+from spark_replog.cli.output import EXIT_OK, emit, item_of, on_signals, show
 from spark_replog.cli.settings import FiniteRange, ReplogCommand, Settings, current_settings
 from spark_replog.cli.tables import (
     Table,
@@ -132,16 +131,14 @@ def _keys() -> Iterator[Callable[[float], bool]]:
             return False
         return os.read(keys or 0, 32)[:1] in (b"q", b"Q", b"\x04", b"")
 
-    olds = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        if keys is not None:
-            tty.setcbreak(keys)
-        yield is_ended
-    finally:
-        if keys is not None:
-            termios.tcsetattr(keys, termios.TCSADRAIN, before)
-        for number, old in olds.items():
-            signal.signal(number, old)
+    with on_signals(stop):
+        try:
+            if keys is not None:
+                tty.setcbreak(keys)
+            yield is_ended
+        finally:
+            if keys is not None:
+                termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
 def page(view: StoreView, settings: Settings, width: int, height: int) -> list[str | Table]:
@@ -181,11 +178,8 @@ def _faults(view: StoreView, settings: Settings) -> list[str]:
     lines = [f"{level} {fault}: {len(whom)}: {', '.join(whom)}" for (level, fault), whom in kinds.items()]
     remedies = dict.fromkeys(typed(each.remedy, settings) for each in view.findings)
     unread = [f"WARN {folder}: {error.args[0]}" for folder, error in view.unread]
-    return [_one_line(each) for each in (*lines, *(f"-> {each}" for each in list(remedies)[:3]), *unread)]
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", " ").replace("\t", " ")
+    lines += [*(f"-> {each}" for each in list(remedies)[:3]), *unread]
+    return [each.replace("\n", " ").replace("\t", " ") for each in lines]
 
 
 def _totals(view: StoreView) -> list[str]:

@@ -13,6 +13,7 @@ from spark_replog.cli.settings import ReplogGroup, current_settings, key_values,
 from spark_replog.cli.tables import Table, human_bytes, human_time, table
 from spark_replog.cli.view import finding_items, finding_parts, size_items, size_table, topic_item
 from spark_replog.errors import ErrorCode
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import EARLIEST, LATEST, parse_offset
 
 if TYPE_CHECKING:
@@ -267,7 +268,6 @@ def compact(name: str, partitions: str | None, is_eager: bool) -> int:
     meanwhile. What another process changed first is left alone.
     """
     from spark_replog.cluster.authorizer import Authorizer
-    from spark_replog.log.acl import AclOperation, ResourceType
     from spark_replog.maintenance.compaction import CompactionReport, Compactor
 
     cluster = current_settings().open_cluster()
@@ -343,10 +343,7 @@ def _show_config(found: TopicDescription) -> int:
 
     items = []
     for key in keys_of("topic"):
-        value = found.config.get(key.name)
-        default = None if key.default is None else str(key.default)
-        if key.unit == "bool":
-            default = str(default).lower()  # as a user types it
+        default, value = None if key.default is None else key.default_text, found.config.get(key.name)
         source, shown = ("default", default) if value is None else ("topic", value)
         items.append({"key": key.name, "value": shown, "source": source, "default": default})
     columns = {key.upper(): key for key in ("key", "value", "source", "default")}

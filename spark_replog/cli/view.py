@@ -15,7 +15,7 @@ from spark_replog.ids import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from spark_replog.health.readers import Limits, Reader
-    from spark_replog.health.store import BrokerHealth, Finding, StoreView, TopicDescription
+    from spark_replog.health.store import Finding, StoreView, TopicDescription
 
 Item = dict[str, Any]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -128,28 +128,23 @@ def totals(view: StoreView) -> Item:
 
 def broker_items(view: StoreView) -> list[Item]:
     """Return the brokers and the state of their roots."""
-    days = view.days_until_full
-    return [{**_broker_item(view, each), "daysUntilFull": _rounded(days[each.broker_id])} for each in view.brokers]
-
-
-def _broker_item(view: StoreView, broker: BrokerHealth) -> Item:
-    item = {
-        **item_of(broker, "broker=broker_id url rack metadata=is_metadata"),
-        "state": "ok",
-        "freeBytes": broker.free_bytes,
-        "leaders": view.leader_count(broker.broker_id),
-        "assignedBytes": view.assigned_bytes(broker.broker_id),
-    }
-    for finding in view.findings:
-        is_first = item["state"] == "ok"
-        if finding.broker_id == broker.broker_id and (is_first or finding.fault.value != "journal-behind"):
-            item["state"] = finding.fault.value if finding.code is None else finding.code.name
-            item["detail"] = finding.detail
-    return item
-
-
-def _rounded(days: float | None) -> float | None:
-    return None if days is None else round(days, 2)
+    items, days = [], view.days_until_full
+    for broker in view.brokers:
+        item = {
+            **item_of(broker, "broker=broker_id url rack metadata=is_metadata"),
+            "state": "ok",
+            "freeBytes": broker.free_bytes,
+            "leaders": view.leader_count(broker.broker_id),
+            "assignedBytes": view.assigned_bytes(broker.broker_id),
+        }
+        for finding in view.findings:
+            is_first = item["state"] == "ok"
+            if finding.broker_id == broker.broker_id and (is_first or finding.fault.value != "journal-behind"):
+                item["state"] = finding.fault.value if finding.code is None else finding.code.name
+                item["detail"] = finding.detail
+        left = days[broker.broker_id]
+        items.append({**item, "daysUntilFull": None if left is None else round(left, 2)})
+    return items
 
 
 def broker_table(items: Sequence[Item]) -> Table:

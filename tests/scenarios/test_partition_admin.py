@@ -16,6 +16,7 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, Re
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome, TopicInit
+from spark_replog.monitor.store_monitor import StoreMonitor
 
 UNCLEAN = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
 
@@ -109,8 +110,8 @@ def test_a_fenced_broker_leads_nothing_and_comes_back_only_by_command(store) -> 
     assert set(store.isr("orders")) == {1, 2}
     store.create("later")
     assert at(store, topic="later").isr == (1, 2)
-    found = {each.broker_id: each for each in BrokerAdmin(store.cluster).list_brokers()}
-    assert (found[0].is_fenced, found[0].is_there, found[0].leader_count, found[0].in_sync_count) == (True, True, 0, 0)
+    view = StoreMonitor(store.cluster).look()
+    assert (view.brokers[0].is_fenced, view.brokers[0].is_away, view.leader_count(0)) == (True, False, 0)
     BrokerAdmin(store.cluster).unfence(0)
     assert is_applied(store.append("orders", {0: 1}, batch=2, holders={1, 2}))
     assert set(store.isr("orders")) == {0, 1, 2}

@@ -12,7 +12,7 @@ import pytest
 from spark_replog.cli import output
 from spark_replog.cli.output import emit, error_item, exit_code_of
 from spark_replog.cli.settings import Settings
-from spark_replog.cli.tables import Table, quoted, shown
+from spark_replog.cli.tables import Table, cut, quoted, shown
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 
 
@@ -140,6 +140,7 @@ def test_text_for_a_stdout_that_is_not_utf_8_is_escaped(monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
     output.show("caf\u00e9 \u20ac")
     output.show(output.json_text({"caf\u00e9": "\u20ac\x1b"}))
+    assert cut("OK  caf\u00e9 \u20ac").plain == "OK  caf\u00e9 \\u20ac", "a line of the live page"
     text, line = written.getvalue().splitlines()
     assert text == b"caf\xe9 \\u20ac"
     assert line == rb'{"caf\u00e9": "\u20ac\u001b"}'
