@@ -28,7 +28,7 @@ from spark_replog.errors import (
     ReplogError,
     stays_in_process,
 )
-from spark_replog.ids import LedgerId, TopicId
+from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import JournalRoot, LedgerSettings
 from spark_replog.log.acl import normal_principal
@@ -56,6 +56,9 @@ _LOG = logging.getLogger(__name__)
 ACCESS_AGE_MS = 1_000
 """How old a process's view of ACLs and quotas may be when it plans, appends or reads. Not a setting, since users expect
 a change to apply at once; it costs a running process one get per metadata root and second."""
+
+ROOT_CHECK_MS = 60_000
+"""How often a process that reads reads a root's ``replog.json`` again too, one root in turn."""
 
 EARLY_RECORDS = 12
 """Records of the cluster ledger that a cold process gets at once over a network: those of a store with up to three
@@ -107,6 +110,8 @@ class Cluster:
         self._wanted: tuple[str, ...] = ()  # topics that a caller of the first fold will ask for
         self._ahead: tuple[int, Future[None]] | None = None  # process id, last refresh that `refresh_ahead` started
         self._deposed = Once()
+        self._root_check: tuple[int, BrokerId, Future[None]] | None = None  # process id, whose root
+        self._root_turn, self._root_checked_ms = 0, float(clock.monotonic_ms())  # they were read to open the store
 
     @classmethod
     def open(
@@ -282,6 +287,7 @@ class Cluster:
         Raises:
             CorruptDataError: REPLOG_JOURNAL_HOLE: the ledger's files are gone. RetriableError: REPLOG_NO_QUORUM.
         """
+        self._check_roots_in_turn()
         state = self.cluster_ledger.refresh(is_glance=is_glance)
         if not state.brokers:
             self._check_not_lost()
@@ -292,9 +298,35 @@ class Cluster:
         if root_ids != known:
             self.brokers.root_ids = root_ids
             for broker_id in root_ids.keys() - {each for each in known if known[each] == root_ids.get(each)}:
-                self.cluster_ledger.check_again(broker_id)
-                for ledger in list(self._topic_ledgers.values()):  # `_look_ahead` may add one
-                    ledger.check_again(broker_id)
+                self._check_again(broker_id)
+
+    def _check_again(self, broker_id: BrokerId) -> None:
+        self.cluster_ledger.check_again(broker_id)
+        for ledger in list(self._topic_ledgers.values()):  # `_look_ahead` may add one
+            ledger.check_again(broker_id)
+
+    def _check_roots_in_turn(self) -> None:
+        """Read a root's ``replog.json`` now and then, beside the reads of ledgers: the next call learns the answer.
+
+        The journals of a bucket that was emptied, or in which another store was made, look like those of a store where
+        nothing is new. A folder's journal tells the difference by itself.
+
+        Raises:
+            InvalidConfigError: REPLOG_CLUSTER_MISMATCH: another store has taken this one's place.
+        """
+        brokers, check, now_ms = self.brokers, self._root_check, self.clock.monotonic_ms()
+        is_own = check is not None and check[0] == os.getpid()
+        if check is not None and is_own and check[2].done():
+            self._root_check, error = None, check[2].exception()
+            if isinstance(error, ReplogError) and error.code is ErrorCode.REPLOG_ROOT_STALE:
+                self._check_again(check[1])  # without it, reads check the other roots too
+        brokers.require_own_place()
+        far = [each for each in brokers.metadata_broker_ids if each not in brokers.local_ids]
+        if far and now_ms - self._root_checked_ms >= ROOT_CHECK_MS and not (is_own and self._root_check is not None):
+            broker_id = far[self._root_turn % len(far)]
+            self._root_turn, self._root_checked_ms = self._root_turn + 1, float(now_ms)
+            lane = f"{brokers.url(broker_id)}#check"
+            self._root_check = os.getpid(), broker_id, IO_POOL.submit_to(lane, brokers.check_root, broker_id)
 
     def _check_not_lost(self) -> None:
         """Refuse a store whose roots hold topics that no entry names: an init would make them unreachable for ever."""
@@ -350,6 +382,7 @@ class Cluster:
         Args:
             is_glance: see ``Ledger.refresh``.
         """
+        self._check_roots_in_turn()
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
         pending = [IO_POOL.submit(each.refresh, is_glance=is_glance) for each in ledgers[1:]]
         for first in ledgers[:1]:  # so the usual single ledger costs no thread

@@ -281,33 +281,45 @@ class BrokerSet:
             raise _stale(f"cannot be read: {error.args[0]}", broker_id, url) from error
         why = "is missing" if root is None else self.mismatch(broker_id, root)
         if root is not None and root.cluster_id != self.cluster_id:
-            self._check_not_made_again(root)
+            self._look_for_another_store(root)
+        self.require_own_place()
         if why is not None:
             raise _stale(why, broker_id, url)
 
-    def _check_not_made_again(self, found: RootFile) -> None:
-        """Refuse a store whose place another one has taken, with all its roots: it does not come back.
+    def require_own_place(self) -> None:
+        """Refuse a store whose place another one has taken, once a check has found that; costs no call.
+
+        Raises:
+            InvalidConfigError: REPLOG_CLUSTER_MISMATCH.
+        """
+        if self._made_again is not None:
+            raise self._made_again
+
+    def _look_for_another_store(self, found: RootFile) -> None:
+        """Find out whether another store has taken this one's place, with all its roots: it does not come back.
 
         Args:
             found: a root file of another cluster.
         """
-        if self._made_again is None:
-            urls = [broker.url for broker in self.brokers]
-            read = read_roots(urls, self.storage_options, lane=f"{urls[0]}#made-again", calls=self.calls)
-            others = [each.cluster_id for each in read.values() if isinstance(each, RootFile)]
-            if set(others) != {found.cluster_id} or len(others) < min(len(urls), len(found.brokers)):
-                return
-            self._made_again = InvalidConfigError(
-                ErrorCode.REPLOG_CLUSTER_MISMATCH,
-                f"the store was removed and made again: its cluster id is {found.cluster_id}, and was "
-                f"{self.cluster_id} when this process opened it. Open it again: make a new Producer, Consumer or "
-                "Store; start a streaming query with a new checkpoint.",
-                url=urls[0],
-            )
-        raise self._made_again
+        if self._made_again is not None:
+            return
+        urls = [broker.url for broker in self.brokers]
+        read = read_roots(urls, self.storage_options, lane=f"{urls[0]}#made-again", calls=self.calls)
+        others = [each.cluster_id for each in read.values() if isinstance(each, RootFile)]
+        if set(others) != {found.cluster_id} or len(others) < min(len(urls), len(found.brokers)):
+            return
+        self._made_again = InvalidConfigError(
+            ErrorCode.REPLOG_CLUSTER_MISMATCH,
+            f"the store was removed and made again: its cluster id is {found.cluster_id}, and was "
+            f"{self.cluster_id} when this process opened it. Open it again: make a new Producer, Consumer or "
+            "Store; start a streaming query with a new checkpoint.",
+            url=urls[0],
+        )
 
     def is_made_again(self) -> bool:
-        """Return whether another store has taken this one's place; no call while a local root file is the same."""
+        """Return whether another store has taken this one's place: of local roots by a look at a file's identity, and
+        what a check of any root has found.
+        """
         first = self.brokers[0]
         if self._made_again is None and first.broker_id in self.local_ids:
             look = IO_POOL.submit_to(first.url, root_file_identity, first.url)

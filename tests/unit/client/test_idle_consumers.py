@@ -13,12 +13,15 @@ from spark_replog.admin.access_admin import AclAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.client.look_schedule import LOCAL_GETS_PER_SECOND, LOOKS_AFTER_ROWS, REMOTE_GETS_PER_SECOND
 from spark_replog.cluster import journal_peek
+from spark_replog.cluster.cluster import ROOT_CHECK_MS
 from spark_replog.cluster.journal_peek import PEEKS_PER_READ, JournalPeek
-from spark_replog.errors import AuthorizationError, ErrorCode, RetriableError
+from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
-from spark_replog.storage.paths import journal_key
+from spark_replog.storage.paths import ROOT_FILE_KEY, journal_key
+from tests.at_rest import wait_at_rest
 from tests.manual_clock import ManualClock
+from tests.unit.client.consumer_setup import ManualClock as RunningClock
 from tests.unit.client.consumer_setup import Store, consumer, rows, values
 from tests.waiting import wait_until
 
@@ -29,8 +32,8 @@ SLACK = 4 * ROOTS
 """Gets of one read that the window may begin or end with, and of names that are read again every few minutes."""
 
 
-def idle_store(path, topics, ledger_name=None):
-    made = Store.init(str(path), ROOTS, ManualClock(1_700_000_000_000))
+def idle_store(path, topics, ledger_name=None, clock=None):
+    made = Store.init(str(path), ROOTS, clock or ManualClock(1_700_000_000_000))
     made.names = [f"t{number:03d}" for number in range(topics)]
     for name in made.names:
         Controller(made.cluster).create_topic(name, 1, ledger_name=ledger_name)
@@ -123,6 +126,77 @@ def test_a_pattern_is_searched_again_for_one_get_a_ledger():
         wait(store, reader, 310_000)
         assert TopicPartition("t-new", 0) in reader.assignment()
         assert wait(store, reader, 600_000) <= 600 * REMOTE_GETS_PER_SECOND + SLACK
+
+
+# --------------------------------------------------------------------------------------------- a store that is gone
+
+
+def remove(store, broker_ids):
+    """As a shell empties the roots."""
+    for root in [store.cluster.brokers.store(each) for each in broker_ids]:
+        for info in list(root.list_keys("")):
+            root.delete(info.key)
+
+
+def error_of(call):
+    try:
+        call()
+    except ReplogError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("topics", [1, 20])
+@pytest.mark.parametrize("brokers", [0, 1, ROOTS])
+def test_an_idle_consumer_on_buckets_notices_that_the_store_was_removed_or_made_again(topics, brokers):
+    """With as many brokers, with fewer, or not at all."""
+    store = idle_store(f"memory://{new_id()}", topics, clock=RunningClock())
+    with consumer(store, *store.names, **LONG_FETCH) as reader:
+        assert not reader.poll(timeout_ms=60_000)
+        remove(store, range(ROOTS))
+        if brokers:
+            Store.init(store.path, brokers, store.clock).create("t000")
+        for _ in range(2):  # it stays so
+            error = wait_until(lambda: error_of(lambda: reader.poll(timeout_ms=60_000)), "the consumer notices")
+            assert error.code is (ErrorCode.REPLOG_CLUSTER_MISMATCH if brokers else ErrorCode.REPLOG_NO_QUORUM)
+            assert ("made again" if brokers else "replog.json") in str(error)
+
+
+def root_file_gets(store):
+    """How often each root's file was read."""
+    wait_at_rest(store.cluster.brokers)
+    return [counted.calls.count(("get", ROOT_FILE_KEY)) for counted in store.counted.values()]
+
+
+def test_a_root_in_turn_is_checked_once_a_minute_whatever_is_read(tmp_path):
+    store = idle_store(f"memory://{new_id()}", 2)
+    handles = [store.cluster.lookup(name) for name in store.names]
+    store.cluster.refresh_topics(handles)
+    before = root_file_gets(store)
+    for number in range(2 * ROOTS):
+        store.clock.time_ms += ROOT_CHECK_MS
+        for _ in range(5):
+            store.cluster.refresh()
+            store.cluster.refresh_topics(handles)
+        assert sum(root_file_gets(store)) - sum(before) == number + 1
+    assert [after - was for after, was in zip(root_file_gets(store), before, strict=True)] == [2] * ROOTS
+    on_disk = idle_store(tmp_path / "s", 1)
+    on_disk.cluster.refresh()
+    before = root_file_gets(on_disk)
+    on_disk.clock.time_ms += ROOT_CHECK_MS
+    on_disk.cluster.refresh()
+    assert root_file_gets(on_disk) == before  # a folder's journal shows by itself that its root is another one
+
+
+def test_one_root_that_is_gone_stops_nobody(tmp_path):
+    store = idle_store(f"memory://{new_id()}", 1)
+    with consumer(store, "t000", **LONG_FETCH) as reader:
+        wait(store, reader, 60_000)
+        remove(store, [0])
+        for _ in range(ROOTS + 1):
+            wait(store, reader, 60_000)
+        store.another_process().write("t000", rows(1))
+        assert values(reader.poll(timeout_ms=10_000)) == rows(1)
 
 
 # ------------------------------------------------------------------------------------------ one root at a time
