@@ -55,6 +55,11 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
+def new_root_id(number: int) -> str:
+    """Return 32 hex digits for a rebuilt root: 12 of a number that grows from rebuild to rebuild, then random ones."""
+    return f"{number:012x}{new_id()[12:]}"
+
+
 def process_id() -> str:
     """Return the id of this process, 32 hex digits; a forked one has its own."""
     pid = os.getpid()

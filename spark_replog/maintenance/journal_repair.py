@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from spark_replog.errors import CorruptDataError, ErrorCode, RetriableError
-from spark_replog.ids import BrokerId, LedgerId, new_id
+from spark_replog.ids import BrokerId, LedgerId, new_root_id
 from spark_replog.ledger.journal_rebuild import MARKER_MARGIN, POSITION_MARGIN, copy_snapshots
 from spark_replog.ledger.record import (
     NO_HASH,
@@ -151,7 +151,9 @@ def rebuild_one_of_pair(
         on_record(done + 1, len(ledger_ids))
     for ledger_id in ledger_ids:
         leave(ledger_id)
-    target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost, root_id=new_id())))
+    places = (record_position(info.key) for info in target.list_keys(journal_folder(brokers.cluster_id)))
+    root_id = new_root_id(max(each for each in places if each is not None))
+    target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost, root_id=root_id)))
     return written
 
 

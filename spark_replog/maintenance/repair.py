@@ -26,7 +26,7 @@ from spark_replog.commit.replication import in_sync_brokers
 from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
-from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_root_id
 from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
@@ -379,7 +379,7 @@ class StoreRepair:
             return False
         if found is None or found.root_id in (None, root.root_id):
             return False
-        self._cluster.refresh()  # the new root is registered: what is known here would refuse it
+        self._cluster.refresh()  # the new root is registered
         return True
 
     def _require_majority_without(self, stale: list[BrokerId], well: set[BrokerId]) -> None:
@@ -451,7 +451,7 @@ class StoreRepair:
             return tuple(map(encode_command, (*commands, IsrChange(None, broker_id, False, now_ms))))
 
         if not is_metadata:
-            self._register(broker_id, new_id())
+            self._register(broker_id)
             for ledger_id in ledger_ids:
                 if read_root(store) is not None:
                     return
@@ -460,7 +460,7 @@ class StoreRepair:
                 warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=timeout_ms, is_first=True))
             return
         self._rebuild_journal(
-            root, brokers.cluster_id, ClusterLedgerState, lambda state: self._registration(state, broker_id, new_id())
+            root, brokers.cluster_id, ClusterLedgerState, partial(self._registration, broker_id=broker_id)
         )
         for ledger_id in ledger_ids:
             self._keep_rows(ledger_id, broker_id)
@@ -478,13 +478,14 @@ class StoreRepair:
         self._catch_up.copy_from(ledger, {broker_id})
         return ledger
 
-    def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str) -> bytes:
+    def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str | None = None) -> bytes:
         """Return the command that registers the broker's new root: a root from before it is refused from then on."""
         known, brokers = state.brokers.get(broker_id), self._brokers
+        root_id = root_id or new_root_id(state.applied_index + 1)
         where = brokers.url(broker_id), brokers.rack(broker_id)
         return encode_command(BrokerRegister(broker_id, *where, "{}" if known is None else known.probe, root_id))
 
-    def _register(self, broker_id: BrokerId, root_id: str) -> None:
+    def _register(self, broker_id: BrokerId, root_id: str | None = None) -> None:
         self._cluster.cluster_ledger.append(
             partial(self._registration, broker_id=broker_id, root_id=root_id),
             timeout_ms=self._config.delivery_timeout_ms,

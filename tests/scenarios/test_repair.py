@@ -507,6 +507,21 @@ def test_objects_of_the_right_size_full_of_zeros_on_a_lost_root_are_found(store,
     assert scrub(store.cluster, deep=True).findings == []
 
 
+def test_who_knows_an_older_replacement_goes_on_without_a_third_root(store) -> None:
+    """It cannot read the entry that registers the newest one without this very root."""
+    store.create("orders", 2)
+    fill(store, 0, 2)
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    running = type(store)(store.path, store.config)
+    running.cluster.topic_state(running.cluster.lookup("orders"))
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    store.away(2)
+    fill(running, 2, 1, holders={0, 1})
+    assert read_all(running) == 15
+
+
 @pytest.mark.parametrize("was_replaced_twice", [False, True])
 def test_a_root_that_comes_back_over_its_replacement_is_refused(store, was_replaced_twice: bool) -> None:
     store.create("orders", 2)

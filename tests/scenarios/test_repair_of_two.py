@@ -51,6 +51,10 @@ def test_a_process_that_knew_one_of_two_roots_goes_on(tmp_path: Path, store) -> 
     folder = two.path / "broker-1" / journal_folder(two.cluster.lookup("orders").ledger_id)
     positions = sorted(int(each.name) for each in folder.iterdir())
     assert positions == list(range(len(positions)))
+    lose(two, 1)
+    assert repair(two).roots[1].is_repaired
+    fill(two, 6, 1, holders={0, 1})  # it knows the first replacement
+    assert two.high_watermarks("orders") == [14, 21]
 
 
 @pytest.fixture
