@@ -470,13 +470,15 @@ class LedgerCore:
         state, point = self.roots[root], marker.point(marker_no)
         if marker.name and (self.snapshot is None or self.snapshot[0].index < marker.base.index):
             self.snapshot = marker.base, marker.name  # only a decided one gets into a marker
+        if state.is_floor(point.floor):
+            return True
         is_renewed, state.floor, state.misses = point.floor.renewal != state.floor.renewal, point.floor, 0
         if not is_renewed and self.prefix.views[root].begin_at(point):
             return False
         self._read_from(root, point)
         if state.pending is not None and (is_renewed or state.pending.position < marker.position):
             state.pending = None
-        state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.OUTDATED)
+        state.read_again()
         if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base):
             return True
         self.base_name = marker.name
@@ -536,6 +538,7 @@ class LedgerCore:
         if completion.ended and position <= state.busy_named:
             # The second miss counts, after replog.json was read again: an emptied root is another root, not this one.
             state.misses += 1
+            state.search_marker()
             if state.misses == 1:
                 self._fail(state, stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
             elif self._are_others_whole(root):
@@ -544,6 +547,7 @@ class LedgerCore:
                 self._fail(state, journal_cut_short(self._root_names[root], position), now_ms)
             return
         if state.is_cut_short(completion, position, self.prefix.views[root].last.crc):
+            state.search_marker()
             self._fail(state, journal_cut_short(self._root_names[root], position), now_ms)
             return
         order = self.prefix.views[root].order
@@ -558,12 +562,7 @@ class LedgerCore:
         if completion.after_gap is not None:
             self._fail(state, journal_hole(self._root_names[root], position, completion.after_gap), now_ms)
             return
-        state.misses = state.failures = 0
-        state.error = None
-        if not completion.ended:
-            state.enter(Standing.UNREAD if state.standing is Standing.UNREAD else Standing.OUTDATED)
-        else:
-            state.enter(Standing.FRESH if state.busy_goal == self._goal else Standing.KNOWN)
+        state.end_read(is_whole=completion.ended, is_current=state.busy_goal == self._goal)
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
         pending = state.pending
@@ -670,8 +669,8 @@ class LedgerCore:
             self._enter(Phase.DONE)
 
     def _is_quiet(self) -> bool:
-        is_seen = all(state.standing in (Standing.KNOWN, Standing.FRESH) for state in self.roots)
-        return is_seen and self.prefix.learned_count == self._learned_before
+        seen = (Standing.KNOWN, Standing.FRESH)
+        return self.prefix.learned_count == self._learned_before and all(each.standing in seen for each in self.roots)
 
     def _doubted_roots(self, missing: int) -> int:
         """Return the roots (bit mask) that were read and whose ``replog.json`` must be read after that; ask for it.

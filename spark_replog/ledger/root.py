@@ -247,6 +247,34 @@ class RootState:
         if self.standing in _SEEN:
             self.enter(Standing.OUTDATED)
 
+    def search_marker(self) -> None:
+        """Look for the newest marker from the first number on: a rebuild may have put fewer than the journal had before.
+
+        What its rebuilder knew of the lost journal came from a snapshot, and may be older than an earlier rebuild.
+        """
+        self.floor = self.floor._replace(marker_no=0)
+
+    def is_floor(self, floor: Floor) -> bool:
+        """Return whether a marker is the known one, found by `search_marker`; then the journal must be read again."""
+        is_known = floor[1:] == self.floor[1:]
+        if is_known:
+            self.floor = floor
+            self.read_again()
+        return is_known
+
+    def end_read(self, *, is_whole: bool, is_current: bool) -> None:
+        """Note that the journal was read, to its end or not, by the newest goal or by an earlier one."""
+        self.misses = self.failures = 0
+        self.error = None
+        if is_whole:
+            self.enter(Standing.FRESH if is_current else Standing.KNOWN)
+        else:
+            self.read_again()
+
+    def read_again(self) -> None:
+        """Note that the journal must be read on, or from its marker."""
+        self.enter(Standing.UNREAD if self.standing is Standing.UNREAD else Standing.OUTDATED)
+
     def is_idle(self) -> bool:
         """Return whether it was read to its end and nothing is in flight there."""
         return self.standing is Standing.KNOWN and self.busy is None and self.error is None

@@ -24,6 +24,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, Retria
 from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
+from spark_replog.ledger.root import READ
 from spark_replog.ledger.snapshot_files import Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import REST_MS, SnapshotIo
 from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
@@ -49,10 +50,15 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A frozen state and its envelope without the state's own bytes, which are encoded outside of the lock."""
+    """A frozen state and its envelope without the state's own bytes, which are encoded outside of the lock.
+
+    Attributes:
+        unread_roots: those that do not answer: their journals are known from earlier only.
+    """
 
     frozen: FrozenState
     head: SnapshotHead
+    unread_roots: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +410,8 @@ class SnapshotKeeper:
             frozen = state.freeze()
             base = core.prefix.base_at(frozen.applied_index)
             points = tuple(core.points_at(frozen.applied_index))
-            return Draft(frozen, SnapshotHead(base, state.snapshot, points, b""))
+            unread = [root for root, each in enumerate(core.roots) if each.standing not in READ]
+            return Draft(frozen, SnapshotHead(base, state.snapshot, points, b""), unread)
 
     def write(self, draft: Draft) -> None:
         """Store a draft; this process's next entry then carries its SnapshotCommit.
@@ -412,12 +419,31 @@ class SnapshotKeeper:
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
         """
-        data = encode_snapshot(self._genesis, replace(draft.head, body=draft.frozen.head))
-        name = snapshot_name(draft.head.base.index, data)
+        head = self._with_known_points(draft)
+        data = encode_snapshot(self._genesis, replace(head, body=draft.frozen.head))
+        name = snapshot_name(head.base.index, data)
         self._io.store(draft.frozen.pages, name, data)
-        self._stored = Stored(draft.frozen, draft.head, name)
+        self._stored = Stored(draft.frozen, head, name)
         self.stats.written += 1
         fault_point("snapshot.stored")
+
+    def _with_known_points(self, draft: Draft) -> SnapshotHead:
+        """Take over what the snapshot before it knows of the journals of roots that do not answer this process.
+
+        They may have been rebuilt since this process read them. The next rebuild needs to know where they ended.
+        """
+        head = draft.head
+        if not draft.unread_roots or not head.decided.no:
+            return head
+        try:
+            before = self._io.load_head(head.decided.name).points
+        except ReplogError as error:
+            _LOG.debug("ledger %s: no head to take over points from: %s", self._ledger_id, error)
+            return head
+        points = list(head.points)
+        for root in draft.unread_roots:
+            points[root] = max(points[root], before[root], key=lambda point: point.position)
+        return replace(head, points=tuple(points))
 
     def work(self, look: Callable[[], tuple[Draft | None, list[Cut], HeadGarbage]]) -> None:
         """Store a draft and delete what decided snapshots replace; a failure is retried when the next one is due.

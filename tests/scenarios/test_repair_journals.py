@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import pytest
@@ -256,3 +257,48 @@ def test_a_rebuilt_journal_is_longer_than_the_lost_one_whoever_wrote_the_snapsho
     assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
     store.reopen()
     fill(store, 45, 1, holders={0, 1})
+
+
+def test_a_second_rebuild_is_noticed_although_it_puts_fewer_markers(store) -> None:
+    """The one who rebuilds knows the journal before the first rebuild, from a snapshot, and so puts as many markers."""
+    store.create("orders", 2)
+    fill(store, 0, 20)
+    store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id).snapshot(timeout_ms=60_000)
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    store.reopen()
+    fill(store, 20, 2)
+    sleeper = type(store)(store.path, store.config)
+    sleeper.cluster.topic_state(sleeper.cluster.lookup("orders"))
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    store.away(2)
+    fill(sleeper, 22, 2, holders={0, 1})
+    assert read_all(sleeper) == 120
+
+
+def test_a_journal_begins_after_one_that_the_writer_of_the_snapshot_never_read(store) -> None:
+    """A process that knew the first journal writes the newest snapshot while the second journal is away."""
+    store.create("orders", 2)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    fill(store, 0, 20)
+    wait_at_rest(store.cluster.brokers)
+    early = store.cluster.topic_ledger(ledger_id)
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    store.reopen()
+    fill(store, 20, 5)
+    store.cluster.topic_ledger(ledger_id).snapshot(timeout_ms=60_000)
+    fill(store, 25, 5)
+    wait_at_rest(store.cluster.brokers)
+    sleeper = store.cluster, store.manager
+    store.away(1)
+    early.refresh()
+    early.snapshot(timeout_ms=60_000)
+    shutil.rmtree(store.path / "broker-1.away")
+    assert repair(store).roots[1].is_repaired
+    assert scrub_journals(Cluster.open(str(store.path), config=store.config)).findings == []
+    store.away(2)
+    store.cluster, store.manager = sleeper
+    fill(store, 30, 2, holders={0, 1})
+    assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
