@@ -248,7 +248,7 @@ class RootState:
             self.enter(Standing.OUTDATED)
 
     def search_marker(self) -> None:
-        """Look for the newest marker from the first number on: a rebuild may have put fewer than the journal had before.
+        """Look for the newest marker from the first number on: a rebuild may have put fewer than there were before.
 
         What its rebuilder knew of the lost journal came from a snapshot, and may be older than an earlier rebuild.
         """

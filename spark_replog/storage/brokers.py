@@ -355,8 +355,8 @@ class BrokerSet:
         listed = tuple(sorted(ref.broker_id for ref in root.brokers))
         if (listed, root.metadata_broker_ids, root.fsync) != (self.broker_ids, self.metadata_broker_ids, self.fsync):
             return "differs from those of the other roots"
-        # An id that is greater than the known one was registered later (`new_root_id`). The entry that says so may be out
-        # of reach: without another root, this one is needed to read it.
+        # An id that is greater than the known one was registered later (`new_root_id`). The entry that says so may be
+        # out of reach: without another root, this one is needed to read it.
         if (root.root_id or "") < self.root_ids.get(broker_id, ""):
             return "is that of a root which `replog store repair` has replaced"
         return None
