@@ -560,6 +560,7 @@ class LedgerCore:
                 state.retry_at_ms = now_ms + DAMAGED_RETRY_MS
             return
         if completion.after_gap is not None:
+            state.search_marker()
             self._fail(state, journal_hole(self._root_names[root], position, completion.after_gap), now_ms)
             return
         state.end_read(is_whole=completion.ended, is_current=state.busy_goal == self._goal)
