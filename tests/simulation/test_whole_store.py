@@ -1,25 +1,31 @@
 """Whole stores in seeded schedules: what was read or told stays, whatever roots, processes and power do (G2, G3, G4).
 
-``--seeds`` sets how many schedules run (one for so many of it as `SHARE`), ``--seed N`` replays one.
+``--seeds`` sets how many schedules run (one for so many of it as `SHARE`), ``--seed N`` replays one. `VARIANTS` are
+faults that the product once had, or might have: each is a change of the code, and a seed whose schedule notices it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from spark_replog.cluster.init_store import init_cluster
-from tests.simulation.whole_store import FAULTS, POWER, ROOTS, schedule_of, shrunk, violation_of
+from spark_replog.ledger import journal_rebuild
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.storage.posix_store import PosixStore
+from tests.simulation.whole_store import FAULTS, POWER, RETURNS, ROOTS, schedule_of, shrunk, violation_of
 
 SHARE = 1000
-FAULT_SCHEDULES = 5
-"""Of the kind with all faults, in which longer runs are to be looked through by hand: ``--seed N``."""
+FEW = {"faults": 5, "returns": 2}
+"""How many schedules at most of kinds in which longer runs are to be looked through by hand: ``--seed N``."""
 LEAST = {
     "power": (POWER, {"killed": 3, "power cuts": 1.5, "batches APPLIED": 2, "batches DUPLICATE": 0.2, "reads": 5}),
     "roots": (ROOTS, {"outages": 0.7, "lost roots": 0.1, "rebuilt roots": 0.1, "snapshots": 0.7, "reads": 4}),
+    "returns": (RETURNS, {"replaced outages": 1, "went on": 1}),
     "faults": (FAULTS, {"lost roots": 0.5, "reads": 2}),
 }
 """Of each kind of schedule: its jobs, and what happens in it at least, on average."""
@@ -45,7 +51,7 @@ def fail(seed: int, weights: Mapping[str, int], template: Path, folder: Path) ->
 def test_rows_stay_whatever_happens(request: pytest.FixtureRequest, tmp_path: Path, template: Path, kind: str) -> None:
     weights, least = LEAST[kind]
     only: int | None = request.config.getoption("--seed")
-    count = min(request.config.getoption("--seeds") // SHARE, FAULT_SCHEDULES if kind == "faults" else SHARE)
+    count = min(request.config.getoption("--seeds") // SHARE, FEW.get(kind, SHARE))
     seeds = range(count) if only is None else [only]
     done: Counter[str] = Counter()
     for seed in seeds:
@@ -62,3 +68,45 @@ def test_same_seed_gives_same_run(tmp_path: Path, template: Path) -> None:
     for number, counts in enumerate((first, second)):
         assert violation_of(steps, template, tmp_path / str(number), counts) is None
     assert first == second
+
+
+class Variant(NamedTuple):
+    """A fault: what is changed, and the kind and seed of a schedule that then ends in an error with this text."""
+
+    owner: Any
+    name: str
+    value: Any
+    kind: str
+    seed: int
+    text: str
+
+
+def always(answer: object) -> Callable[..., object]:
+    """Return a function that returns this."""
+    return lambda *_, **__: answer
+
+
+VARIANTS = {
+    # A root comes back and another one goes: the store can no longer be written.
+    "a process does not fall back to what a majority can prove": Variant(
+        LedgerCore, "_has_too_few_values", always(False), "returns", 0, "it does not go on"
+    ),
+    # A snapshot comes from a process that began while the root was away; one that knew more puts `out` on the new root.
+    "a rebuilt journal begins right after what is known of the lost one": Variant(
+        journal_rebuild, "POSITION_STEP", 0, "faults", 0, "it ends before position"
+    ),
+    "a reader acts on a name that is not durable": Variant(
+        PosixStore, "_settle", always(None), "power", 36, "offset 6 of first was"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_fault_put_into_the_code_is_noticed(
+    tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    variant = VARIANTS[name]
+    monkeypatch.setattr(variant.owner, variant.name, variant.value)
+    weights, _ = LEAST[variant.kind]
+    violation = violation_of(schedule_of(variant.seed, weights), template, tmp_path / "store")
+    assert violation is not None and variant.text in str(violation), violation

@@ -45,8 +45,8 @@ from tests.power_cuts import PowerCuts, draw
 
 BROKERS = (0, 1, 2)
 TOPICS = ("first", "second", "third")
-END = 9
-"""The process that looks in the end."""
+NEW, END = 8, 9
+"""A process that has just begun, and the one that looks in the end."""
 FILES = ("journal", "markers", "snapshots", "pages", "data")
 """The folders of a ledger; one file of one root is damaged at a time."""
 MEANWHILE = ("write", "read", "snapshot", "coordinate", "topic", "leave", "come_back", "replace", "empty", "repair")
@@ -55,6 +55,8 @@ MEANWHILE_MAX = 4
 LINKS = (0, 0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 7, 9)
 """At which link a process dies; 0: at none. A write's entry is its 4th, or its 7th after a claim."""
 TIMEOUT_MS = 5_000
+ATTEMPTS_MAX = 4
+"""How often a user tries until it works."""
 START_MS = 1_800_000_000_000
 
 
@@ -104,6 +106,8 @@ class World:
         self._processes: dict[int, Cluster] = {}
         self._away: int | None = None
         self._is_lost = False
+        self._departures_left = 2
+        """How many more roots may leave or be lost, one at a time, and all goes on: none below 0 (`settle`)."""
         self._rows: dict[str, dict[int, bytes]] = {}
         self._told: dict[str, set[bytes]] = {}
         self._batches: dict[str, tuple[int, tuple[bytes, ...]]] = {}
@@ -201,24 +205,49 @@ class World:
     def end(self) -> None:
         """Bring all roots back, repair what was lost, read and write."""
         self._links_left, self._is_dying, self._stops_next = 0, False, False
+        self.settle(END)
+        self.go_on(END)
+
+    def settle(self, _: int) -> None:
+        """Bring the roots back, repair what was lost, let coordinators work: then all is whole, and can be read."""
+        self._links_left = 0
+        self._processes.pop(END, None)
         try:
             self.come_back(0)
             self.repair(END)
-            self.coordinate(END)
             self.read(END)
+            self.coordinate(END)
             self.now_ms += 60_000
             self.coordinate(END)
-            self.write(END)
-            self.read(END)
-            self._verify()
+            if self._is_lost:
+                self.repair(END)
+            found = scrub_journals(self._cluster(END)).findings
         except ReplogError as error:
-            raise Violation(f"in the end, {self._without()}: {error}") from error
+            raise Violation(f"{self._without()} it is not made whole: {error}") from error
+        if self._is_lost or found:
+            raise Violation(f"after a repair and coordinators: {self._is_lost=}, {found}")
+        self._departures_left = 2
 
-    def _verify(self) -> None:
-        """Look at all journals, as `replog store verify` does."""
-        found = scrub_journals(self._cluster(END)).findings
-        if found:
-            raise Violation(f"in the end, {found}")
+    def go_on(self, _: int) -> None:
+        """Read and write all topics as a new process: with any one root away or lost this works."""
+        if self._departures_left < 0:
+            return
+        self._links_left = 0
+        self._processes.pop(NEW, None)
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                self.read(NEW)
+                for name in sorted(self._rows):
+                    self.write(NEW, name)
+                break
+            except ReplogError as error:
+                self.count(f"attempt {attempt}: {error.code.name}")
+                if attempt == ATTEMPTS_MAX:
+                    raise Violation(f"{self._without()} it does not go on: {error}") from error
+                self.now_ms += 5_000
+        self.read(NEW)
+        self._departures_left = max(1, self._departures_left)
+        self.count("went on")
 
     # -- what processes do --------------------------------------------------------------------------
 
@@ -299,6 +328,10 @@ class World:
             known.update(found)
             self.count("reads")
 
+    def forget(self, number: int) -> None:
+        """A process ends; the next one has nothing cached."""
+        self._processes.pop(number, None)
+
     def snapshot(self, number: int) -> None:
         """Write snapshots of all ledgers, which cut their journals."""
         cluster = self._cluster(number)
@@ -329,6 +362,7 @@ class World:
         if self._away is None and not self._is_lost:
             self._away = self.rng.choice(BROKERS)
             (self.path / f"broker-{self._away}").rename(self.path / f"broker-{self._away}.away")
+            self._departures_left -= 1
             self.count("outages")
 
     def come_back(self, _: int) -> None:
@@ -344,6 +378,7 @@ class World:
             self.come_back(0)
             self._away = self.rng.choice([each for each in BROKERS if each != before])
             (self.path / f"broker-{self._away}").rename(self.path / f"broker-{self._away}.away")
+            self._departures_left -= 1
             self.count("replaced outages")
 
     def come_back_empty(self, _: int) -> None:
@@ -367,7 +402,7 @@ class World:
         file.unlink()  # the roots share no file, but a snapshot of this folder may
         if fate != "missing":
             file.write_bytes(b"" if fate == "emptied" else other)
-        self._is_lost = True
+        self._is_lost, self._departures_left = True, -1
         self.count(f"{fate} files of {kind}")
 
     def lose_journals(self, number: int) -> None:
@@ -398,6 +433,7 @@ class World:
                 shutil.copy2(each, folder / each.name)
         shutil.rmtree(lost)
         self._processes.clear()
+        self._departures_left = -1
 
     def empty(self, _: int) -> None:
         """Replace the disk of a root by an empty one."""
@@ -407,6 +443,7 @@ class World:
             shutil.rmtree(self._folder / "gone")
             root.mkdir()
             self._is_lost = True
+            self._departures_left -= 1
             self.count("lost roots")
 
     def power_cut(self, _: int) -> None:
@@ -427,6 +464,7 @@ class World:
         else:
             shutil.rmtree(before)
             self._processes.clear()
+        self._departures_left = -1
         self.count("power cuts")
 
 
@@ -471,15 +509,24 @@ FAULTS = {
 }  # fmt: skip
 """Roots that come back while others go, or come back empty, writers that sleep meanwhile, damaged and lost files,
 checkpoints that are set back."""
+RETURNS = {"replace": 1}
+"""Only roots that come back while others go."""
 WITH = {
     # What is read between a write and a power cut must be there after it, where another process writes.
     "power_cut": ("write", "read", "power_cut", "write", "read"),
-    "replace": ("leave", "topic", "snapshot", "replace", "read"),
-    "come_back_empty": (*["write"] * 10, "leave", "snapshot", "write", "snapshot", "come_back_empty", "repair", "read"),
+    "replace": (
+        *("settle", "write", "snapshot", "leave", "topic", "write", "write", "snapshot", "replace", "go_on"),
+        *("write", "replace", "go_on"),
+    ),
+    # Process a knows the lost journal, b begins while it is away and decides a snapshot; another b repairs.
+    "come_back_empty": (
+        *("settle", "write:a", "snapshot:a", *["write:a"] * 8, "leave", "forget:b", "write:b", "snapshot:b"),
+        *("come_back_empty", "forget:b", "repair:b", "leave", "write:a", "go_on"),
+    ),
     "lose_journals": ("snapshot", "write", "snapshot", "lose_journals"),
     "set_back": ("write", "write", "set_back", "write", "write"),
 }
-"""What is around a job, so that it can show something."""
+"""What is around a job, so that it can show something. ``:a`` and ``:b`` are two processes, others may be either."""
 
 
 def schedule_of(seed: int, weights: Mapping[str, int] = POWER, count: int = 24) -> list[Step]:
@@ -489,7 +536,11 @@ def schedule_of(seed: int, weights: Mapping[str, int] = POWER, count: int = 24) 
     while len(jobs) < count:
         (job,) = rng.choices(list(weights), list(weights.values()))
         jobs += WITH.get(job, (job,))
-    return [Step(rng.randrange(2), job, rng.getrandbits(48)) for job in jobs]
+    steps = []
+    for job, _, process in (each.partition(":") for each in jobs):
+        number = rng.randrange(2)
+        steps.append(Step("ab".index(process) if process else number, job, rng.getrandbits(48)))
+    return steps
 
 
 def run(steps: Sequence[Step], template: Path, folder: Path) -> World:
