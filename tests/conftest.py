@@ -87,5 +87,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="schedules of the ledger simulation, about 2 ms each; of the whole system twice as many, 30 ms each",
     )
     parser.addoption("--power-cuts", type=int, default=30, help="simulated power cuts of local folders, 60 ms each")
-    parser.addoption("--first-seed", type=int, default=0, help="the first of these schedules of the whole system")
+    parser.addoption(
+        "--storms", type=int, default=5, help="long runs of processes whose roots come and go, a minute each"
+    )
+    parser.addoption("--first-seed", type=int, default=0, help="the first schedule of the whole system, or storm")
     parser.addoption("--seed", type=int, help="the one schedule of the whole-system simulation to run again")
