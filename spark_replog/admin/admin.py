@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeVar
 
 from spark_replog.admin.topic_rules import check_explicit
@@ -366,9 +367,8 @@ class PartitionAdmin(Admin):
         errors: Mapping[int, ReplogError],
     ) -> list[PartitionOutcome]:
         nothing: _Row = (NO_LEADER, 0, (), (), (), ())
-        rows: list[_Row] = self._each(
-            ledger, handle, lambda at: (at.leader, at.leader_epoch, at.isr, at.replicas, at.adding, at.removing)
-        )
+        pick = attrgetter("leader", "leader_epoch", "isr", "replicas", "adding", "removing")
+        rows: list[_Row] = self._each(ledger, handle, pick)
         return [
             PartitionOutcome(number, *(rows[number] if 0 <= number < len(rows) else nothing), errors.get(number))
             for number in numbers
@@ -380,13 +380,11 @@ def _preferred(partition: PartitionState, live: set[BrokerId], name: str, number
         raise _not_needed(name, number, partition.leader)
     found = elect_preferred(partition.replicas, partition.isr, live)
     if found is None:
-        raise ReplogError(
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        text = (
             f"broker {partition.replicas[0]} is out of sync, fenced or away, so it cannot lead. Bring its root back "
-            "and run replog coordinator run --once.",
-            topic=name,
-            partition=number,
+            "and run replog coordinator run --once."
         )
+        raise ReplogError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, text, topic=name, partition=number)
     return found
 
 
@@ -396,19 +394,11 @@ def _unclean(partition: PartitionState, live: set[BrokerId], name: str, number: 
     found = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=allowed)
     if found is None:
         remedy = "Bring a root back." if allowed else f"Bring a root back, or set {UNCLEAN_KEY}=true on the topic."
-        raise ReplogError(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            f"no replica in sync answers{'' if allowed else ', and the topic allows no unclean leader'}. {remedy}",
-            topic=name,
-            partition=number,
-        )
+        text = f"no replica in sync answers{'' if allowed else ', and the topic allows no unclean leader'}. {remedy}"
+        raise ReplogError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, topic=name, partition=number)
     return found
 
 
 def _not_needed(name: str, number: int, leader: BrokerId) -> ReplogError:
-    return ReplogError(
-        ErrorCode.ELECTION_NOT_NEEDED,
-        f"broker {leader} already leads, and the election would choose it again. Nothing to do.",
-        topic=name,
-        partition=number,
-    )
+    text = f"broker {leader} already leads, and the election would choose it again. Nothing to do."
+    return ReplogError(ErrorCode.ELECTION_NOT_NEEDED, text, topic=name, partition=number)

@@ -147,12 +147,11 @@ class Controller(Admin):
         """
         self._require_topic(AclOperation.DELETE, name)
         if name in INTERNAL_TOPICS:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
+            text = (
                 f"'{name}' is internal: every group has its offsets there. Nothing was deleted. To forget one group: "
-                f"{command_line(self._cluster.path, 'group', 'delete', 'GROUP')}.",
-                topic=name,
+                f"{command_line(self._cluster.path, 'group', 'delete', 'GROUP')}."
             )
+            raise InvalidConfigError(ErrorCode.INVALID_TOPIC_EXCEPTION, text, topic=name)
         self._cluster.refresh()
         self._finish_delete(self._cluster.lookup(name))
 
@@ -285,12 +284,11 @@ class Controller(Admin):
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             topic = live_topic(state, handle.topic_id)
             if "delete" not in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy:
-                raise ReplogError(
-                    ErrorCode.POLICY_VIOLATION,
+                text = (
                     f"topic '{name}' has cleanup.policy=compact: its rows go by key only. Add delete to its"
-                    " cleanup.policy, trim, and set it back.",
-                    topic=name,
+                    " cleanup.policy, trim, and set it back."
                 )
+                raise ReplogError(ErrorCode.POLICY_VIOLATION, text, topic=name)
             bounds = [(each.log_start_offset, each.high_watermark) for each in topic.partitions]
             moved = topic_rules.log_starts(name, bounds, offsets)
             if not moved:

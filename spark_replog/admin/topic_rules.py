@@ -42,11 +42,8 @@ def assign_replicas(
             if some brokers have a rack and others have none.
     """
     if partition_count <= 0:
-        raise InvalidConfigError(
-            ErrorCode.INVALID_PARTITIONS,
-            "a topic needs at least one partition. Give a number above 0.",
-            partitions=partition_count,
-        )
+        text = "a topic needs at least one partition. Give a number above 0."
+        raise InvalidConfigError(ErrorCode.INVALID_PARTITIONS, text, partitions=partition_count)
     check_replication_factor(replication_factor, len(brokers))
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
     if racks and len(racks) != len(brokers):
@@ -118,11 +115,8 @@ def check_explicit(
         elif set(replicas) <= set(fenced):
             problem = "all of its brokers are fenced"
         if problem:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Invalid replica list {list(replicas)}: {problem}. Correct the assignment.",
-                partition=partition,
-            )
+            text = f"Invalid replica list {list(replicas)}: {problem}. Correct the assignment."
+            raise InvalidConfigError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text, partition=partition)
 
 
 def _assign(
@@ -180,10 +174,8 @@ def check_name(name: str) -> None:
 def check_ledger_name(name: str) -> None:
     """Refuse a ledger name that is not a valid topic name. Raises REPLOG_INVALID_OPTION."""
     if not is_valid_topic_name(name):
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"'{name}' cannot name a ledger. Use 1 to {TOPIC_NAME_LENGTH_MAX} of a-z A-Z 0-9 . _ -.",
-        )
+        text = f"'{name}' cannot name a ledger. Use 1 to {TOPIC_NAME_LENGTH_MAX} of a-z A-Z 0-9 . _ -."
+        raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, text)
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
@@ -191,10 +183,8 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
     unified = name.replace(".", "_")
     for other in existing:
         if other != name and other.replace(".", "_") == unified:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"'{name}' collides with the topic '{other}': '.' and '_' count as the same. Choose another name.",
-            )
+            text = f"'{name}' collides with the topic '{other}': '.' and '_' count as the same. Choose another name."
+            raise InvalidConfigError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
 
 def check_init_finished(roots: Collection[BrokerId], registered: Collection[BrokerId], path: str) -> None:
@@ -205,32 +195,28 @@ def check_init_finished(roots: Collection[BrokerId], registered: Collection[Brok
     """
     missing = sorted(set(roots) - set(registered))
     if missing:
-        raise NotFoundError(
-            ErrorCode.REPLOG_STORE_NOT_INITIALISED,
+        text = (
             f"the init of this store stopped before it had registered brokers {missing}. "
-            f"Run it again: {command_line(path, 'init')}, with the same arguments.",
-            path=path,
+            f"Run it again: {command_line(path, 'init')}, with the same arguments."
         )
+        raise NotFoundError(ErrorCode.REPLOG_STORE_NOT_INITIALISED, text, path=path)
 
 
 def check_replication_factor(replication_factor: int, broker_count: int) -> None:
     """Refuse a replication factor that the brokers cannot hold. Raises INVALID_REPLICATION_FACTOR."""
     if not 1 <= replication_factor <= broker_count:
-        raise InvalidConfigError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
+        text = (
             f"this store has {broker_count} broker(s), so a topic can have 1 to {broker_count} replicas. "
-            "Give --replicas in that range.",
-            replicas=replication_factor,
+            "Give --replicas in that range."
         )
+        raise InvalidConfigError(ErrorCode.INVALID_REPLICATION_FACTOR, text, replicas=replication_factor)
 
 
 def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:
     """Refuse to place a topic if every broker is out of service. Raises INVALID_REPLICATION_FACTOR."""
     if set(brokers) <= set(fenced):
-        raise InvalidConfigError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            "all brokers of this store are fenced, so no broker could lead. Put one back: replog broker unfence.",
-        )
+        text = "all brokers of this store are fenced, so no broker could lead. Put one back: replog broker unfence."
+        raise InvalidConfigError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
 
 
 def whole_number(value: object, what: str, code: ErrorCode) -> int:
@@ -250,22 +236,18 @@ def whole_number(value: object, what: str, code: ErrorCode) -> int:
 def check_new_count(count: int) -> None:
     """Refuse more new partitions than one request may make. Raises POLICY_VIOLATION."""
     if count > NEW_PARTITIONS_MAX:
-        raise InvalidConfigError(
-            ErrorCode.POLICY_VIOLATION,
+        text = (
             f"{count} new partitions are more than the {NEW_PARTITIONS_MAX} that one request may make. Give a smaller "
-            "number; a topic can grow by more requests.",
-            partitions=count,
+            "number; a topic can grow by more requests."
         )
+        raise InvalidConfigError(ErrorCode.POLICY_VIOLATION, text, partitions=count)
 
 
 def check_growth(name: str, count: int, total: int) -> None:
     """Refuse a partition count that does not grow. Raises INVALID_PARTITIONS."""
     if total <= count:
-        raise InvalidConfigError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"'{name}' already has {count} partition(s), and a topic can only grow. Give a total above {count}.",
-            total=total,
-        )
+        text = f"'{name}' already has {count} partition(s), and a topic can only grow. Give a total above {count}."
+        raise InvalidConfigError(ErrorCode.INVALID_PARTITIONS, text, total=total)
 
 
 def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
@@ -282,10 +264,8 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
     moved = []
     for partition, asked in sorted(offsets.items()):
         if not 0 <= partition < len(bounds):
-            raise NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic '{name}' has no partition {partition}. It has 0 to {len(bounds) - 1}.",
-            )
+            text = f"topic '{name}' has no partition {partition}. It has 0 to {len(bounds) - 1}."
+            raise NotFoundError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         log_start, high_watermark = bounds[partition]
         offset = offset_between(asked, log_start, high_watermark)
         if not 0 <= offset <= high_watermark:
@@ -301,18 +281,14 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
 
 def already_exists(name: str) -> ReplogError:
     """Return the error for a name that is taken."""
-    return ReplogError(
-        ErrorCode.TOPIC_ALREADY_EXISTS,
-        f"topic '{name}' exists. Use --if-not-exists to accept it, or another name.",
-        topic=name,
-    )
+    text = f"topic '{name}' exists. Use --if-not-exists to accept it, or another name."
+    return ReplogError(ErrorCode.TOPIC_ALREADY_EXISTS, text, topic=name)
 
 
 def reassignment_in_progress(name: str) -> RetriableError:
     """Return the error for adding partitions during a reassignment."""
-    return RetriableError(
-        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+    text = (
         f"partitions of '{name}' are being moved. Let that end (replog coordinator run --once), or cancel it "
-        "(replog topic reassign NAME --cancel).",
-        topic=name,
+        "(replog topic reassign NAME --cancel)."
     )
+    return RetriableError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text, topic=name)

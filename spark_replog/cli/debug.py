@@ -122,15 +122,13 @@ def _about(settings: Settings, now_ms: int) -> dict[str, Any]:
 
 def _store(cluster: Cluster) -> dict[str, Any]:
     cluster.refresh()
-    with cluster.cluster_ledger.lock:
-        config = dict(cluster.cluster_ledger.state.config)
     brokers = cluster.brokers
     return {
         "clusterId": brokers.cluster_id,
         "fsync": brokers.fsync,
         "roots": {each: brokers.url(each) for each in brokers.broker_ids},
         "metadataBrokers": list(brokers.metadata_broker_ids),
-        "config": config,
+        "config": cluster.cluster_ledger.ask(lambda state: dict(state.config)),
         "coordinator": asdict(cluster.config),
     }
 
@@ -168,8 +166,8 @@ def _readers(view: StoreView) -> list[dict[str, Any]]:
 
 
 def _ledgers(cluster: Cluster) -> list[str]:
-    with cluster.cluster_ledger.lock:
-        return [cluster.brokers.cluster_id, *sorted(cluster.cluster_ledger.state.ledger_ids())]
+    ids = cluster.cluster_ledger.ask(lambda state: sorted(state.ledger_ids()))
+    return [cluster.brokers.cluster_id, *ids]
 
 
 def _entries(cluster: Cluster, ledger: str, count: int) -> list[dict[str, Any]]:

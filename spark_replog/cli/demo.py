@@ -212,10 +212,8 @@ def run_job(
         for line in place.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]:
             note(f"  | {line}")
         reason = last.get("message") or f"Spark ended with exit code {exit_code}"
-        raise ReplogError(
-            ErrorCode.REPLOG_ENVIRONMENT,
-            f"the demo's Spark job failed: {reason}. Read {place.log}, and run 'replog doctor'.",
-        )
+        text = f"the demo's Spark job failed: {reason}. Read {place.log}, and run 'replog doctor'."
+        raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, text)
     return {**last, "steadyRowsPerSecond": _steady_rate(first_batch, last)}
 
 
@@ -307,10 +305,8 @@ def flights_file() -> Path:
         path = Path(folder) / _FLIGHTS
         if path.is_file():
             return path
-    raise ReplogError(
-        ErrorCode.REPLOG_ENVIRONMENT,
-        "the flights table is not installed. Run \"pip install 'spark-replog[demo]'\", or give --input FILE.",
-    )
+    text = "the flights table is not installed. Run \"pip install 'spark-replog[demo]'\", or give --input FILE."
+    raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, text)
 
 
 def write_pieces(source: Path, folder: Path) -> Pieces:

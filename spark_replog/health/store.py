@@ -314,16 +314,15 @@ def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[
 
 def _held_finding(topic: str, partition: int, until_ms: int) -> Finding:
     until = "in the year 10000" if until_ms >= _YEAR_10000_MS else datetime.fromtimestamp(until_ms / 1000, UTC).date()
-    return Finding(
-        Level.WARN,
-        Fault.RETENTION_HELD,
+    detail = (
         f"{topic}-{partition} keeps all rows until {until} at least: its oldest ones are dated in the future, and "
-        "retention.ms deletes in order",
-        f"replog topic trim {topic} --partition {partition} --to OFFSET -y; and against new ones: "
-        f"replog topic config {topic} unset message.timestamp.after.max.ms",
-        topic,
-        partition,
+        "retention.ms deletes in order"
     )
+    remedy = (
+        f"replog topic trim {topic} --partition {partition} --to OFFSET -y; and against new ones: "
+        f"replog topic config {topic} unset message.timestamp.after.max.ms"
+    )
+    return Finding(Level.WARN, Fault.RETENTION_HELD, detail, remedy, topic, partition)
 
 
 _YEAR_10000_MS = 253_402_300_800_000
@@ -337,47 +336,30 @@ def fence_findings(topics: Iterable[TopicDescription], broker_ids: Collection[Br
             after = sum(broker_id not in broker_ids for broker_id in each.in_sync)
             if after == len(each.in_sync) or after >= each.min_insync:
                 continue
-            what = f"{after} in-sync replicas where min.insync.replicas is {each.min_insync}" if after else "no leader"
-            found.append(
-                Finding(
-                    Level.CRITICAL,
-                    Fault.UNDER_MIN_ISR if after else Fault.NO_LEADER,
-                    f"{topic.name}-{each.partition} would have {what}: writes {'with acks=all ' if after else ''}would "
-                    "be refused",
-                    "wait until other replicas are in sync, or fence another broker",
-                    topic.name,
-                    each.partition,
-                )
-            )
+            what, fault, writes = "no leader", Fault.NO_LEADER, "writes"
+            if after:
+                what = f"{after} in-sync replicas where min.insync.replicas is {each.min_insync}"
+                fault, writes = Fault.UNDER_MIN_ISR, "writes with acks=all"
+            detail = f"{topic.name}-{each.partition} would have {what}: {writes} would be refused"
+            remedy = "wait until other replicas are in sync, or fence another broker"
+            found.append(Finding(Level.CRITICAL, fault, detail, remedy, topic.name, each.partition))
     return sorted(found, key=lambda each: (each.topic or "", each.partition or 0))
 
 
 def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
     """Return the findings on brokers and their roots."""
     brokers = list(brokers)
-    found = [
-        Finding(
-            Level.WARN,
-            Fault.FENCED,
-            f"broker {each.broker_id} is fenced: it leads nothing and its copies do not count",
-            f"replog broker unfence {each.broker_id}",
-            broker_id=each.broker_id,
-        )
-        for each in brokers
-        if each.is_fenced
-    ]
+    found = []
+    for number in (each.broker_id for each in brokers if each.is_fenced):
+        detail = f"broker {number} is fenced: it leads nothing and its copies do not count"
+        found.append(Finding(Level.WARN, Fault.FENCED, detail, f"replog broker unfence {number}", broker_id=number))
     found += [finding for each in brokers for finding in _root_findings(each)]
     journals = sorted(each.broker_id for each in brokers if each.is_metadata)
     away = [each.broker_id for each in brokers if each.is_metadata and each.is_away]
     if len(away) * 2 >= len(journals) > 0 and away:
-        found.append(
-            Finding(
-                Level.CRITICAL,
-                Fault.NO_MAJORITY,
-                f"metadata roots {sorted(away)} of {journals} cannot be used, so nothing can be written",
-                "bring one of them back: `replog store info` shows the error of each",
-            )
-        )
+        detail = f"metadata roots {sorted(away)} of {journals} cannot be used, so nothing can be written"
+        remedy = "bring one of them back: `replog store info` shows the error of each"
+        found.append(Finding(Level.CRITICAL, Fault.NO_MAJORITY, detail, remedy))
     return found
 
 
@@ -419,21 +401,12 @@ def journal_findings(
         for broker_id, count in ledger.behind.items():
             of = ", ".join(names.get(ledger.ledger_id, [ledger.ledger_id])[:_NAMED_MAX])
             behind.setdefault(broker_id, []).append(f"{of} ({count})")
-    return [
-        Finding(
-            Level.WARN,
-            Fault.JOURNAL_BEHIND,
-            f"the root of broker {broker_id} lacks journal entries of {_some(found)}",
-            "replog coordinator run --once",
-            broker_id=broker_id,
-        )
-        for broker_id, found in sorted(behind.items())
-    ]
-
-
-def _some(found: Sequence[str]) -> str:
-    more = len(found) - _NAMED_MAX
-    return ", ".join(found[:_NAMED_MAX]) + (f" and {more} more ledgers" if more > 0 else "")
+    findings, remedy = [], "replog coordinator run --once"
+    for broker_id, found in sorted(behind.items()):
+        more = f" and {len(found) - _NAMED_MAX} more ledgers" if len(found) > _NAMED_MAX else ""
+        detail = f"the root of broker {broker_id} lacks journal entries of {', '.join(found[:_NAMED_MAX])}{more}"
+        findings.append(Finding(Level.WARN, Fault.JOURNAL_BEHIND, detail, remedy, broker_id=broker_id))
+    return findings
 
 
 DAY_MS = 86_400_000

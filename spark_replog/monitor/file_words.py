@@ -208,9 +208,7 @@ def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, s
     cluster.refresh()
     if name == "cluster" or name == cluster.brokers.cluster_id:
         return cluster.brokers.cluster_id, {}
-    with cluster.cluster_ledger.lock:
-        known = cluster.cluster_ledger.state.ledger_ids()
-        topics = dict(cluster.cluster_ledger.state.topics)
+    known, topics = cluster.cluster_ledger.ask(lambda state: (set(state.ledger_ids()), dict(state.topics)))
     ledger_id = name if name in known else cluster.lookup(name).ledger_id
     return ledger_id, {topic_id: each for each, (topic_id, where) in topics.items() if where == ledger_id}
 

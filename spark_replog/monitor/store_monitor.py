@@ -85,40 +85,23 @@ class StoreMonitor(Admin):
             groups = describe_groups(cluster, coordinator, coordinator.groups(is_folded=True), is_folded=True)
         ledgers = topic_ledgers(cluster)
         self.root_looks = self.look_at_roots(timeout_ms) if looks is None else looks
-        found = {each.broker_id: each for each in self.root_looks}
-        fenced, brokers = self._fenced(), cluster.brokers
+        roots = {each.broker_id: (each.error, each.free_bytes, each.device) for each in self.root_looks}
+        fenced, brokers, journals = self._fenced(), cluster.brokers, cluster.brokers.metadata_broker_ids
+        healths = [
+            BrokerHealth(each, brokers.url(each), brokers.rack(each), each in journals, each in fenced, *roots[each])
+            for each in brokers.broker_ids
+        ]
         all_ledgers: list[Ledger[Any]] = [cluster.cluster_ledger, *ledgers]
         behind = self._behind(all_ledgers)
-        return StoreView(
-            brokers.cluster_id,
-            cluster.path,
-            brokers.fsync,
-            cluster.clock.now_ms(),
-            tuple(
-                BrokerHealth(
-                    each,
-                    brokers.url(each),
-                    brokers.rack(each),
-                    each in brokers.metadata_broker_ids,
-                    each in fenced,
-                    found[each].error,
-                    found[each].free_bytes,
-                    found[each].device,
-                )
-                for each in brokers.broker_ids
-            ),
-            tuple(sorted(topics, key=lambda each: each.name)),
-            tuple(
-                LedgerHealth(
-                    each.ledger_id,
-                    each.state.applied_index + 1,
-                    each.is_tail_unclear,
-                    behind.get(each.ledger_id, {}),
-                )
-                for each in all_ledgers
-            ),
-            tuple(groups),
-        )
+        states = [
+            LedgerHealth(
+                each.ledger_id, each.state.applied_index + 1, each.is_tail_unclear, behind.get(each.ledger_id, {})
+            )
+            for each in all_ledgers
+        ]
+        topics.sort(key=lambda each: each.name)
+        parts = tuple(healths), tuple(topics), tuple(states), tuple(groups)
+        return StoreView(brokers.cluster_id, cluster.path, brokers.fsync, cluster.clock.now_ms(), *parts)
 
     def _behind(self, ledgers: Sequence[Ledger[Any]]) -> dict[LedgerId, Mapping[BrokerId, int]]:
         """Return the journals that are behind and remain so: writers may be about to give them what they lack.
@@ -160,9 +143,8 @@ class StoreMonitor(Admin):
         return fence_findings(self._topics(), frozenset(broker_ids))
 
     def _topics(self) -> list[TopicDescription]:
-        with self._cluster.cluster_ledger.lock:
-            found = self._cluster.cluster_ledger.state.topics
-            handles = [TopicHandle(name, topic_id, ledger_id) for name, (topic_id, ledger_id) in found.items()]
+        found = self._cluster.cluster_ledger.ask(lambda state: dict(state.topics))
+        handles = [TopicHandle(name, *ids) for name, ids in found.items()]
         self._cluster.refresh_topics(handles, is_glance=True)
         topics = []
         for ledger in topic_ledgers(self._cluster):

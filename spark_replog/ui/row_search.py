@@ -152,10 +152,8 @@ class RowFinder:
 def _partitions(search: RowSearch, count: int) -> range:
     if search.partition is not None:
         if not 0 <= search.partition < count:
-            raise NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic '{search.topic}' has no partition {search.partition}. It has 0 to {count - 1}.",
-            )
+            text = f"topic '{search.topic}' has no partition {search.partition}. It has 0 to {count - 1}."
+            raise NotFoundError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
         return range(search.partition, search.partition + 1)
     if search.key is not None:
         number = partition_of(search.key, count)
