@@ -121,12 +121,8 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
 @filter_flags
-@click.option(
-    "-g",
-    "--group",
-    help="Share the partitions with the group's other members; commit what was printed.",
-    shell_complete=complete_groups,
-)
+@click.option("-g", "--group", help="Share the partitions with the group's other members; commit what was printed.",
+              shell_complete=complete_groups)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for new records instead of exiting at the end.")
 @click.option("--timeout-ms", type=click.IntRange(min=0), help="With --follow: exit after this long without a record.")
 @click.option("--output", default="values", metavar="HOW", show_default=True,

@@ -61,12 +61,8 @@ class Place:
 
 
 @click.command("demo", cls=ReplogCommand, examples=["demo"])
-@click.option(
-    "--input",
-    "input_file",
-    type=click.Path(path_type=Path),
-    help="A .csv, .jsonl or .parquet file. [flights, 336,776 rows]",
-)
+@click.option("--input", "input_file", type=click.Path(path_type=Path),
+              help="A .csv, .jsonl or .parquet file. [flights, 336,776 rows]")  # fmt: skip
 @click.option("--key", help="Column to use as the key. [carrier, else the first]")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="New folder for all files. [replog-demo-N]")
 def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:

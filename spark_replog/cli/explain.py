@@ -78,11 +78,8 @@ class _ExplainCommand(ReplogCommand):
         return rest
 
 
-@click.command(
-    "explain",
-    cls=_ExplainCommand,
-    examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms", "explain root-full"],
-)
+@click.command("explain", cls=_ExplainCommand,
+               examples=["explain NOT_ENOUGH_REPLICAS", "explain linger.ms", "explain root-full"])  # fmt: skip
 @click.argument("names", nargs=-1, metavar="[CODE | SETTING | WORD]...", shell_complete=_complete_name)
 @click.option("--settings", "is_settings", is_flag=True, help="List all settings instead of all error codes.")
 def explain(names: tuple[str, ...], is_settings: bool) -> int:

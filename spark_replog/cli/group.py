@@ -161,17 +161,11 @@ def delete_offsets(name: str, topics: tuple[str, ...], yes: bool) -> int:
 @click.option("--to-current", is_flag=True, help="The committed offset; the high watermark where none is committed.")
 @click.option("--to-offset", metavar="N", help="This offset; earliest or latest.")
 @click.option("--shift-by", type=int, metavar="N", help="The committed offset plus N; N may be negative.")
-@click.option(
-    "--to-datetime",
-    metavar="TIME",
-    help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC) or -1h.",
-)
+@click.option("--to-datetime", metavar="TIME",
+              help="The first record at or after this time, such as 2026-11-21T08:30:00 (UTC) or -1h.")  # fmt: skip
 @click.option("--by-duration", metavar="DURATION", help="The first record of the last 1h30m, 1d or PT1H30M.")
-@click.option(
-    "--from-file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="CSV file of topic,partition,offset; offsets as --to-offset.",
-)
+@click.option("--from-file", type=click.Path(exists=True, dir_okay=False),
+              help="CSV file of topic,partition,offset; offsets as --to-offset.")  # fmt: skip
 @click.option("--execute", is_flag=True, help="Apply the plan. Without it the plan is only shown.")
 def reset_offsets(name: str, topics: tuple[str, ...], all_topics: bool, execute: bool, **how: Any) -> int:
     """Plan new offsets for a group that has no members; apply them with --execute."""

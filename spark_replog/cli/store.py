@@ -50,10 +50,8 @@ _TOPICS_SHOWN = 20
 _COSTS_A_DAY = "createsPerDay getsPerDay bytesPerDay copyBytes"
 
 
-@store.command(
-    "info",
-    examples=["store info", "store info --cost", "store info --cost --readers 3 --look 10s"],
-)
+@store.command("info",
+               examples=["store info", "store info --cost", "store info --cost --readers 3 --look 10s"])  # fmt: skip
 @click.option("--cost", is_flag=True, help="Add requests and bytes of each topic a day, and the price of a month.")
 @click.option("--prices", type=click.Path(dir_okay=False), help="TOML file of prices. [list prices]")
 @click.option(
@@ -452,20 +450,11 @@ def snapshot() -> int:
 
 
 @click.command("init", cls=ReplogCommand, examples=["-s ./store init --brokers 3"])
-@click.option(
-    "--brokers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Number of roots to make in the parent directory: broker-0, broker-1 ... [1]",
-)
+@click.option("--brokers", type=click.IntRange(min=1), metavar="N",
+              help="Number of roots to make in the parent directory: broker-0, broker-1 ... [1]")  # fmt: skip
 @click.option("--no-fsync", is_flag=True, help="Do not flush to disk: a power failure may lose acknowledged rows.")
-@click.option(
-    "--rack",
-    "racks",
-    multiple=True,
-    metavar="NAME",
-    help="Failure domain of a broker. Give it once per broker, in order.",
-)
+@click.option("--rack", "racks", multiple=True, metavar="NAME",
+              help="Failure domain of a broker. Give it once per broker, in order.")  # fmt: skip
 def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
     """Make a new, empty store.
 
@@ -507,14 +496,8 @@ _FILE_BYTES_MAX = 1 << 30
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--ledger", metavar="NAME", help="Journal records of this ledger: a topic, a ledger id, or 'cluster'.")
 @click.option("--broker", "broker_id", type=int, help="Read the journal of this broker. [the first with journals]")
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    help="Print at most this many records.",
-)
+@click.option("-n", "--count", type=click.IntRange(min=1), default=20, show_default=True,
+              help="Print at most this many records.")  # fmt: skip
 @click.option(
     "--before", type=click.IntRange(min=0), metavar="POSITION", help="Records below this position. [the newest]"
 )

@@ -55,11 +55,8 @@ def _status(part: PartitionDescription) -> str:
 @click.argument("name")
 @click.option("-p", "--partitions", type=int, help="Number of partitions. [1]")
 @click.option("--replicas", type=int, help="Number of replicas of each partition. [min(3, brokers)]")
-@click.option(
-    "--replica-assignment",
-    metavar="B:B,B:B...",
-    help="Brokers of each partition, preferred leader first, instead of -p and --replicas.",
-)
+@click.option("--replica-assignment", metavar="B:B,B:B...",
+              help="Brokers of each partition, preferred leader first, instead of -p and --replicas.")  # fmt: skip
 @click.option("--validate-only", is_flag=True, help="Validate only; create nothing.")
 @click.option("--ledger", metavar="NAME", help="Ledger to share; topics of one ledger commit atomically. [a new one]")
 @config_flag("Topic setting. Repeatable.", "topic")

@@ -114,6 +114,15 @@ def test_a_table_is_not_wider_than_the_terminal_and_loses_nothing(monkeypatch, w
     assert drawn != shown(WIDE) and [line.rstrip() for line in drawn.splitlines()] == piped.splitlines()
 
 
+def test_a_text_is_broken_before_a_name_is(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "92")
+    name, text = WIDE.rows[1][0], WIDE.rows[0][4]
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(Table(["TOPIC", "DETAIL"], [(name, text)])))
+    assert name in drawn and drawn.count(name) == 1 and len(drawn.splitlines()) > 2
+    assert drawn.split()[3:] == text.split()
+
+
 def test_a_row_that_does_not_fit_a_terminal_is_in_one_piece(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "60")

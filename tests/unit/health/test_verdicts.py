@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of
+from spark_replog.health.readers import Limits, PartitionProgress, Reader, Verdict, judge, lag_of, worst_first
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState
@@ -256,3 +256,9 @@ def test_the_limits_are_the_callers():
 
 def test_exit_codes():
     assert [each.exit_code for each in Verdict] == [0, 3, 4, 4, 4]
+
+
+def test_the_worst_reader_comes_first():
+    verdicts = {"well": Verdict.OK, "slow": Verdict.SLOW, "losing": Verdict.LOSING, "also well": Verdict.OK}
+    readers = [Reader(name, "group", "STABLE", (), verdict=verdict) for name, verdict in verdicts.items()]
+    assert [each.name for each in worst_first(readers)] == ["losing", "slow", "also well", "well"]
