@@ -4,7 +4,7 @@
     python -m benchmarks.cloud --server minio --delay-ms 20
     python -m benchmarks.cloud --server minio --connection-mb-s 50
 
-Puts and ranged gets: those of fsspec's and obstore's clients, and those of replog's store of the root over each, of the
+Puts and ranged gets: those of fsspec's client, and those of replog's store of the root over it, of the
 same sizes, on as many threads, in turns. With `--delay-ms` a relay adds that to each call; then times are told in
 calls: one is a plain ranged get. `doctor` also starts the python3 that is first on the PATH, beside its calls: if that
 one has pyspark and this package, their imports take longer than the calls. With `--connection-mb-s` a relay passes on
@@ -40,7 +40,7 @@ from tests.servers.stores import RealRoots
 
 KINDS = {kind.name: kind for kind in (VersityGateway, Minio, FakeGcs, Azurite)}
 THREADS = 8
-WHOSE = ("fsspec", "replog over fsspec", "replog over obstore", "obstore")
+WHOSE = ("fsspec", "replog over fsspec")
 _names = itertools.count()
 
 
@@ -52,35 +52,15 @@ def _rate(call: Callable[[int], Any], count: int, size_bytes: int) -> float:
     return count * size_bytes / (time.perf_counter() - started) / 1e6
 
 
-def _fast_store(server: Server, url: str) -> Any:
-    """Return obstore's own S3 store of the root; None where it is not installed or the server is of another kind."""
-    try:
-        from obstore.store import S3Store  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        return None
-    if server.scheme != "s3":
-        return None
-    options = server.options()
-    return S3Store(
-        url.split("/")[2], prefix="fast", access_key_id=options["key"], secret_access_key=options["secret"],
-        endpoint=options["endpoint_url"], virtual_hosted_style_request=False, client_options={"allow_http": True},
-        retry_config={"max_retries": 0},
-    )  # fmt: skip
-
-
 def rates(server: Server, *, rounds: int) -> Iterator[tuple[str, int, Sequence[list[float]]]]:
     """Yield (what, size, MB/s of each of `WHOSE`), a number a round; none where there is no such client."""
     url = server.new_root("bench")
-    stores = [
-        RetryingStore(open_store(url, {**server.options(), "client": client}), deadline_ms=INIT_DEADLINE_MS)
-        for client in (("fsspec", "obstore") if server.scheme in ("s3", "abfs") else ("fsspec",))
-    ]
+    store = RetryingStore(open_store(url, server.options()), deadline_ms=INIT_DEADLINE_MS)
     client, root = server.file_system(url.split("/")[2]), url.partition("://")[2]
-    fast = _fast_store(server, url)
     for size_bytes, count in ((4 << 10, 200), (1 << 20, 64), (8 << 20, 16)):
         told: dict[str, list[list[float]]] = {what: [[] for _ in WHOSE] for what in ("put", "get")}
         for _ in range(rounds):
-            for what, who, call in _calls(client, root, stores, fast, size_bytes):
+            for what, who, call in _calls(client, root, store, size_bytes):
                 told[what][who].append(_rate(call, count, size_bytes))
         for what, found in told.items():
             yield what, size_bytes, found
@@ -94,9 +74,7 @@ def _read(store: Any, folder: str, size_bytes: int, number: int) -> None:
     store.get(f"{folder}/{number}", size_bytes=size_bytes)
 
 
-def _calls(
-    client: Any, root: str, stores: Sequence[Any], fast: Any, size_bytes: int
-) -> list[tuple[str, int, Callable[[int], Any]]]:
+def _calls(client: Any, root: str, store: Any, size_bytes: int) -> list[tuple[str, int, Callable[[int], Any]]]:
     """Return (what, whose, call of the object's number) over new names."""
     body, turn = os.urandom(size_bytes), f"{next(_names)}"
     puts: list[tuple[str, int, Callable[[int], Any]]] = [
@@ -105,12 +83,8 @@ def _calls(
     gets: list[tuple[str, int, Callable[[int], Any]]] = [
         ("get", 0, lambda n: client.cat_file(f"{root}/p{turn}/{n}", start=0, end=size_bytes))
     ]
-    for who, store in enumerate(stores, 1):
-        puts.append(("put", who, partial(_create, store, f"{who}{turn}", body)))
-        gets.append(("get", who, partial(_read, store, f"{who}{turn}", size_bytes)))
-    if fast is not None:
-        puts.append(("put", 3, lambda n: fast.put(f"f{turn}/{n}", body, mode="create")))
-        gets.append(("get", 3, lambda n: fast.get_range(f"f{turn}/{n}", start=0, end=size_bytes)))
+    puts.append(("put", 1, partial(_create, store, f"1{turn}", body)))
+    gets.append(("get", 1, partial(_read, store, f"1{turn}", size_bytes)))
     return puts + gets
 
 
@@ -158,7 +132,7 @@ def in_parts(server: Server, connection_mb_s: float, *, rounds: int) -> Iterator
         port = stack.enter_context(LimitedRelay(server.port, connection_mb_s)).port if connection_mb_s else server.port
         # Where a request takes longer than a client waits for its answer, what is measured is the wait.
         waits = {"config_kwargs": '{"read_timeout": 120}'} if server.scheme == "s3" else {"read_timeout": "120"}
-        options = {**server.options(port), **waits, "client": "fsspec"}
+        options = {**server.options(port), **waits}
         whole = cast(FsspecStore, open_store(server.new_root("bench"), options))
         whole.one_request_bytes_max = whole.size_bytes_max  # type: ignore[misc]
         parts = cast(FsspecStore, open_store(whole.url, options))
@@ -180,11 +154,9 @@ def main() -> None:
     parser.add_argument("--server", choices=KINDS, default="versitygw")
     parser.add_argument("--delay-ms", type=float, default=0)
     parser.add_argument("--connection-mb-s", type=float, help="one request beside parts, behind such connections")
-    parser.add_argument("--client", default="auto", help="of replog's store with --delay-ms")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--base", help="folder of the server's data")
     given = parser.parse_args()
-    Server.client = given.client
     with scratch(given.base) as folder, KINDS[given.server](Path(folder)) as server:
         if given.connection_mb_s is not None:
             print("| size | one request, s | in parts, s | times as fast |\n| --- | --- | --- | --- |")

@@ -201,7 +201,7 @@ def s3_running():
 def s3_options_of(proxy):
     """Return the options of a client."""
     end = f"http://127.0.0.1:{proxy.port}"
-    return {"key": "user", "secret": "secret", "endpoint_url": end, "client": "fsspec"}
+    return {"key": "user", "secret": "secret", "endpoint_url": end}
 
 
 class RemoteRoots:

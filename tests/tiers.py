@@ -20,7 +20,6 @@ TIER_OF = {
     "tests/unit": FAST,
     "tests/unit/monitor/test_open_telemetry.py": OUTSIDE,
     "tests/unit/storage/test_cloud_errors.py": OUTSIDE,
-    "tests/unit/storage/test_obstore_client.py": OUTSIDE,
     "tests/unit/storage/test_open_store.py": OUTSIDE,
     "tests": PLAIN,
     "tests/contract/test_s3_contract.py": OUTSIDE,

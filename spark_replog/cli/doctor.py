@@ -334,10 +334,10 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
 
 
 def _root_check(brokers: BrokerSet, broker: int, faults: Sequence[str], remedy: str, proved: str = "") -> Check:
-    name, url, client = f"root {broker}", brokers.url(broker), brokers.client_name(broker)
+    name, url = f"root {broker}", brokers.url(broker)
     if faults:
         return Check(name, "warn", f"{url}: {'; '.join(faults)}", remedy)
-    return Check(name, "ok", url + (f" by {client}" if client else "") + proved)
+    return Check(name, "ok", url + proved)
 
 
 def _probes(brokers: BrokerSet, broker_ids: Iterable[int]) -> Iterator[Check]:

@@ -89,7 +89,7 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
         "topics": len(view.topics),
         "bytes": view.size_bytes,
         "bytesPerDay": view.bytes_per_day,
-        "brokers": [{**each, "client": cluster.brokers.client_name(each["broker"])} for each in broker_items(view)],
+        "brokers": broker_items(view),
         "sizes": size_items(view.topics, view.now_ms),
         "findings": finding_items(view.findings, settings),
         "ok": not view.findings,

@@ -152,9 +152,8 @@ def broker_table(items: Sequence[Item]) -> Table:
 
     ASSIGNED is what the root has to hold. It may lack some of it: while it is away, full, or catches up.
     """
-    client = {"CLIENT": "client"} if any(each.get("client") for each in items) else {}
     columns = {"BROKER": "broker", "STATE": "state", "JOURNALS": "metadata", "LEADERS": "leaders",
-               "ASSIGNED": "assignedBytes", "FREE": "freeBytes", "FULL IN": "daysUntilFull", "RACK": "rack", **client,
+               "ASSIGNED": "assignedBytes", "FREE": "freeBytes", "FULL IN": "daysUntilFull", "RACK": "rack",
                "URL": "url"}  # fmt: skip
     return table(columns, items)
 

@@ -26,7 +26,7 @@ from spark_replog.ids import BrokerId, new_id
 from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls, summed
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
-from spark_replog.storage.open_store import client_name, is_far, is_server_address, normalise_url, open_store, scheme_of
+from spark_replog.storage.open_store import is_far, is_server_address, normalise_url, open_store, scheme_of
 from spark_replog.storage.paths import LEDGERS_PREFIX, ROOT_FILE_KEY
 from spark_replog.storage.posix_store import TEMP_FILE_AGE_MS, root_file_identity, sweep_temp_files
 from spark_replog.storage.probe import PROBE_PREFIX
@@ -229,14 +229,6 @@ class BrokerSet:
                 broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS, calls=self.calls)
             )
         return found
-
-    def client_name(self, broker_id: BrokerId) -> str | None:
-        """Return which client serves the broker's root in this process; None if it needs none.
-
-        Raises:
-            InvalidConfigError: as ``open_store``.
-        """
-        return client_name(self.url(broker_id), self.storage_options)
 
     def url(self, broker_id: BrokerId) -> str:
         """Return the broker's root URL, absolute and normalised; for a broker that is not listed, words without one."""

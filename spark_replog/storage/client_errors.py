@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from spark_replog.storage.obstore_client import ObstoreError
-
 _CAUSES_MAX = 8
 _QUERY = re.compile(r"\?[^\s'\"]*=[^\s'\"]*")
 """Of a URL. WebHDFS takes tokens there, and Google's service that tells how long one is valid."""
@@ -98,14 +96,9 @@ def is_told_absent(error: Exception) -> bool:
     return isinstance(error, FileNotFoundError) and error.errno is None
 
 
-def is_of_foreign_name(error: BaseException) -> bool:
-    """Return whether obstore gives a listing up because of a name that it cannot write, such as one with '//'."""
-    return isinstance(error, ObstoreError) and "Encountered object with invalid path" in str(error)
-
-
 def is_of_proxy(error: Exception, status: int | None) -> bool:
     """Return whether a 404 comes from a proxy before S3 or Azure: without a code, of which botocore makes "404"."""
-    return status == 404 and not isinstance(error, ObstoreError) and error_code_of(error) in ("", "404")
+    return status == 404 and error_code_of(error) in ("", "404")
 
 
 def describe(error: Exception, status: int | None) -> str:
@@ -119,8 +112,6 @@ def remedy(error: Exception, status: int | None) -> str:
     """Return the last sentence of a refusal: what to do about it."""
     if any(type(cause).__name__ == "ParamValidationError" for cause in causes_of(error)):
         return "Check the root's URL."
-    if is_of_foreign_name(error):
-        return "No store made that object: delete it, or give storage.client=fsspec with its package."
     if status == 501:
         return "It has no conditional writes: use a store that has them."
     if error_code_of(error) in ("RequestTimeTooSkewed", "RequestExpired"):

@@ -11,8 +11,6 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import cached_property
 from typing import Any, ClassVar
 
 import fsspec
@@ -30,25 +28,15 @@ from spark_replog.storage.client_errors import (
     causes_of,
     describe,
     error_code_of,
-    is_of_foreign_name,
     is_told_absent,
     remedy,
     shown,
     status_of,
 )
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
-from spark_replog.storage.obstore_client import (
-    ObstoreClient,
-    ObstoreError,
-    ObstoreSettings,
-    client_of,
-    is_inherited,
-    settings_of,
-)
 from spark_replog.storage.parts import ONE_REQUEST_BYTES_MAX, PART_SIZE_BYTES, NoPartsError, Part, parts_of, run_on
 from spark_replog.storage.paths import is_data_key
 
-CLIENTS = ("auto", "fsspec", "obstore")
 # Our own loop repeats calls, with a deadline; a client that also repeats only hides time.
 CONNECT_SECONDS = 5
 READ_SECONDS = 10
@@ -107,8 +95,7 @@ class FsspecStore:
     async ones refuse to work in a forked child.
 
     Args:
-        storage_options: the file system's own options; JSON text for nested ones. ``client`` is one of `CLIENTS`:
-            auto takes obstore if it is installed and interprets the other options in the same way.
+        storage_options: the file system's own options; JSON text for nested ones.
     """
 
     protocol: ClassVar[str]
@@ -184,10 +171,9 @@ class FsspecStore:
 
         For the probe: what it finds out holds for a large ``create``, which takes the same path.
         """
-        sender = self._sender_of_parts()
-        if sender is None:
+        if not self.has_parts:
             return None
-        made = type(self)(sender.url, sender._storage_options)
+        made = type(self)(self.url, self._storage_options)
         made._is_always_in_parts = True
         return made
 
@@ -236,39 +222,20 @@ class FsspecStore:
         self._file_system = (os.getpid(), found)
         return found
 
-    def client_name(self) -> str:
-        """Return which client serves the root in this process: obstore or fsspec.
-
-        Raises:
-            InvalidConfigError: as ``check_client``.
-        """
-        return "obstore" if isinstance(self._obstore(), ObstoreSettings) else "fsspec"
-
     def check_client(self) -> None:
         """Check that the root's client is available.
 
         Raises:
-            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: as ``file_system``; REPLOG_INVALID_OPTION: the option names
-                obstore, which cannot serve the root, or an unknown client.
+            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: as ``file_system``; REPLOG_INVALID_OPTION: ``client``, which
+                chose one in earlier releases.
         """
-        if self.client_name() == "fsspec":
-            self.file_system_class()
-
-    def _obstore(self) -> ObstoreSettings | str:
-        wanted = self._storage_options.get("client", "auto")
-        if wanted not in CLIENTS:
-            raise self._wrong_client(f"there is no client '{wanted}'. Write one of {', '.join(CLIENTS)}.")
-        if wanted == "fsspec":
-            return "fsspec is asked for"
-        if is_inherited():
-            return "this process was forked from one that uses obstore"
-        found = settings_of(self.url, self._storage_options, is_forced=wanted == "obstore")
-        if wanted == "obstore" and isinstance(found, str):
-            raise self._wrong_client(f"obstore cannot serve this root: {found}. Correct that, or give client=fsspec.")
-        return found
-
-    def _wrong_client(self, text: str) -> InvalidConfigError:
-        return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, f"storage.client: {text}", url=self.url)
+        if "client" in self._storage_options:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_OPTION,
+                f"storage.client: there is one client for {self.protocol}://. Remove the option.",
+                url=self.url,
+            )
+        self.file_system_class()
 
     def file_system_class(self) -> Any:
         """Return the proven fsspec class that serves the scheme here.
@@ -296,13 +263,6 @@ class FsspecStore:
         return cls
 
     def _make_file_system(self) -> Any:
-        settings = self._obstore()
-        if isinstance(settings, ObstoreSettings):
-            self._root = f"{settings.place}/{settings.folder}".rstrip("/")
-            try:
-                return client_of(self._root, settings)
-            except ValueError as error:
-                raise self._wrong_options(error) from shown(error)
         cls = self.file_system_class()
         try:
             options = {**cls._get_kwargs_from_urls(self.url), **self._file_system_options()}
@@ -320,9 +280,9 @@ class FsspecStore:
 
     def _file_system_options(self) -> dict[str, Any]:
         """Return the options, typed, with the listing cache off, since it misses other writers' objects."""
-        options = {name: _typed(name, value) for name, value in self._storage_options.items() if name != "client"}
-        options["use_listings_cache"] = False
-        return options
+        return {name: _typed(name, value) for name, value in self._storage_options.items()} | {
+            "use_listings_cache": False
+        }
 
     def _prepared(self, file_system: Any) -> Any:
         return file_system
@@ -346,58 +306,28 @@ class FsspecStore:
         Only data objects, whose names no two writers share (``paths.object_name``). So no log depends on whether a
         service that keeps a put's condition keeps that of the last part too.
         """
-        if not (self._is_always_in_parts or (size_bytes > self.one_request_bytes_max and is_data_key(key))):
+        is_large = size_bytes > self.one_request_bytes_max and is_data_key(key)
+        if not self.has_parts or self._is_refused_parts or not (self._is_always_in_parts or is_large):
             return False
-        sender = self._sender_of_parts()
-        if sender is None or sender._is_refused_parts:
-            return False
-        path, client = sender._path(key), sender.file_system()
+        path, client = self._path(key), self.file_system()
         parts = parts_of(pieces, self.part_size_bytes)
         try:
-            run_on(client.loop, lambda: sender._create_from(client, path, parts))
+            run_on(client.loop, lambda: self._create_from(client, path, parts))
         except NoPartsError:
-            sender._is_refused_parts = True  # for as long as this store: each try may send megabytes in vain
+            self._is_refused_parts = True  # for as long as this store: each try may send megabytes in vain
             return False
         return True
-
-    def _sender_of_parts(self) -> FsspecStore | None:
-        """Return the store whose client sends parts: obstore's knows no condition there, so fsspec's does it."""
-        if not self.has_parts:
-            return None
-        return self._of_fsspec if isinstance(self.file_system(), ObstoreClient) else self
 
     async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
         """Create an object from parts, on the client's event loop; only where ``has_parts``."""
         raise NoPartsError
 
-    @cached_property
-    def _of_fsspec(self) -> FsspecStore | None:
-        """The same root through fsspec's client, for what obstore cannot do; None: obstore is asked for, or no package.
-
-        One for as long as this store: it keeps its own file system for each process.
-        """
-        if self._storage_options.get("client") == "obstore":
-            return None
-        other = type(self)(self.url, {**self._storage_options, "client": "fsspec"})
-        with suppress(InvalidConfigError):  # its package is missing
-            other.check_client()
-            return other
-        return None
-
     def _one_request(self, size_bytes: int) -> dict[str, int]:
         """Return the argument that makes the client send the body in one request: from 50 MiB on it would use parts."""
-        return {} if isinstance(self.file_system(), ObstoreClient) else {"chunksize": size_bytes + 1}
+        return {"chunksize": size_bytes + 1}
 
     def _find(self, prefix: str, after: str) -> list[ObjectInfo]:
-        client = self.file_system()
-        if isinstance(client, ObstoreClient):
-            try:
-                return [ObjectInfo(name, size_bytes) for name, size_bytes in client.listed(prefix, after)]
-            except ObstoreError as error:
-                # One such name, which somebody else has put there, must not hide all others.
-                if not is_of_foreign_name(error) or self._of_fsspec is None:
-                    raise
-                return self._of_fsspec._find(prefix, after)
+        self.file_system()  # knows the root
         cut = len(self._root) + 1
         return [
             ObjectInfo(name[cut:], size_bytes)
@@ -433,8 +363,7 @@ class FsspecStore:
     def _is_refused(self, error: Exception, status: int | None) -> bool:
         if status is None:
             names = {type(cause).__name__ for cause in causes_of(error)}
-            told = isinstance(error, _REFUSED_CLASSES) or not _REFUSED_NAMES.isdisjoint(names)
-            return told or is_of_foreign_name(error)
+            return isinstance(error, _REFUSED_CLASSES) or not _REFUSED_NAMES.isdisjoint(names)
         return status == 501 or (400 <= status < 500 and status not in _REPEATED_STATUSES)
 
     def _check_options(self, error: Exception) -> None:

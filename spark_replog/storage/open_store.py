@@ -169,7 +169,7 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
 
     Raises:
         InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no proven create-if-absent for this scheme;
-            REPLOG_INVALID_OPTION: a scope for a scheme that takes no options, or a wrong ``client``.
+            REPLOG_INVALID_OPTION: a scope for a scheme that takes no options, or ``client``.
     """
     url = normalise_url(url)
     scheme = scheme_of(url)
@@ -185,19 +185,6 @@ def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fs
         store.check_client()  # fail here, not in a task, on a missing package or an unknown class
         return store
     raise _unsupported(scheme, url)
-
-
-def client_name(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS) -> str | None:
-    """Return which client serves a root in this process, obstore or fsspec; None if it needs none.
-
-    Raises:
-        InvalidConfigError: as ``open_store``.
-    """
-    url = normalise_url(url)
-    if scheme_of(url) not in _REMOTE_STORES:
-        return None
-    store: FsspecStore = open_store(url, storage_options)  # type: ignore[assignment]
-    return store.client_name()
 
 
 def _unsupported(scheme: str, url: str) -> InvalidConfigError:

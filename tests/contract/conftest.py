@@ -11,7 +11,7 @@ def s3_proxy():
         yield proxy
 
 
-@pytest.fixture(params=["fsspec", "obstore"])
-def s3_options(s3_proxy, request):
+@pytest.fixture
+def s3_options(s3_proxy):
     s3_proxy.clear()
-    return {**s3_options_of(s3_proxy), "client": request.param}
+    return s3_options_of(s3_proxy)

@@ -15,7 +15,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.storage import obstore_client
+from spark_replog.storage.fsspec_store import CLIENTS_MAX
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
@@ -33,7 +33,7 @@ def error_document(code, extra=""):
 @pytest.fixture
 def store(s3_options):
     bucket = f"bucket-{uuid.uuid4().hex}"
-    open_store(f"s3://{bucket}", {**s3_options, "client": "fsspec"}).file_system().mkdir(bucket)
+    open_store(f"s3://{bucket}", s3_options).file_system().mkdir(bucket)
     return open_store(f"s3://{bucket}/some/root", s3_options)
 
 
@@ -50,7 +50,7 @@ class TestS3Store(ObjectStoreContract):
 
 
 class TestFork:
-    @pytest.mark.parametrize("newer_count", [0, obstore_client.CLIENTS_MAX])
+    @pytest.mark.parametrize("newer_count", [0, CLIENTS_MAX])
     def test_a_child_never_cleans_up_what_it_inherited(self, store, s3_options, newer_count):
         # Its clean-up works on the event poll that it shares with its parent, which then hangs.
         store.create("a", b"x")
@@ -186,7 +186,7 @@ class TestErrorMapping:
 
     def test_unknown_client_option_is_named(self, s3_options):
         with pytest.raises(InvalidConfigError, match=r"REPLOG_INVALID_OPTION.*no_such_option") as raised:
-            open_store("s3://bucket/root", {**s3_options, "client": "auto", "no_such_option": "1"}).get("a")
+            open_store("s3://bucket/root", {**s3_options, "no_such_option": "1"}).get("a")
         assert "secret'" in str(raised.value) and "=secret" not in str(raised.value)
 
 
@@ -201,11 +201,7 @@ class TestLostAnswers:
     def test_the_client_may_call_its_own_write_existing(self, store, s3_proxy):
         # aiohttp sends the PUT again by itself: why EXISTS from a raw store proves nothing.
         s3_proxy.plan("PUT", PlannedAnswer(HttpFault.AFTER, 0))
-        if store.client_name() == "fsspec":
-            assert store.create("a", b"mine") is EXISTS
-        else:
-            with pytest.raises(OutcomeUnknownError):
-                store.create("a", b"mine")
+        assert store.create("a", b"mine") is EXISTS
 
     def test_nothing_written(self, store, retrying, s3_proxy):
         s3_proxy.plan("PUT", PlannedAnswer(HttpFault.BEFORE, 0), times=3)

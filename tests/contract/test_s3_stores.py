@@ -15,7 +15,7 @@ from spark_replog.testing.http_fault_proxy import HttpFault, PlannedAnswer
 @pytest.fixture
 def bucket(s3_options):
     name = f"bucket-{uuid.uuid4().hex}"
-    open_store(f"s3://{name}/log", {**s3_options, "client": "fsspec"}).file_system().mkdir(name)
+    open_store(f"s3://{name}/log", s3_options).file_system().mkdir(name)
     return name
 
 
@@ -53,7 +53,7 @@ def test_roots_that_all_refuse_are_not_said_to_be_away(s3_options, s3_proxy, buc
 @pytest.mark.parametrize("wrong", [{"client_kwargs": "eu-west-1"}, {"endpoint_url": "127.0.0.1:9000"}, {"bogus": "1"}])
 def test_options_that_the_client_does_not_take_are_not_said_to_be_the_network(s3_options, bucket, wrong):
     with pytest.raises(InvalidConfigError, match="does not take these storage options") as raised:
-        BrokerSet.open(f"s3://{bucket}/log", {**s3_options, "client": "auto", **wrong})
+        BrokerSet.open(f"s3://{bucket}/log", {**s3_options, **wrong})
     assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
 
 

@@ -63,21 +63,12 @@ def servers(tmp_path_factory):
 
 
 KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
-CLIENTS = [(kind, "fsspec") for kind in KINDS] + [(kind, "obstore") for kind in (server.VersityGateway, server.Azurite)]
-on_buckets, on_fsspec_buckets = (
-    pytest.mark.parametrize("real", clients, ids=lambda each: f"{each[0].name}-{each[1]}", indirect=True)
-    for clients in (CLIENTS, CLIENTS[: len(KINDS)])
-)
-"""For tests of what HDFS has not: buckets; and of what only fsspec's clients do."""
-ON_ALL = [
-    *(pytest.param(each, id=f"{each[0].name}-{each[1]}") for each in CLIENTS),
-    pytest.param((Hdfs, "auto"), id="hdfs"),
-]
+on_buckets = pytest.mark.parametrize("real", KINDS, ids=lambda each: each.name, indirect=True)
+"""For tests of what HDFS has not: buckets."""
+ON_ALL = [pytest.param(each, id=each.name) for each in (*KINDS, Hdfs)]
 
 
-@pytest.fixture(params=(*CLIENTS, (Hdfs, "auto")), ids=lambda each: f"{each[0].name}-{each[1]}")
-def real(request, servers, monkeypatch):
-    """Each kind of server in turn, by each client that may serve it."""
-    kind, client = request.param
-    monkeypatch.setattr(kind, "client", client)
-    return servers(kind)
+@pytest.fixture(params=ON_ALL)
+def real(request, servers):
+    """Each kind of server in turn."""
+    return servers(request.param)

@@ -28,7 +28,6 @@ class Nfs(Server):
     """A root is a folder of the mounted export; a client waits for a server that is away (``hard``)."""
 
     name, scheme, build = "nfs", "", MOUNTS
-    client = ""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -54,8 +54,6 @@ class Server(ABC):
     """What the requests of a create have in their paths, one a step."""
     end: ClassVar[signal.Signals] = signal.SIGKILL
     build: ClassVar[Build]
-    client = "auto"
-    """What the options name as the client of the stores that are opened with them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,8 +89,7 @@ class Server(ABC):
 
     def file_system(self, bucket: str) -> Any:
         """Return the client's file system, past the proxy."""
-        options = {**self.options(), "client": "fsspec"}
-        return open_store(f"{self.scheme}://{bucket}/x", options).file_system()  # type: ignore[attr-defined]
+        return open_store(f"{self.scheme}://{bucket}/x", self.options()).file_system()  # type: ignore[attr-defined]
 
     def new_root(self, folder: str = "some/root") -> str:
         """Return the URL of a root in a new bucket."""
@@ -181,7 +178,7 @@ class S3Server(Server):
     def options(self, port: int | None = None) -> dict[str, str]:
         """As ``Server.options``."""
         end = f"http://127.0.0.1:{port or self.port}"
-        return {"key": self.key, "secret": self.secret, "endpoint_url": end, "client": self.client}
+        return {"key": self.key, "secret": self.secret, "endpoint_url": end}
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""
@@ -231,12 +228,6 @@ class VersityGateway(S3Server):
             "--access-log", str(self.folder / "access.log"), "posix",
             "--versioning-dir", str(versions), str(data),
         )  # fmt: skip
-
-    def clients_of_objects(self) -> set[str]:
-        """Return which clients have read or created objects so far, as replog names them."""
-        lines = (self.folder / "access.log").read_text().splitlines()
-        calls = [line for line in lines if " s3_GetObject " in line or " s3_PutObject " in line]
-        return {"fsspec" if "aiobotocore" in line else "obstore" for line in calls}
 
     def make_user(self, name: str, bucket: str, statements: Sequence[Statement], *beside: str) -> dict[str, str]:
         """Make a user that may do what statements of a policy allow; return the options that make a client this user.
@@ -355,7 +346,7 @@ class FakeGcs(Server):
     def options(self, port: int | None = None) -> dict[str, str]:
         """As ``Server.options``."""
         end = f"http://127.0.0.1:{port or self.port}"
-        return {"project": "project", "token": "anon", "endpoint_url": end, "client": self.client}
+        return {"project": "project", "token": "anon", "endpoint_url": end}
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""
@@ -383,7 +374,7 @@ class Azurite(Server):
         """As ``Server.options``."""
         end = f"http://127.0.0.1:{port or self.port}/{self.account}"
         text = f"DefaultEndpointsProtocol=http;AccountName={self.account};AccountKey={self.secret};BlobEndpoint={end};"
-        return {"connection_string": text, "client": self.client}
+        return {"connection_string": text}
 
     def hasty_options(self, port: int) -> dict[str, str]:
         """As ``Server.hasty_options``."""

@@ -40,13 +40,12 @@ STEPS = {
 BUSY = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>said so</Message></Error>"
 
 
-def clients(*kinds, by_obstore=()):
-    cases = [*((kind, "fsspec") for kind in kinds), *((kind, "auto") for kind in by_obstore)]
-    return pytest.mark.parametrize("real", cases, ids=lambda each: f"{each[0].name}-{each[1]}", indirect=True)
+def on(*kinds):
+    return pytest.mark.parametrize("real", kinds, ids=lambda each: each.name, indirect=True)
 
 
-on_all = clients(VersityGateway, Minio, Azurite)
-on_s3 = clients(VersityGateway, Minio)
+on_all = on(VersityGateway, Minio, Azurite)
+on_s3 = on(VersityGateway, Minio)
 
 
 @pytest.fixture
@@ -79,9 +78,8 @@ def steps_of(proxy):
     return [next(step for words, step in named.items() if words in path) for _, path in proxy.requests]
 
 
-@clients(VersityGateway, Minio, Azurite, by_obstore=(VersityGateway, Azurite))
+@on_all
 def test_a_large_data_object_goes_in_parts_and_its_name_is_created_once(real, proxy):
-    """With obstore installed, "auto" serves these roots by it, and hands large bodies to fsspec's client."""
     store = open_store(real.new_root(), real.options(proxy.port))
     body = random.randbytes(ONE_REQUEST_BYTES_MAX + 1)
     assert store.create(KEY, [body[:10], memoryview(body)[10:]]) is CREATED

@@ -39,11 +39,9 @@ def test_a_secret_is_in_no_text_and_in_no_object(real, caplog):
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             run(["-s", roots.path, *settings, *command])
         texts += [out.getvalue(), err.getvalue()]
-    # What serves a root is told: by store info as a column, by doctor in the root's line.
-    assert sum(real.client in text for text in texts[-8:]) == 2
     for path, options in (
         (f"{real.scheme}://no-such-bucket/log", real.options()),
-        (roots.path, {name: value[:-3] + "AAA" for name, value in real.options().items() if name != "client"}),
+        (roots.path, {name: value[:-3] + "AAA" for name, value in real.options().items()}),
     ):
         with pytest.raises(ReplogError) as raised:
             spark_replog.open(path, options).topic("orders").scan()

@@ -42,9 +42,7 @@ def test_probe_passes(real):
     assert list(store.list_keys("")) == []
 
 
-@pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_a_server_without_conditional_writes_is_refused(servers, client, monkeypatch):
-    monkeypatch.setattr(S3rver, "client", client)
+def test_a_server_without_conditional_writes_is_refused(servers):
     found = servers(S3rver)
     with pytest.raises(ReplogError) as raised:
         probe_root(RetryingStore(open_store(found.new_root(), found.options()), deadline_ms=5_000))

@@ -300,9 +300,7 @@ def test_clients_are_made_to_try_once_and_not_to_wait_for_minutes():
     assert GcsStore("gs://b/r", {"token": "anon"}).file_system().requests_timeout.sock_read == 10
     text = "DefaultEndpointsProtocol=http;AccountName=a;AccountKey=a2V5;BlobEndpoint=http://127.0.0.1:9/a;"
     config = (
-        AzureStore("abfs://c/r", {"connection_string": text, "read_timeout": "4", "client": "fsspec"})
-        .file_system()
-        .service_client._config
+        AzureStore("abfs://c/r", {"connection_string": text, "read_timeout": "4"}).file_system().service_client._config
     )
     assert config.retry_policy.total_retries == 0
     connection = config.transport.connection_config
@@ -377,7 +375,7 @@ def test_without_the_file_of_its_token_an_s3_client_finds_nothing_absent(tmp_pat
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/reader")
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-    store = S3Store("s3://bucket/root", {"client": "fsspec", "endpoint_url": "http://127.0.0.1:9"})
+    store = S3Store("s3://bucket/root", {"endpoint_url": "http://127.0.0.1:9"})
     with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*token"):
         read(store)
 

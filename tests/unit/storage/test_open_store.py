@@ -11,8 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from s3fs import S3FileSystem
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.storage import fsspec_store, obstore_client
 from spark_replog.storage.azure_store import AzureStore
+from spark_replog.storage.fsspec_store import CLIENTS_MAX
 from spark_replog.storage.gcs_store import GcsStore
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.open_store import normalise_url, open_store
@@ -117,7 +117,7 @@ def test_a_package_that_only_an_option_needs_is_named(monkeypatch, call):
 
 
 class Patched(S3FileSystem):
-    """As obstore and others do: another class under the same scheme."""
+    """As some packages do: another class under the same scheme."""
 
 
 @pytest.mark.parametrize("cls", [Patched, LocalFileSystem, MemoryFileSystem])
@@ -153,18 +153,27 @@ def test_file_systems_are_made_once_per_process():
     assert store._file_system[0] > 0
 
 
+@pytest.mark.parametrize("value", ["auto", "fsspec", "obstore"])
 @pytest.mark.parametrize(
-    ("client", "count_max"), [("fsspec", fsspec_store.CLIENTS_MAX), ("obstore", obstore_client.CLIENTS_MAX)]
+    ("url", "scope"),
+    [("s3://b/r", ""), ("s3a://b/r", "s3."), ("abfs://c/r", "az://c."), ("gs://b/r", ""), ("webhdfs://h:1/r", "")],
 )
-def test_of_the_clients_of_old_tokens_only_the_newest_stay_open(client, count_max):
-    options = {"client": client, "key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
+def test_a_choice_of_clients_is_refused_with_what_to_do(url, scope, value):
+    with pytest.raises(InvalidConfigError, match=r"one client for .* Remove the option") as raised:
+        open_store(url, {f"{scope}client": value, "secret": "hidden"})
+    assert raised.value.code is ErrorCode.REPLOG_INVALID_OPTION
+    assert "hidden" not in str(raised.value)
+
+
+def test_of_the_clients_of_old_tokens_only_the_newest_stay_open():
+    options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
     used = open_store("s3://bucket/a", {**options, "token": "used"})
     made = [weakref.ref(used.file_system())]
-    for number in range(count_max + 20):
+    for number in range(CLIENTS_MAX + 20):
         made.append(weakref.ref(open_store("s3://bucket/a", {**options, "token": f"t{number}"}).file_system()))
     gc.collect()
-    assert [each() is not None for each in made] == [True] + [False] * 20 + [True] * count_max
-    newest = open_store("s3://bucket/a", {**options, "token": f"t{count_max + 19}"})
+    assert [each() is not None for each in made] == [True] + [False] * 20 + [True] * CLIENTS_MAX
+    newest = open_store("s3://bucket/a", {**options, "token": f"t{CLIENTS_MAX + 19}"})
     assert newest.file_system() is made[-1]() and used.file_system() is made[0]()
 
 
