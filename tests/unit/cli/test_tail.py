@@ -74,7 +74,7 @@ def test_partitions_that_are_added_are_read_from_their_first_row(store, replog, 
         store.cluster.refresh()
         Controller(store.cluster).add_partitions("orders", 2)
         store.write("orders", rows(2), partition=1)
-        reader._membership._discovery.forget()
+        reader._membership._assignment.look_again()
         yield from reader.poll(0)
 
     monkeypatch.setattr(module, "records_of", record_twice)

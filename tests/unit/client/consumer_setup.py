@@ -184,7 +184,7 @@ def membership_of(consumer):
 
 def end_process(consumer):
     """As if its process were gone: no thread, no poll, and the group is told nothing."""
-    membership_of(consumer)._closed.set()
+    membership_of(consumer)._beats.stop()
 
 
 def values(records):

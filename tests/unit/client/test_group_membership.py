@@ -273,7 +273,7 @@ def test_partitions_that_a_topic_gains_are_given_out(filled, join):
     Controller(filled.cluster).add_partitions("orders", 6)
     for _ in range(4):
         filled.clock.advance(300_000 - 1)
-        membership_of(first)._polled_ms = filled.clock.monotonic_ms()
+        membership_of(first)._life.polled_ms = filled.clock.monotonic_ms()
         first.poll(timeout_ms=5_000)
     assert shares(first) == [[0, 1, 2, 3, 4, 5]]
 
