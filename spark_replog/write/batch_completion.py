@@ -6,6 +6,7 @@ Source: Kafka ``Sender.completeBatch``, ``canRetry`` and ``failBatch``.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 
 from spark_replog.config import ProducerConfig
@@ -53,11 +54,15 @@ class BatchCompletion:
         self.fatal: ReplogError | None = None
         """Set when a newer producer with this name exists: sending has ended."""
         self._has_reported_wait = False
+        self.expiry_due_ms = math.inf
+        """When the first waiting batch expires; newer batches expire later."""
 
     def run_once(self, now_ms: int) -> None:
         """Resolve what can be resolved, and fail expired batches."""
         if self._sequences is not None:
             self._sequences.resolve()
+        elif now_ms < self.expiry_due_ms:
+            return
         for batch in self._accumulator.expired_batches(now_ms):
             self._expire(batch)
 

@@ -53,6 +53,7 @@ from spark_replog.write.data_request import (
     Put,
     PutState,
     RequestState,
+    RequestTable,
 )
 from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sequences import ProducerSequences
@@ -68,6 +69,27 @@ def _is_of_old_metadata(error: ReplogError | None) -> bool:
     """Return whether old metadata may be the cause: a new leader, ISR or generation, a topic that is gone or new."""
     is_of_generation = error is not None and error.code is ErrorCode.REPLOG_JOB_TOO_LONG
     return is_of_generation or isinstance(error, (RetriableError, NotFoundError))
+
+
+class _RunTime:
+    """The time by which requests are judged.
+
+    A write task may wait minutes for rows. A request must not expire while its next attempt was due but nothing ran the
+    sender, so there pauses between the runs do not count. A plain producer's thread never pauses.
+    """
+
+    def __init__(self, *, leaves_pauses_out: bool) -> None:
+        self._leaves_pauses_out = leaves_pauses_out
+        self._paused_ms = 0
+        self.now_ms = -1
+        """Of the last run; -1 before the first."""
+
+    def advance(self, now_ms: int) -> int:
+        """Begin a run, and return its time."""
+        if self._leaves_pauses_out and self.now_ms >= 0:
+            self._paused_ms += max(0, now_ms - self.now_ms - POLL_MS_MAX)
+        self.now_ms = now_ms
+        return now_ms - self._paused_ms
 
 
 class Sender:
@@ -102,23 +124,11 @@ class Sender:
         self._report = report
         self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, random_source.random)
         self._completion = BatchCompletion(accumulator, builder, config, sequences)
-        self._has_sequences = sequences is not None
-        self._keeps_order = config.max_in_flight == 1
         self.requests: list[DataRequest] = []
         """Without a delivery: every object so far, in drain order."""
-        self._in_flight: dict[int, DataRequest] = {}
-        """Requests that hold memory and count towards ``max.in.flight`` of their roots, in drain order."""
-        self._released: dict[int, DataRequest] = {}
-        """Requests without memory that still await an answer: parked, or with an unanswered put."""
-        self._next_sequence = 0
-        self._late_after_ms = config.request_timeout_ms // LATE_SHARE
+        self._table = RequestTable()
         self._health = transport.health
-        self._reported_roots: set[BrokerId] = set()
-        self._last_run_ms: int | None = None
-        self._paused_ms = 0
-        self._now_ms = 0
-        self._expiry_due_ms = math.inf
-        """When the first waiting batch expires, as of the last run; newer batches expire later."""
+        self._time = _RunTime(leaves_pauses_out=delivery is None)
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
         """Why draining has ended: a write task's first failed request, or a newer producer of this name."""
@@ -128,12 +138,20 @@ class Sender:
     @property
     def in_flight_count(self) -> int:
         """Return how many requests hold memory."""
-        return len(self._in_flight)
+        return len(self._table.in_flight)
 
     @property
     def has_open_requests(self) -> bool:
         """Return whether the outcome of any request is unknown; parked requests do not count."""
-        return any(request.state in OPEN for request in self._in_flight.values())
+        return any(request.state in OPEN for request in self._table.in_flight.values())
+
+    @property
+    def _keeps_order(self) -> bool:
+        return self._config.max_in_flight == 1
+
+    @property
+    def _late_after_ms(self) -> int:
+        return self._config.request_timeout_ms // LATE_SHARE
 
     def run_once(self, now_ms: int) -> int:
         """Collect answers, repeat due puts, judge requests, send ready objects.
@@ -141,45 +159,38 @@ class Sender:
         Returns:
             Milliseconds until something is due even without an answer, at most 1,000.
         """
-        run_ms = now_ms  # the time by which requests are judged
-        if self._delivery is None:
-            # A write task may wait minutes for rows. A request must not expire while its next attempt was due but
-            # nothing ran the sender, so pauses between calls do not count. A plain producer's thread never pauses.
-            gap_ms = now_ms - (now_ms if self._last_run_ms is None else self._last_run_ms)
-            self._last_run_ms = now_ms
-            self._paused_ms += max(0, gap_ms - POLL_MS_MAX)
-            run_ms -= self._paused_ms
-        self._now_ms = now_ms
+        run_ms = self._time.advance(now_ms)
+        in_flight = self._table.in_flight
         for result, is_held in self._transport.poll(run_ms):
             self._on_answer(result, is_held, run_ms)
         if self._delivery is not None:
             for delivered in self._delivery.poll():
                 self._on_delivered(delivered)
-        for request in list(self._in_flight.values()):
+        for request in list(in_flight.values()):
             self._advance(request, run_ms)
-        if self._has_sequences or now_ms >= self._expiry_due_ms:
-            self._completion.run_once(now_ms)
+        self._completion.run_once(now_ms)
         if self._completion.fatal is not None and self.failure is None:
             self.failure = self._completion.fatal
             self._accumulator.abort_undrained(self.failure, numbered_too=True)
         next_check_ms = self._send_ready(now_ms, run_ms) if self.failure is None else None
-        dues = [due for request in self._in_flight.values() for due in self._dues(request, run_ms)]
+        dues = [due for request in in_flight.values() for due in self._dues(request, run_ms)]
         expiry_ms = None if self._delivery is None else self._accumulator.next_expiry_ms(now_ms)
-        self._expiry_due_ms = math.inf if expiry_ms is None else now_ms + expiry_ms
+        self._completion.expiry_due_ms = math.inf if expiry_ms is None else now_ms + expiry_ms
         dues += [run_ms + wait_ms for wait_ms in (next_check_ms, expiry_ms) if wait_ms is not None]
         return max(0, min([run_ms + POLL_MS_MAX, *dues]) - run_ms)
 
     # ------------------------------------------------------------------------------------ sending
 
     def _send_ready(self, now_ms: int, run_ms: int) -> int | None:
+        in_flight, max_in_flight = self._table.in_flight, self._config.max_in_flight
         while self._accumulator.waiting_count:
-            check = self._accumulator.ready(now_ms, in_flight_count=len(self._in_flight))
+            check = self._accumulator.ready(now_ms, in_flight_count=len(in_flight))
             has_sent = False
             kept: set[BrokerId] = set()
             for destination in check.destinations:
                 if not kept.isdisjoint(destination.brokers):
                     continue
-                busy = self._requests_before(destination) if self._in_flight else []
+                busy = self._table.filling(destination, max_in_flight) if in_flight else []
                 if not busy:
                     has_sent = self._send(destination, run_ms) or has_sent
                 elif all(run_ms - request.created_ms < self._late_after_ms for request in busy):
@@ -193,32 +204,23 @@ class Sender:
                 self._accumulator.copy_wasteful()
         return None
 
-    def _requests_before(self, destination: Destination) -> list[DataRequest]:
-        """Return the requests on a destination's roots if any root has ``max.in.flight`` of them, else none."""
-        found = [each for each in self._in_flight.values() if not each.puts.keys().isdisjoint(destination.brokers)]
-        if len(found) < self._config.max_in_flight:
-            return []
-        counts = [sum(broker_id in each.puts for each in found) for broker_id in destination.brokers]
-        return found if max(counts) >= self._config.max_in_flight else []
-
     def _send(self, destination: Destination, now_ms: int) -> bool:
         """Drain one object and start its puts; return False if no batch may be sent after all."""
-        batches = self._accumulator.drain(destination, self._now_ms)
+        batches = self._accumulator.drain(destination, self._time.now_ms)
         if not batches:
             return False
-        request = self._builder.build(destination, batches, sequence=self._next_sequence, now_ms=now_ms)
+        request = self._builder.build(destination, batches, sequence=self._table.next_sequence, now_ms=now_ms)
         request.expires_ms = now_ms + self._config.delivery_timeout_ms
         if self._delivery is not None:
-            request.expires_ms -= self._now_ms - min(batch.created_ms for batch in batches)
+            request.expires_ms -= self._time.now_ms - min(batch.created_ms for batch in batches)
             self._delivery.begin(request)
         else:
             self.requests.append(request)
-        self._next_sequence += 1
         if self._config.acks == -1:
             request.quiet_answers = iter(range(request.required_count - 1))
         targets = () if request.inline else self._targets(request, now_ms)
         request.puts = {broker_id: Put(broker_id) for broker_id in targets}
-        self._in_flight[request.sequence] = request
+        self._table.add(request)
         if self._keeps_order:
             self._accumulator.mute(request.topic_partitions)
         if self._config.acks == 0:
@@ -242,7 +244,8 @@ class Sender:
     # ------------------------------------------------------------------------------------ answers
 
     def _on_answer(self, result: PutResult, is_held: bool, now_ms: int) -> None:
-        request = self._in_flight.get(result.sequence) or self._released[result.sequence]
+        request = self._table.find(result.sequence)
+        assert request is not None, "a request with an unanswered put is not forgotten"
         request.unanswered_count -= 1
         put = request.puts[result.broker_id]
         is_newest = result.attempt == put.attempt
@@ -256,8 +259,7 @@ class Sender:
                 put.next_attempt_ms = now_ms
         elif is_newest and put.state is PutState.OPEN:
             self._on_error(put, result.error, now_ms)
-        if request.sequence in self._released:
-            self._forget_if_over(request)
+        self._table.forget_if_over(request)
 
     def _on_error(self, put: Put, error: ReplogError, now_ms: int) -> None:
         put.error = error
@@ -268,17 +270,17 @@ class Sender:
             put.next_attempt_ms = now_ms + int(self._backoff.pause_ms(put.attempt - 1))
 
     def _on_delivered(self, result: DeliveryResult) -> None:
-        request = self._in_flight.get(result.sequence) or self._released.get(result.sequence)
+        request = self._table.find(result.sequence)
         if request is None or not (request.state in OPEN or request.state is RequestState.PARKED):
             return  # acks=0: acknowledged before
         is_parked = request.state is RequestState.PARKED
         if any(_is_of_old_metadata(response.error) for response in result.responses.values()):
             self.wants_metadata = True
-        self._completion.complete(request, result, self._now_ms)
+        self._completion.complete(request, result, self._time.now_ms)
         self._end(request, RequestState.ANSWERED)
         if is_parked:
             request.batches = []
-            self._forget_if_over(request)
+            self._table.forget_if_over(request)
 
     # ------------------------------------------------------------------------------------ judging
 
@@ -293,7 +295,7 @@ class Sender:
         if request.state in BEFORE_DELIVERY:
             self._judge_copies(request, now_ms)
         elif request.state in OPEN:
-            self._completion.expire_in_flight(request, self._now_ms)
+            self._completion.expire_in_flight(request, self._time.now_ms)
         if request.state not in OPEN and self._release_if_over(request, now_ms):
             return
         for put in request.puts.values():
@@ -404,17 +406,8 @@ class Sender:
             request.move_to(RequestState.COPIED)
         if waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms:
             return
-        if self._delivery is None or not self._waits_for_earlier(request):
+        if self._delivery is None or not self._table.has_earlier(request):
             self._hand_over(request)
-
-    def _waits_for_earlier(self, request: DataRequest) -> bool:
-        names = request.topic_partitions
-        return any(
-            other.sequence < request.sequence
-            and other.state in BEFORE_DELIVERY
-            and not names.isdisjoint(other.topic_partitions)
-            for other in self._in_flight.values()
-        )
 
     def _hand_over(self, request: DataRequest) -> None:
         request.move_to(RequestState.DELIVERED)
@@ -449,7 +442,7 @@ class Sender:
             self.failure = self.failure or error
         else:
             self.wants_metadata = True
-            self._completion.fail(request, error, self._now_ms)
+            self._completion.fail(request, error, self._time.now_ms)
         self._end(request, RequestState.FAILED)
 
     def _release_if_over(self, request: DataRequest, now_ms: int) -> bool:
@@ -463,21 +456,14 @@ class Sender:
             return False
         for put in request.puts.values():
             is_new = put.state is not PutState.HELD and self._health.on_missed(put.broker_id, now_ms)
-            if is_new and request.error is None and put.broker_id not in self._reported_roots:
-                self._reported_roots.add(put.broker_id)
+            if is_new and request.error is None and put.broker_id not in self._health.reported:
+                self._health.reported.add(put.broker_id)
                 self._report(copy_missed(request, put, self._config))
-        del self._in_flight[request.sequence]
-        if request.state is RequestState.PARKED or request.unanswered_count:
-            self._released[request.sequence] = request
+        self._table.release(request)
         if request.state is not RequestState.PARKED:
             request.batches = []
         self._builder.free(request)
         return True
-
-    def _forget_if_over(self, request: DataRequest) -> None:
-        """Forget a released request that awaits no answer."""
-        if request.state is not RequestState.PARKED and request.unanswered_count == 0:
-            self._released.pop(request.sequence, None)
 
     def _dues(self, request: DataRequest, now_ms: int) -> Iterable[int]:
         if request.state in OPEN and now_ms < request.expires_ms:

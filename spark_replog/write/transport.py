@@ -171,6 +171,8 @@ class RootHealth:
         """Times of the first and the last refusal since another answer."""
         self._slow_since_ms: dict[BrokerId, int] = {}
         self._unanswered: dict[BrokerId, int] = {}
+        self.reported: set[BrokerId] = set()
+        """Roots whose missed copy was told."""
 
     def able(self, brokers: Sequence[BrokerId], now_ms: int, away_ms: int = AWAY_MS) -> list[BrokerId]:
         """Return the roots that are not known to be away; after ``away_ms`` they are tried again."""
