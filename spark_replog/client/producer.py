@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import random
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,18 +17,15 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from spark_replog.client.arrow_sender import ArrowSender, TableHandle
-from spark_replog.client.committer import Appender, Committer
+from spark_replog.client.arrow_sender import TableHandle
 from spark_replog.client.metrics import ProducerMetrics
-from spark_replog.client.producer_metadata import ProducerMetadata, TopicEntry, invalid_topic
-from spark_replog.client.sender_thread import SenderThread
+from spark_replog.client.producer_metadata import TopicEntry, invalid_topic
+from spark_replog.client.producer_parts import connect_parts
+from spark_replog.client.record_form import RecordError, RecordForm, checked_headers, checked_partition, checked_time
 from spark_replog.client.settings import ProducerSettings
 from spark_replog.client.transactions import TransactionCoordinator, TransactionState
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster, StorePath
-from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config.producer import INLINE_BYTES_REMOTE
 from spark_replog.daemon_thread import run_before_exit
 from spark_replog.errors import (
     ErrorCode,
@@ -39,23 +35,14 @@ from spark_replog.errors import (
     ReplogError,
     stays_in_process,
 )
-from spark_replog.ids import TopicPartition, new_id
-from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.ids import TopicPartition
 from spark_replog.storage.call_counter import totals
-from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import check_times, no_key, too_large
-from spark_replog.write.buffer_pool import BufferPool
+from spark_replog.write.arrow_appender import check_times, too_large
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
-from spark_replog.write.data_request import ObjectBuilder
 from spark_replog.write.interceptors import Interceptors, ProducerRecord
-from spark_replog.write.partitioner import StickyPartitioner, make_partitioner
-from spark_replog.write.producer_batch import Destination, Headers, PartitionQueue, record_size
+from spark_replog.write.partitioner import StickyPartitioner
+from spark_replog.write.producer_batch import record_size
 from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
-from spark_replog.write.sender import Sender
-from spark_replog.write.sequences import ProducerSequences
-from spark_replog.write.serializers import BytesSerializer, make_serializer, serialize
-from spark_replog.write.task_writer import pool_bytes_of
-from spark_replog.write.transport import PutTransport
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -90,98 +77,31 @@ class Producer:
     ) -> None:
         self._settings = found = ProducerSettings.read(config, **settings)
         self._clock = clock
-        client, producer = found.client, found.producer
+        client = found.client
         self._interceptors = Interceptors.of(client.interceptor_classes, found.objects.get("interceptor.classes"))
-        self._key_serializer = make_serializer(
-            "key.serializer", found.objects.get("key.serializer", client.key_serializer)
-        )
-        self._value_serializer = make_serializer(
-            "value.serializer", found.objects.get("value.serializer", client.value_serializer)
-        )
-        self._takes_bytes = type(self._key_serializer) is type(self._value_serializer) is BytesSerializer
-        self._partitioner = make_partitioner(found.objects.get("partitioner.class", producer.partitioner_class))
-        self._ignores_keys = producer.partitioner_ignore_keys
+        self._form = RecordForm(found)
         self.client_id = client.client_id or f"producer-{next(_numbers)}"
         cluster = Cluster.of(store, found.storage)
         self._refusal: ReplogError | None = None
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
-        self._calls = cluster.brokers.calls
-        self._connect(cluster, random.Random())
-        # Every send uses these: saves attribute look-ups.
-        self._topics = self._metadata.topics
-        self._append_record = self._accumulator.append_record
-        self._now_ms = clock.now_ms
-        self._max_block_ms = producer.max_block_ms
-        _producers.add(self)
-        self._thread.start()
-
-    def _connect(self, cluster: Cluster, random_source: random.Random) -> None:
-        """Make the parts from the accumulator to the sender's thread, and connect them."""
-        settings, clock, metrics = self._settings, self._clock, self._metrics
-        client, producer = settings.client, settings.producer
-        transactional_id = client.transactional_id
-        transport = PutTransport(cluster.brokers)
-        self._sequences = None
-        if settings.is_idempotent:
-            is_transactional = transactional_id is not None
-            self._sequences = ProducerSequences(transactional_id or new_id(), is_transactional=is_transactional)
-        self._accumulator = _make_accumulator(settings, clock, random_source, transport, self._sequences, metrics)
-        self._pool = self._accumulator.pool
-        plan = make_write_plan(cluster, [], client.principal)
-        builder = ObjectBuilder(
-            plan, self._pool, query_id=new_id(), batch_id=0, task_id=0,
-            folded=lambda ledger_id: cluster.topic_ledger(ledger_id).state.applied_index,
-            inline_room=None if transactional_id else partial(_inline_room, cluster, client.inline_max_bytes),
-        )  # fmt: skip
-        self._metadata = ProducerMetadata(cluster, self._accumulator, builder, settings, clock, random_source)
-        self._upkeep = Upkeep(cluster, settings.coordinator)
-        self._appender = Appender(
-            ReplicaManager(cluster, settings.coordinator, self._upkeep.start),
-            producer,
-            clock,
-            principal=plan.principal,
-            client_id=self.client_id,
-            random_source=random_source,
-            on_throttle=partial(metrics.observe, "produce-throttle-time"),
-        )
-        committer = Committer(self._appender, producer, clock, metrics, transport.wake, self._report)
-        self._transactions = None
-        if transactional_id is not None:
-            self._transactions = TransactionCoordinator(
-                cluster, self._appender, committer.begin, clock, metrics, settings, transport.wake
-            )
-        delivery = self._transactions or committer
-        self._sender = Sender(
-            self._accumulator,
-            transport,
-            builder,
-            producer,
-            delivery=delivery,
-            report=self._report,
-            random_source=random_source,
-            sequences=self._sequences,
-        )
-        self._thread = SenderThread(
-            self._sender,
-            self._accumulator,
-            transport,
-            self._metadata,
-            lambda: delivery.is_idle,
-            clock,
-            availability_timeout_ms=client.availability_timeout_ms,
-            name=f"replog-producer {self.client_id}",
-        )
-        serializers = self._key_serializer, self._value_serializer
-        self._arrow = ArrowSender(
-            self._accumulator,
-            settings,
+        self._parts = connect_parts(
+            cluster,
+            found,
+            self._form,
             self._interceptors,
+            self._metrics,
             clock,
-            random_source,
-            builder,
-            serializers,
-            self._partitioner,
+            client_id=self.client_id,
+            report=self._report,
         )
+        # Every send uses these: saves attribute look-ups.
+        self._transactions = self._parts.transactions
+        self._topics = self._parts.metadata.topics
+        self._append_record = self._parts.accumulator.append_record
+        self._now_ms = clock.now_ms
+        self._max_block_ms = found.producer.max_block_ms
+        _producers.add(self)
+        self._parts.thread.start()
 
     def _report(self, error: ReplogError) -> None:
         _log.warning("%s", error)
@@ -234,13 +154,14 @@ class Producer:
                 self._transactions.add_ledger(topic, entry.plan.ledger_id)
             key_bytes, data = key, value
             is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
-            if not (is_plain and self._takes_bytes):
-                key_bytes, data = self._serialize(topic, key, value)
+            form = self._form
+            if not (is_plain and form.takes_bytes):
+                key_bytes, data = form.serialize(topic, key, value)
             sticky: StickyPartitioner | None = None
-            if partition is None and self._partitioner is None and key_bytes is not None and not self._ignores_keys:
+            if partition is None and form.partitioner is None and key_bytes is not None and not form.ignores_keys:
                 queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
             else:
-                queue, sticky = self._choose(entry, topic, partition, key, key_bytes, value, data)
+                queue, sticky = form.choose(entry, topic, partition, key, key_bytes, value, data)
             if headers is not None or data is None or timestamp_ms is not None:
                 headers = checked_headers(headers)
                 size_bytes = record_size(key_bytes, data, headers)
@@ -248,7 +169,7 @@ class Producer:
                 size_bytes = ROW_OVERHEAD_BYTES + len(data) + (0 if key_bytes is None else len(key_bytes))
             timestamp_ms = self._now_ms() if timestamp_ms is None else self._own_time(entry, timestamp_ms)
             if size_bytes > entry.limit_bytes:
-                raise _Failed(too_large(topic, size_bytes, entry.limit))
+                raise RecordError(too_large(topic, size_bytes, entry.limit))
             handle = self._append_record(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky)
             if self._transactions is not None:
                 self._transactions.batch_results[handle.batch_result] = None
@@ -272,7 +193,10 @@ class Producer:
             return True
         size_bytes = sum(len(each) for each in (key, value) if isinstance(each, (bytes, bytearray, str)))
         batch_size_bytes = self._settings.producer.batch_size_bytes
-        return bool(self._pool.waiters) or self._pool.available_bytes < batch_size_bytes + 2 * size_bytes
+        return (
+            bool(self._parts.accumulator.pool.waiters)
+            or self._parts.accumulator.pool.available_bytes < batch_size_bytes + 2 * size_bytes
+        )
 
     def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch, handle: TableHandle | None = None) -> TableHandle:
         """Append all rows of a table or batch; rows of one partition keep their order.
@@ -304,7 +228,7 @@ class Producer:
             entry, _ = self._wait_for(topic, None)
             entry.is_used = True
             if transactions is None:
-                self._arrow.send(entry, data, found)
+                self._parts.arrow.send(entry, data, found)
             else:
                 transactions.add_ledger(topic, entry.plan.ledger_id)
                 self._send_arrow_in(transactions, entry, data, found)
@@ -325,7 +249,7 @@ class Producer:
         """
         self._refuse_in_child()
         self._refuse_in_callback("flush()")
-        if not self._accumulator.flush(None if timeout is None else int(timeout * 1000)):
+        if not self._parts.accumulator.flush(None if timeout is None else int(timeout * 1000)):
             raise TimeoutError(f"[REQUEST_TIMED_OUT] flush() took longer than {timeout} s. Call it again.")
 
     def metrics(self) -> dict[str, float]:
@@ -335,10 +259,10 @@ class Producer:
             ReplogError: REPLOG_NOT_FORK_SAFE.
         """
         self._refuse_in_child()
-        calls = totals(self._calls.read())
-        return self._metrics.read() | self._pool.metrics() | {
+        calls = totals(self._parts.calls.read())
+        return self._metrics.read() | self._parts.accumulator.pool.metrics() | {
             **{f"{name.replace('_', '-')}-total": number for name, number in calls.items()},
-            "requests-in-flight": self._sender.in_flight_count,
+            "requests-in-flight": self._parts.sender.in_flight_count,
             "metadata-topics": len(self._topics),
         }  # fmt: skip
 
@@ -388,7 +312,7 @@ class Producer:
         try:
             coordinator.commit().result()
         except NotFoundError:
-            self._sender.wants_metadata = True  # only this thread is told that the topic was deleted
+            self._parts.sender.wants_metadata = True  # only this thread is told that the topic was deleted
             raise
         finally:
             if coordinator.state in (TransactionState.READY, TransactionState.FATAL):  # else its records still wait
@@ -418,8 +342,8 @@ class Producer:
                 coordinator.fail_rest(_aborted())
                 for result in results:
                     result.wait(None)
-                if self._sequences is not None:
-                    self._thread.call(self._sequences.restart)
+                if self._parts.sequences is not None:
+                    self._parts.thread.call(self._parts.sequences.restart)
                 coordinator.end_abort()
 
     @property
@@ -461,25 +385,25 @@ class Producer:
         if self._refusal is not None:
             return
         self._refusal = ReplogError(ErrorCode.REPLOG_PRODUCER_CLOSED, "The producer is closed. Open a new one.")
-        self._metadata.close()
-        self._accumulator.close()
+        self._parts.metadata.close()
+        self._parts.accumulator.close()
         if self._transactions is not None:
             if self._transactions.state is TransactionState.OPEN:
                 self._abort_waiting()
             self._transactions.drop(_aborted())
-        if self._thread.is_current:
+        if self._parts.thread.is_current:
             timeout = 0
-        if not self._thread.close(timeout):
-            self._appender.stop()
-            self._thread.force(
+        if not self._parts.thread.close(timeout):
+            self._parts.appender.stop()
+            self._parts.thread.force(
                 ReplogError(
                     ErrorCode.REPLOG_PRODUCER_CLOSED,
                     f"The producer was closed: {timeout} s did not suffice. Give close() more time.",
                 )
             )
         else:
-            self._appender.await_copies(None if timeout is None else int(timeout * 1000))
-            self._upkeep.wait(min(UPKEEP_WAIT_MS, UPKEEP_WAIT_MS if timeout is None else int(timeout * 1000)))
+            self._parts.appender.await_copies(None if timeout is None else int(timeout * 1000))
+            self._parts.upkeep.wait(min(UPKEEP_WAIT_MS, UPKEEP_WAIT_MS if timeout is None else int(timeout * 1000)))
         self._interceptors.close()
 
     def _close_at_exit(self, timeout: float) -> None:
@@ -517,37 +441,13 @@ class Producer:
         if partition is not None:
             checked_partition(partition)
         began_ms = self._clock.monotonic_ms()
-        entry = self._metadata.wait_for(topic, partition, self._max_block_ms, waits_for_new=waits_for_new)
+        entry = self._parts.metadata.wait_for(topic, partition, self._max_block_ms, waits_for_new=waits_for_new)
         return entry, max(0, self._max_block_ms - (self._clock.monotonic_ms() - began_ms))
-
-    def _serialize(self, topic: str, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
-        key_bytes = serialize(self._key_serializer, "key", topic, key)
-        return key_bytes, serialize(self._value_serializer, "value", topic, value)
 
     def _own_time(self, entry: TopicEntry, timestamp_ms: object) -> int:
         time_ms = checked_time(timestamp_ms)
         check_times(entry.plan, time_ms, time_ms, self._now_ms())
         return time_ms
-
-    def _choose(
-        self,
-        entry: TopicEntry,
-        topic: str,
-        partition: int | None,
-        key: Any,
-        key_bytes: bytes | None,
-        value: Any,
-        data: bytes | None,
-    ) -> tuple[PartitionQueue, StickyPartitioner | None]:
-        """Return the queue of the given partition, of the user's partitioner, or the sticky one."""
-        if key_bytes is None and entry.plan.is_compacted:
-            raise _Failed(no_key(topic))
-        if partition is not None:
-            return entry.queues[partition], None
-        if self._partitioner is not None:
-            number = self._partitioner.partition(topic, key, key_bytes, value, data, len(entry.queues))
-            return entry.queues[number], None
-        return entry.sticky.queue, entry.sticky
 
     def _send_arrow_in(
         self,
@@ -558,7 +458,7 @@ class Producer:
     ) -> None:
         """Append a table in the open transaction; if only a part is appended, it can no longer be committed."""
         try:
-            self._arrow.send(entry, data, handle)
+            self._parts.arrow.send(entry, data, handle)
         except ReplogError as error:
             if handle.parts or not isinstance(error, InvalidConfigError) or error.code in _API_CODES:
                 transactions.error = transactions.error or error
@@ -574,9 +474,9 @@ class Producer:
         """Return a failed handle for what Kafka calls an API error; raise other errors of the caller."""
         if not isinstance(topic, str):
             raise invalid_topic(topic)
-        found = error.error if isinstance(error, _Failed) else error
-        if self._thread.error is not None and getattr(found, "code", None) is ErrorCode.REPLOG_PRODUCER_CLOSED:
-            found = self._thread.error  # why it closed
+        found = error.error if isinstance(error, RecordError) else error
+        if self._parts.thread.error is not None and getattr(found, "code", None) is ErrorCode.REPLOG_PRODUCER_CLOSED:
+            found = self._parts.thread.error  # why it closed
         where = TopicPartition(topic, -1 if partition is None else partition)
         if self._interceptors:
             self._interceptors.on_acknowledgement(RecordMetadata(topic, where.partition, -1, -1), found)
@@ -599,14 +499,14 @@ class Producer:
 
     def _abort_waiting(self) -> None:
         """Fail the records that wait to be sent, on the sender's thread: Ctrl-C leaves none without an outcome."""
-        abort = partial(self._accumulator.abort_undrained, _aborted(), numbered_too=True)
-        if self._thread.is_current:
+        abort = partial(self._parts.accumulator.abort_undrained, _aborted(), numbered_too=True)
+        if self._parts.thread.is_current:
             abort()
         else:
-            self._thread.call(abort)
+            self._parts.thread.call(abort)
 
     def _refuse_in_callback(self, call: str) -> None:
-        if self._thread.is_current:
+        if self._parts.thread.is_current:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, f"{call} in a callback would wait for itself. Call it from another thread."
             )
@@ -631,15 +531,7 @@ class Producer:
             "This producer was made before the process forked: its sender runs in the parent. Make one here.",
         )
         self._topics = {}
-        self._accumulator.abandon(self._refusal)
-
-
-class _Failed(ReplogError):
-    """Carries an error that fails the handle instead of the call."""
-
-    def __init__(self, error: ReplogError) -> None:
-        super().__init__(error.code, error.args[0])
-        self.error = error
+        self._parts.accumulator.abandon(self._refusal)
 
 
 _API_CODES = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_TOPIC_EXCEPTION})
@@ -667,99 +559,3 @@ def _close_all_at_exit() -> None:
 
 
 run_before_exit(_close_all_at_exit)
-
-
-def _make_accumulator(
-    settings: ProducerSettings,
-    clock: Clock,
-    random_source: random.Random,
-    transport: PutTransport,
-    sequences: ProducerSequences | None,
-    metrics: ProducerMetrics,
-) -> RecordAccumulator:
-    config = settings.producer
-    return RecordAccumulator(
-        BufferPool(
-            pool_bytes_of(config),
-            clock=clock,
-            poolable_bytes=min(config.batch_size_bytes, config.max_request_size_bytes),
-            on_wait=metrics.on_pool_wait,
-        ),
-        batch_size_bytes=config.batch_size_bytes,
-        max_request_size_bytes=config.max_request_size_bytes,
-        linger_ms=config.linger_ms,
-        sends_awaited=settings.sends_awaited,
-        delivery_timeout_ms=config.delivery_timeout_ms,
-        retry_backoff_ms=config.retry_backoff_ms,
-        retry_backoff_max_ms=config.retry_backoff_max_ms,
-        wake_up=transport.wake,
-        on_failed=partial(metrics.count, "record-error"),
-        clock=clock,
-        random_source=random_source,
-        sequences=sequences,
-    )
-
-
-def _inline_room(
-    cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int, in_flight_bytes: int
-) -> int:
-    """Return how many bytes a ledger's next entry may carry: `inline.max.bytes`, or 0 where copies would be missing.
-
-    An entry is on a majority of the metadata roots when it is decided. So these must be as many as acks=all requires,
-    and the rows' replicas must be among the metadata roots. Bytes in flight may all come with that entry.
-    """
-    brokers = cluster.brokers
-    roots = brokers.metadata_broker_ids
-    if limit_bytes is None:
-        limit_bytes = INLINE_BYTES_REMOTE if brokers.near_ids.isdisjoint(roots) else 0
-    is_enough = required_count <= len(roots) // 2 + 1
-    if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
-        return 0
-    return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes - in_flight_bytes)
-
-
-def checked_partition(partition: object) -> int:
-    """Return a partition's number.
-
-    Raises:
-        InvalidConfigError: INVALID_PARTITIONS.
-    """
-    if isinstance(partition, int) and not isinstance(partition, bool) and partition >= 0:
-        return partition
-    raise InvalidConfigError(
-        ErrorCode.INVALID_PARTITIONS,
-        f"Invalid partition {partition!r}: give a number from 0, or None to have one chosen.",
-    )
-
-
-def checked_time(timestamp_ms: object) -> int:
-    """Return milliseconds since 1970.
-
-    Raises:
-        InvalidConfigError: INVALID_TIMESTAMP.
-    """
-    if isinstance(timestamp_ms, int) and not isinstance(timestamp_ms, bool) and 0 <= timestamp_ms < 2**53:
-        return timestamp_ms
-    raise InvalidConfigError(
-        ErrorCode.INVALID_TIMESTAMP,
-        f"Invalid timestamp_ms {timestamp_ms!r}: give milliseconds since 1970, or None for the current time.",
-    )
-
-
-def checked_headers(headers: Any) -> Headers | None:
-    """Return headers as pairs of str and bytes or None.
-
-    Raises:
-        InvalidConfigError: INVALID_RECORD.
-    """
-    if headers is None:
-        return None
-    try:
-        pairs = tuple((name, None if content is None else bytes(memoryview(content))) for name, content in headers)
-        if all(isinstance(name, str) and (name.isascii() or name.encode()) for name, _ in pairs):
-            return pairs
-    except (TypeError, ValueError):
-        pass
-    raise InvalidConfigError(
-        ErrorCode.INVALID_RECORD, "Invalid headers: give pairs of str and bytes or None, as in [('name', b'content')]."
-    )

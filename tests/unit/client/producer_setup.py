@@ -82,17 +82,17 @@ class Shop:
 
 def metadata_of(producer: Producer) -> ProducerMetadata:
     """Return the part that knows the topics."""
-    return producer._metadata
+    return producer._parts.metadata
 
 
 def sender_of(producer: Producer) -> Sender:
     """Return the part that puts objects."""
-    return producer._sender
+    return producer._parts.sender
 
 
 def thread_of(producer: Producer) -> SenderThread:
     """Return the thread that runs the sender."""
-    return producer._thread
+    return producer._parts.thread
 
 
 def transactions_of(producer: Producer) -> TransactionCoordinator:

@@ -310,7 +310,7 @@ def test_a_close_without_time_fails_what_is_left(shop):
         producer.close(0)
         assert code_of(handle) is ErrorCode.REPLOG_PRODUCER_CLOSED
     assert "close()" in str(handle.exception(0))
-    assert producer._appender._stopped.is_set()  # no append goes on behind it
+    assert producer._parts.appender._stopped.is_set()  # no append goes on behind it
 
 
 @pytest.mark.case("producer-send-flush-close-callback")
@@ -494,13 +494,15 @@ def test_of_an_append_without_an_answer_the_allowed_partition_goes_on_and_the_re
         return {ledger_id: replace(answer, partitions={**answer.partitions, second: PartitionResponse(denied)})}
 
     monkeypatch.setattr(ReplicaManager, "append_records", deny_a_part)
-    producer = shop.producer(linger__ms=50)
+    producer = shop.producer(linger__ms=20_000)
     handles = [producer.send("orders", b"%d" % number, partition=number) for number in range(2)]
+    producer.flush()  # both in one append
     assert handles[0].result(10).offset == 0
     assert handles[1].exception(10) is unknown
     assert asked == [False, True, False]
     monkeypatch.undo()
     handles = [producer.send("orders", b"more", partition=number) for number in range(2)]
+    producer.flush()
     assert [handle.result(10).offset for handle in handles] == [1, 1]
     assert [shop.values(partition=number) for number in range(2)] == [[b"0", b"more"], [b"1", b"more"]]
 

@@ -88,7 +88,7 @@ def test_a_forced_close_ends_a_flush_in_another_thread(shop):
     with held_puts(shop):
         handle = producer.send("orders", b"v")
         thread, found = in_thread(producer.flush)
-        wait_until(lambda: producer._accumulator._flush_count)
+        wait_until(lambda: producer._parts.accumulator._flush_count)
         producer.close(0)
         thread.join(SECONDS)
     assert found == [None]

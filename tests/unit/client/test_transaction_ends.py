@@ -241,7 +241,7 @@ def test_an_abort_does_not_wait_for_batches_that_wait_to_be_put_again(shop):
     producer.partitions_for("orders")
     shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/", times=1_000)
     handle = producer.send("orders", b"v")
-    wait_until(lambda: shop.brokers.faulty[0].injected and producer._accumulator.waiting_count)
+    wait_until(lambda: shop.brokers.faulty[0].injected and producer._parts.accumulator.waiting_count)
     assert not handle.done()
     assert in_time(producer.abort_transaction) is None
     assert handle.exception(0).code is ErrorCode.REPLOG_TRANSACTION_ABORTED  # and no timeout

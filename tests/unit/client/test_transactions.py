@@ -378,7 +378,7 @@ def test_what_an_abort_found_undecided_can_never_be_decided(shop, monkeypatch):
     late = transactions_of(producer)._append
     producer.abort_transaction()
     assert handle.exception(5).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
-    again = producer._appender.append(shop.cluster.lookup("orders").ledger_id, late, 0, is_atomic=True)
+    again = producer._parts.appender.append(shop.cluster.lookup("orders").ledger_id, late, 0, is_atomic=True)
     assert again.error.code is ErrorCode.PRODUCER_FENCED
     with producer.transaction():
         producer.send("orders", b"after")
