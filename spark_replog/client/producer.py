@@ -146,7 +146,7 @@ class Producer:
         try:
             if self._transactions is not None:
                 self._transactions.begin_send()
-            entry, block_ms = self._topics.get(topic), self._max_block_ms
+            form, entry, block_ms = self._form, self._topics.get(topic), self._max_block_ms
             if entry is None or (partition is not None and checked_partition(partition) >= len(entry.queues)):
                 entry, block_ms = self._wait_for(topic, partition)
             entry.is_used = True
@@ -154,7 +154,6 @@ class Producer:
                 self._transactions.add_ledger(topic, entry.plan.ledger_id)
             key_bytes, data = key, value
             is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
-            form = self._form
             if not (is_plain and form.takes_bytes):
                 key_bytes, data = form.serialize(topic, key, value)
             sticky: StickyPartitioner | None = None

@@ -71,10 +71,7 @@ def connect_parts(
     client, producer = settings.client, settings.producer
     transactional_id = client.transactional_id
     transport = PutTransport(cluster.brokers)
-    sequences = None
-    if settings.is_idempotent:
-        is_transactional = transactional_id is not None
-        sequences = ProducerSequences(transactional_id or new_id(), is_transactional=is_transactional)
+    sequences = _make_sequences(settings)
     accumulator = _make_accumulator(settings, clock, random_source, transport, sequences, metrics)
     plan = make_write_plan(cluster, [], client.principal)
     builder = ObjectBuilder(
@@ -101,15 +98,9 @@ def connect_parts(
         )
     delivery = transactions or committer
     sender = Sender(
-        accumulator,
-        transport,
-        builder,
-        producer,
-        delivery=delivery,
-        report=report,
-        random_source=random_source,
-        sequences=sequences,
-    )
+        accumulator, transport, builder, producer,
+        delivery=delivery, report=report, random_source=random_source, sequences=sequences,
+    )  # fmt: skip
     thread = SenderThread(
         sender,
         accumulator,
@@ -124,8 +115,16 @@ def connect_parts(
     arrow = ArrowSender(
         accumulator, settings, interceptors, clock, random_source, builder, serializers, form.partitioner
     )
-    calls = cluster.brokers.calls
-    return ProducerParts(accumulator, metadata, upkeep, appender, sequences, transactions, sender, thread, arrow, calls)
+    return ProducerParts(
+        accumulator, metadata, upkeep, appender, sequences, transactions, sender, thread, arrow, cluster.brokers.calls
+    )
+
+
+def _make_sequences(settings: ProducerSettings) -> ProducerSequences | None:
+    if not settings.is_idempotent:
+        return None
+    transactional_id = settings.client.transactional_id
+    return ProducerSequences(transactional_id or new_id(), is_transactional=transactional_id is not None)
 
 
 def _make_accumulator(
