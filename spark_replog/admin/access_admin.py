@@ -6,7 +6,7 @@ repeated command changes nothing. Source: Kafka's ``AclControlManager`` and ``Cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from spark_replog.admin.admin import Admin
@@ -84,16 +84,7 @@ class AclAdmin(Admin):
                 caller could no longer change ACLs.
         """
         wanted = [_checked(binding) for binding in dict.fromkeys(bindings)]
-        added: list[AclBinding] = []
-
-        def propose(state: ClusterLedgerState) -> bytes | None:
-            self._require_by(state, AclOperation.ALTER)
-            added[:] = [each for each in wanted if each not in state.acls]
-            self._refuse_lock_out(_changed(state.acls, added, ()), state.config)
-            return encode_command(AclsAdd(tuple(added))) if added else None
-
-        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
-        return added
+        return self._change(AclsAdd, lambda acls: [each for each in wanted if each not in acls])
 
     def first_of(self, bindings: Iterable[AclBinding]) -> list[tuple[ResourceType, str]]:
         """Return the resources that have no ACL, so that all may use them, and that these ACLs would restrict."""
@@ -107,16 +98,25 @@ class AclAdmin(Admin):
 
     def remove(self, wanted: AclFilter) -> list[AclBinding]:
         """Remove every matching ACL; return them. Raises INVALID_REQUEST, see `add`."""
-        removed: list[AclBinding] = []
+        return self._change(AclsRemove, wanted.select)
+
+    def _change(
+        self, kind: type[AclsAdd] | type[AclsRemove], pick: Callable[[AclSet], list[AclBinding]]
+    ) -> list[AclBinding]:
+        """Add or remove what a function picks of the newest fold; return it."""
+        changed: list[AclBinding] = []
 
         def propose(state: ClusterLedgerState) -> bytes | None:
             self._require_by(state, AclOperation.ALTER)
-            removed[:] = wanted.select(state.acls)
-            self._refuse_lock_out(_changed(state.acls, (), removed), state.config)
-            return encode_command(AclsRemove(tuple(removed))) if removed else None
+            changed[:] = pick(state.acls)
+            after = AclSet()
+            after.add(state.acls)
+            (after.add if kind is AclsAdd else after.remove)(changed)
+            self._refuse_lock_out(after, state.config)
+            return encode_command(kind(tuple(changed))) if changed else None
 
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
-        return removed
+        return changed
 
     def list(self, wanted: AclFilter) -> list[AclBinding]:
         """Return the matching ACLs, sorted, from the newest fold."""
@@ -159,14 +159,6 @@ class AclAdmin(Admin):
                     f"after this change {who} could no longer change ACLs. Nothing was changed. Name a principal that "
                     f"can first: {command_line(self._cluster.path, 'acl', 'config', 'set', f'super.users={who}')}.",
                 )
-
-
-def _changed(acls: AclSet, added: Iterable[AclBinding], removed: Iterable[AclBinding]) -> AclSet:
-    after = AclSet()
-    after.add(acls)
-    after.add(added)
-    after.remove(removed)
-    return after
 
 
 def _has_name(principal: str) -> bool:

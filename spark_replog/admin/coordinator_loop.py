@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,15 @@ class RoundReport:
     reassigned_count: int = 0
     elected_count: int = 0
     failed_count: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one round knows: whether it elects preferred leaders, and which roots answer."""
+
+    is_balancing: bool
+    present: dict[BrokerId, bool] = field(default_factory=dict)
+    report: RoundReport = field(default_factory=RoundReport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +103,11 @@ class CoordinatorLoop:
 
     def run_once(self) -> RoundReport:
         """Run one round over all ledgers of the store; a ledger that fails does not stop the others."""
-        report = RoundReport()
         now_ms = self._cluster.clock.monotonic_ms()
         config = self._cluster.config
-        is_balancing = config.auto_leader_rebalance_enable and now_ms >= self._next_balance_ms
-        if is_balancing:
+        this = _Round(config.auto_leader_rebalance_enable and now_ms >= self._next_balance_ms)
+        report = this.report
+        if this.is_balancing:
             self._next_balance_ms = now_ms + config.leader_imbalance_check_interval_seconds * 1000
         try:
             self._cluster.refresh()
@@ -108,10 +117,9 @@ class CoordinatorLoop:
             return report
         level = partial(self._level, self._cluster.cluster_ledger, report)
         report.failed_count += not _is_done("the cluster ledger", level)
-        present: dict[BrokerId, bool] = {}
         for ledger in topic_ledgers(self._cluster):
             report.ledger_count += 1
-            work = partial(self._look_after, ledger, report, present, is_balancing=is_balancing)
+            work = partial(self._look_after, ledger, this)
             report.failed_count += not _is_done(f"ledger {ledger.ledger_id}", work)
         for step in self._after_round:
             report.failed_count += not _is_done("the end of the round", step)
@@ -128,18 +136,11 @@ class CoordinatorLoop:
             for broker_id, reason in self._catch_up.why_out(ledger).items()
         ]
 
-    def _look_after(
-        self,
-        ledger: Ledger[TopicLedgerState],
-        report: RoundReport,
-        present: dict[BrokerId, bool],
-        *,
-        is_balancing: bool,
-    ) -> None:
+    def _look_after(self, ledger: Ledger[TopicLedgerState], this: _Round) -> None:
         ledger.refresh()
         try:
-            self._level(ledger, report)
-            self._look_after_replicas(ledger, report, present, is_balancing=is_balancing)
+            self._level(ledger, this.report)
+            self._look_after_replicas(ledger, this)
         except ReplogError:
             self._upkeep(ledger)  # it deletes garbage: where a full disk takes no entry, nothing else makes room
             raise
@@ -157,19 +158,12 @@ class CoordinatorLoop:
         if any(count < behind.get(broker_id, 0) for broker_id, count in left.items()):
             del self._next_level_ms[ledger.ledger_id]  # it takes longer than a round
 
-    def _look_after_replicas(
-        self,
-        ledger: Ledger[TopicLedgerState],
-        report: RoundReport,
-        present: dict[BrokerId, bool],
-        *,
-        is_balancing: bool,
-    ) -> None:
-        timeout_ms = self._cluster.config.delivery_timeout_ms
+    def _look_after_replicas(self, ledger: Ledger[TopicLedgerState], this: _Round) -> None:
+        timeout_ms, report = self._cluster.config.delivery_timeout_ms, this.report
         settle_fences(self._cluster, ledger, timeout_ms)
         with ledger.lock:
             in_sync = _brokers_in_sync(ledger.state)
-        gone = {each for each in in_sync if not self._is_there(each, present)}
+        gone = {each for each in in_sync if not self._is_there(each, this)}
         if gone:
             report.failover_count += LeaderFailover(self._cluster, self._catch_up).fail_over(ledger, gone)
         self._catch_up.copy_to_followers(ledger)
@@ -178,24 +172,24 @@ class CoordinatorLoop:
         with ledger.lock:
             report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)
-        if is_balancing:
-            report.elected_count += self._elect_preferred(ledger, present, timeout_ms)
+        if this.is_balancing:
+            report.elected_count += self._elect_preferred(ledger, this, timeout_ms)
 
-    def _is_there(self, broker_id: BrokerId, present: dict[BrokerId, bool]) -> bool:
+    def _is_there(self, broker_id: BrokerId, this: _Round) -> bool:
         """Return whether a root answers; each root is checked once per round."""
-        if broker_id not in present:
+        if broker_id not in this.present:
             timeout_ms = self._cluster.config.replica_lag_time_max_ms
-            present[broker_id] = is_root_there(self._cluster.brokers, broker_id, timeout_ms)
-        return present[broker_id]
+            this.present[broker_id] = is_root_there(self._cluster.brokers, broker_id, timeout_ms)
+        return this.present[broker_id]
 
-    def _elect_preferred(self, ledger: Ledger[TopicLedgerState], present: dict[BrokerId, bool], timeout_ms: int) -> int:
+    def _elect_preferred(self, ledger: Ledger[TopicLedgerState], this: _Round, timeout_ms: int) -> int:
         """Move leaders back to preferred replicas, for brokers that lead too few of their preferred partitions."""
         count = 0
         percentage = self._cluster.config.leader_imbalance_per_broker_percentage
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             nonlocal count
-            live = {each for each in _brokers_in_sync(state) - state.fenced if self._is_there(each, present)}
+            live = {each for each in _brokers_in_sync(state) - state.fenced if self._is_there(each, this)}
             changes = preferred_elections(state, live, percentage)
             count = len(changes)
             return tuple(encode_command(each) for each in changes) or None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import confirm, emit, item_of, warn_and_ask
+from spark_replog.cli.output import confirm, emit, item_of, note
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values, yes_flag
-from spark_replog.cli.tables import Table, table
+from spark_replog.cli.tables import Table, is_terminal, table
 from spark_replog.log.acl import (
     CLUSTER_NAME,
     AclBinding,
@@ -123,12 +124,12 @@ def add(allowed: tuple[str, ...], denied: tuple[str, ...], yes: bool, **given: A
     admin = _admin()
     closed = [f"{kind.name.lower().replace('_', '-')} '{name}'" for kind, name in admin.first_of(bindings)]
     if closed:
-        warn_and_ask(
-            yes,
-            f"{', '.join(closed)} has no ACL yet, so everybody may use it. After this only super users and the "
-            "principals that its ACLs allow may.",
-            "Add the first ACL?",
+        note(
+            f"warning: {', '.join(closed)} has no ACL yet, so everybody may use it. After this only super users and "
+            "the principals that its ACLs allow may."
         )
+        if not yes and is_terminal(sys.stdin):  # scripts without -y continue
+            click.confirm("Add the first ACL?", abort=True, err=True)
     return _show(admin.add(bindings), "added")
 
 

@@ -23,7 +23,7 @@ from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, json_text, note, on_signals, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
 from spark_replog.cli.tables import is_terminal, quoted
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, unknown_partition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import (
     EARLIEST,
@@ -184,8 +184,6 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
         if is_one_value:  # also of a stopped run: commit only what was printed
             emit(given.get("items", []))
             printed.release()
-    if is_ending.is_set():
-        raise click.Abort
     return EXIT_OK
 
 
@@ -225,6 +223,8 @@ def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
 
     with on_signals(end) as before:
         yield is_ending
+    if is_ending.is_set():
+        raise click.Abort
 
 
 class _Printed:
@@ -270,7 +270,12 @@ class _Printed:
 
 
 def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
-    """Return the partitions of topics, or only those with these numbers."""
+    """Return the partitions of topics, or only those with these numbers.
+
+    Raises:
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+    """
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
 
@@ -279,8 +284,10 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
     Authorizer(cluster).require(AclOperation.DESCRIBE, ResourceType.TOPIC, *topics)
     keys: list[TopicPartition] = []
     for name in dict.fromkeys(topics):
-        _, found = cluster.topic_state(cluster.lookup(name))
-        keys += [TopicPartition(name, number) for number in numbers or range(len(found.partitions))]
+        count = len(cluster.topic_state(cluster.lookup(name))[1].partitions)
+        if wrong := [number for number in numbers if not 0 <= number < count]:
+            raise unknown_partition(name, wrong[0], count)
+        keys += [TopicPartition(name, number) for number in numbers or range(count)]
     return keys
 
 
@@ -592,8 +599,6 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
                 print_record(record)
             if is_ending.is_set():
                 break
-    if is_ending.is_set():
-        raise click.Abort
     return EXIT_OK
 
 

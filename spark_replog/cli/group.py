@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
+from spark_replog.cli.consume import partitions_of
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of
 from spark_replog.cli.query import show_verdicts
 from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 from spark_replog.cli.tables import Table, table
 from spark_replog.cli.view import limit_flags, read_limits, reader_item, reader_parts
-from spark_replog.errors import unknown_partition
-from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import parse_offset
 
 if TYPE_CHECKING:
@@ -227,27 +226,16 @@ def _partitions(
     cluster: Cluster, coordinator: GroupCoordinator, name: str, topics: tuple[str, ...], *, all_topics: bool
 ) -> list[TopicPartition]:
     """Return the partitions of ``TOPIC`` or ``TOPIC:0,1``; with all_topics, those of the group."""
-    from spark_replog.cluster.authorizer import Authorizer
-    from spark_replog.ids import TopicPartition
-
     if all_topics:
         return sorted(coordinator.fetch_offsets(name))
-    cluster.refresh_if_stale()
-    authorizer = Authorizer(cluster)
     keys = []
     for word in topics:
         topic, _, numbers = word.partition(":")
-        # First: the lookup reveals whether it exists.
-        authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
-        _, found = cluster.topic_state(cluster.lookup(topic))
         try:
-            wanted = [int(each) for each in numbers.split(",")] if numbers else range(len(found.partitions))
+            wanted = tuple(map(int, numbers.split(","))) if numbers else ()
         except ValueError:
             raise click.UsageError(f"--topic needs TOPIC or TOPIC:0,1, not '{word}'") from None
-        for number in wanted:
-            if not 0 <= number < len(found.partitions):
-                raise unknown_partition(topic, number, len(found.partitions))
-        keys += [TopicPartition(topic, number) for number in wanted]
+        keys += partitions_of(cluster, (topic,), wanted)
     return keys
 
 

@@ -202,17 +202,6 @@ def confirm(yes: bool, question: str) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def warn_and_ask(yes: bool, warning: str, question: str) -> None:
-    """Warn on stderr; ask only on a terminal, so that scripts without ``-y`` continue.
-
-    Raises:
-        click.Abort: the answer was no.
-    """
-    note(f"warning: {warning}")
-    if not yes and is_terminal(sys.stdin):
-        click.confirm(question, abort=True, err=True)
-
-
 @contextmanager
 def on_signals(handler: Callable[[int, Any], None]) -> Iterator[dict[int, Any]]:
     """Call a function on SIGTERM and Ctrl-C; yield the handlers that were there before, which come back afterwards."""
