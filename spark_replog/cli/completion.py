@@ -95,15 +95,8 @@ def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
 
 def config_flag(help_text: str, *groups: ConfigGroup) -> Callable[[_Function], _Function]:
     """Return the flag ``-c KEY=VALUE`` of a command, which completes the settings of these groups."""
-    return click.option(
-        "-c",
-        "--config",
-        "configs",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help=help_text,
-        shell_complete=complete_settings(*groups),
-    )
+    return click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help=help_text,
+                        shell_complete=complete_settings(*groups))  # fmt: skip
 
 
 def _offer(context: click.Context, incomplete: str, find: Callable[[Settings], list[str]]) -> list[CompletionItem]:

@@ -146,25 +146,14 @@ def _global_flags() -> list[click.Parameter]:
         return click.Option(names, expose_value=False, callback=_keep, **more)
 
     return [
-        flag(
-            "-s",
-            "--store",
-            metavar="STORE",
-            help="Parent directory of the roots, or a comma-separated list of roots. [REPLOG_STORE]",
-            shell_complete=_complete_folder,
-        ),
+        flag("-s", "--store", metavar="STORE", shell_complete=_complete_folder,
+             help="Parent directory of the roots, or a comma-separated list of roots. [REPLOG_STORE]"),
         flag("-f", "--format", type=click.Choice(FORMATS), help="Output format. [text]"),
-        flag(
-            "-X",
-            "--set",
-            "settings_override",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="Option for the file system, as storage.NAME=VALUE. Repeatable.",
-        ),
+        flag("-X", "--set", "settings_override", multiple=True, metavar="KEY=VALUE",
+             help="Option for the file system, as storage.NAME=VALUE. Repeatable."),
         flag("-q", "--quiet", is_flag=True, help="Show no progress."),
         flag("-v", "--verbose", count=True, help="Show tracebacks and log lines; -vv: of each call too."),
-    ]
+    ]  # fmt: skip
 
 
 class FiniteRange(click.FloatRange):

@@ -31,13 +31,8 @@ def checkpoint_flag(text: str) -> Callable[[_Command], _Command]:
 
 def limit_flags(command: _Command) -> _Command:
     """Add the flags of the limits to a check."""
-    after = click.option(
-        "--after",
-        default="5m",
-        show_default=True,
-        metavar="DURATION",
-        help="How long rows may wait without progress. Use more than a query's trigger interval and its longest batch.",
-    )
+    text = "How long rows may wait without progress. Use more than a query's trigger interval and its longest batch."
+    after = click.option("--after", default="5m", show_default=True, metavar="DURATION", help=text)
     most = click.option("--max-lag", metavar="DURATION", help="SLOW in any case above this age of unread rows.")
     return after(most(command))
 
