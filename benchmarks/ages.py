@@ -107,7 +107,7 @@ class Committer:
         self.topic = plan.topics[0]
         self.ledger = cluster.topic_ledger(self.topic.ledger_id)
         if not is_kept_clean:
-            self.ledger._snapshots = None
+            self.ledger._fold.keeper = None
         writer = TaskWriter(plan, ProducerConfig(), cluster.brokers, query_id=QUERY, batch_id=commits, task_id=0,
                             default_topic="t")  # fmt: skip
         self.partition_count = len(self.topic.replica_sets)

@@ -29,14 +29,15 @@ def install() -> None:
     paged_table.PAGE_ROWS, paged_table.FLUSH_ROWS, frozen_topics.FLUSH_ROWS = 4, 2, 2
 
     from spark_replog.ledger.ledger import Ledger
+    from spark_replog.ledger.requests import Request
 
     serve = Ledger._serve
 
-    def serve_and_write(ledger: Ledger[Any], *asked: Any) -> types.Request:
+    def serve_and_write(ledger: Ledger[Any], *asked: Any) -> Request:
         request = serve(ledger, *asked)
-        keeper = ledger._snapshots
-        if keeper is not None and keeper.is_due() and not ledger._settings.read_only:
-            ledger._snapshot_writer(keeper).write_behind()
+        writer = ledger.snapshots
+        if writer is not None and writer.keeper.is_due() and not ledger._settings.read_only:
+            writer.write_behind()
         return request
 
     Ledger._serve = serve_and_write  # type: ignore[method-assign]

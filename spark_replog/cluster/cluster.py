@@ -278,17 +278,17 @@ class Cluster:
         with self.cluster_ledger.lock:
             return sorted(self.cluster_ledger.state.topics)
 
-    def refresh(self, *, is_glance: bool = False) -> None:
+    def refresh(self, *, may_be_stale: bool = False) -> None:
         """Fold the cluster ledger's newest entries; check roots again that were replaced according to it.
 
         Args:
-            is_glance: see ``Ledger.refresh``.
+            may_be_stale: see ``Ledger.refresh``.
 
         Raises:
             CorruptDataError: REPLOG_JOURNAL_HOLE: the ledger's files are gone. RetriableError: REPLOG_NO_QUORUM.
         """
         self._check_roots_in_turn()
-        state = self.cluster_ledger.refresh(is_glance=is_glance)
+        state = self.cluster_ledger.refresh(may_be_stale=may_be_stale)
         if not state.brokers:
             self._check_not_lost()
         self._refreshed_ms = self.clock.monotonic_ms()
@@ -376,17 +376,17 @@ class Cluster:
         self.refresh_topics([handle])
         return self.folded_topic(handle)
 
-    def refresh_topics(self, handles: Iterable[TopicHandle], *, is_glance: bool = False) -> None:
+    def refresh_topics(self, handles: Iterable[TopicHandle], *, may_be_stale: bool = False) -> None:
         """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM.
 
         Args:
-            is_glance: see ``Ledger.refresh``.
+            may_be_stale: see ``Ledger.refresh``.
         """
         self._check_roots_in_turn()
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
-        pending = [IO_POOL.submit(each.refresh, is_glance=is_glance) for each in ledgers[1:]]
+        pending = [IO_POOL.submit(each.refresh, may_be_stale=may_be_stale) for each in ledgers[1:]]
         for first in ledgers[:1]:  # so the usual single ledger costs no thread
-            first.refresh(is_glance=is_glance)
+            first.refresh(may_be_stale=may_be_stale)
         for future in pending:
             future.result()
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId
+from spark_replog.ledger.journal_reader import newest_marker
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.ledger.shell_io import newest_marker
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet

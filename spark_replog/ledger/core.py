@@ -8,11 +8,12 @@ per root is in flight; a root with an operation in flight counts as missing.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
-from spark_replog.ledger.phase import TRANSITIONS, Phase
-from spark_replog.ledger.proposer import Proposal, Proposer
+from spark_replog.ledger.goal import AT_REST, TRANSITIONS, Goal, GoalKind, Phase, Progress
+from spark_replog.ledger.proposer import Proposer
+from spark_replog.ledger.read_plan import ReadPlan
 from spark_replog.ledger.reader import DecidedPrefix
 from spark_replog.ledger.record import (
     NO_INDEX,
@@ -51,14 +52,8 @@ from spark_replog.ledger.root import (
     stale_journal,
 )
 from spark_replog.ledger.snapshot_files import Base, JournalPoint, Marker, SnapshotHead
-from spark_replog.ledger.types import LedgerSettings
+from spark_replog.ledger.types import LedgerSettings, LedgerStats
 
-READ_LIMIT = 512
-NO_ROOT = -1
-REREAD_MS = 5.0
-"""The first pause before a tail that may be decided is read again; shorter if operations are faster."""
-STREAK_MIN = 2
-"""After this many own entries in a row, without rivals, an owner appends without reading the journals first."""
 DAMAGE = (CorruptDataError, UnsupportedFormatError)
 """Errors of a journal that cannot be read. Its root counts as missing."""
 DAMAGED_READS = 3
@@ -68,7 +63,9 @@ DAMAGED_RETRY_MS = 5000.0
 
 
 class LedgerCore:
-    """Reads, claims and appends of one ledger by one process incarnation.
+    """Reads, claims and appends of one ledger by one process incarnation: what is decided, what may be proposed.
+
+    Who else writes is kept in `rivals`, what to ask of which root in `reads`, how long to wait in `progress`.
 
     Args:
         root_names: names in errors, in the store's order of metadata roots.
@@ -78,14 +75,10 @@ class LedgerCore:
 
     Attributes:
         phase: changed by `_enter` and `finish` only.
-        is_tail_unclear: the last read goal ended with a tail that may or may not be decided.
+        goal: the current one, or the last; changed by `begin` only.
         fatal: an error that ends this ledger in this process.
         snapshot: the last decided snapshot that this process knows: its base and its name; None for none.
-        base_name: name of the snapshot that the prefix began with, "" for entry 0.
-        owners: incarnation of the last other claimant before an own claim (zeros for none), and this process's.
         settled: (index of the last own value, whether it was decided there); the caller reads it and sets None.
-        wake_at_ms: when `poll` must be called again even if nothing completes; None: not before something does.
-        claims: claims begun; entries: own values decided; turns_lost: own claims that another process's claim ended.
     """
 
     def __init__(
@@ -95,43 +88,29 @@ class LedgerCore:
         incarnation: bytes,
         settings: LedgerSettings,
         rng: random.Random,
+        stats: LedgerStats | None = None,
     ) -> None:
         self.prefix = DecidedPrefix(len(root_names), genesis, lambda root: root_names[root])
         self.proposer = Proposer(self.prefix, incarnation, round_step=settings.claim_round_step)
         self.roots = [RootState() for _ in root_names]
+        self.rivals = Rivals(settings)
+        self.reads = ReadPlan(settings)
+        self.stats = stats or LedgerStats()
         self.phase = Phase.IDLE
-        self.is_tail_unclear = False
+        self.goal = Goal(GoalKind.READ, 0, 0.0)
+        self.progress = Progress(0.0, 0.0)
         self.fatal: ReplogError | None = None
         self.snapshot: tuple[Base, str] | None = None
-        self.base_name = ""
-        self.owners = ZERO_EPOCH.incarnation, incarnation
         self.settled: tuple[int, bool] | None = None
-        self.claims = self.entries = self.turns_lost = 0
         self._root_names = root_names
         self._settings = settings
         self._rng = rng
-        self._goal = 0
-        self._is_write = self._is_level = False
-        self._glanced: int | None = None
-        self._learned_before = 0
-        self._is_marker_turn = True
-        self._may_claim = not settings.read_only
-        self._user: Proposal | None = None
-        self._is_user_sent = False
-        self._streak = 0
-        self._rivals = Rivals(settings)
-        self._to_verify: set[int] = set()
-        self._was_synced = self._has_rewound = False
-        self._goal_start_ms = self._sync_start_ms = 0.0
-        self._majority_at_ms: float | None = None
-        self._reread_at_ms: float | None = None
-        self._reread_ms = REREAD_MS
-        self.wake_at_ms: float | None = None
+        self._was_synced = False
 
-    def start_at(self, base: Base, points: Sequence[JournalPoint]) -> None:
+    def start_at(self, base: Base, snapshot_name: str, points: Sequence[JournalPoint]) -> None:
         """Begin with a snapshot instead of entry 0; call it before the first goal."""
-        assert self.prefix.length == 0 and not self._goal
-        self.prefix.jump(base)
+        assert self.prefix.length == 0 and not self.goal.number
+        self.prefix.jump(base, snapshot_name)
         for root, point in enumerate(points):
             self.prefix.set_view(root, point)
             self.roots[root].floor = point.floor
@@ -171,60 +150,33 @@ class LedgerCore:
 
     # -- goals ------------------------------------------------------------------------------------
 
-    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False, is_level: bool = False) -> None:
-        """Start a goal: read the newest decided prefix, or append an own ENTRY. Both end in DONE.
-
-        Args:
-            is_write: append an ENTRY; the goal enters READY before each value is proposed.
-            is_level: of a write: append none, but give roots those that they lack; in READY call `level`.
-            is_glance: of a read: when markers are due, ask one root in turn for its marker and the others for their
-                tails: one get each. If anything is new, all roots are read. An entry on a majority shows in one of
-                these gets, unless a root that held it was cut or emptied and the root in turn lacks it: then the next
-                glance shows it. A single metadata root is asked for its marker after a glance at its tail that found
-                nothing, so an entry that comes then also shows one glance later.
-        """
-        is_recent = now_ms - self._goal_start_ms < 4 * self._rivals.operation_ms  # the journals were read moments ago
-        self._goal += 1
-        self._is_write, self._is_level = is_write, is_level
-        self._glanced = None
-        self._has_rewound = False
-        self._goal_start_ms = now_ms
-        self._reread_ms = min(REREAD_MS, max(1.0, self._rivals.operation_ms))
-        self._rivals.yields = 0
-        self.is_tail_unclear = False
+    def begin(self, kind: GoalKind, now_ms: float) -> None:
+        """Start a goal; each kind ends in DONE."""
+        may_skip_read = self.rivals.may_skip_read(now_ms, self.goal.start_ms)
+        self.goal = Goal(kind, self.goal.number + 1, now_ms)
+        self.progress = Progress(now_ms, self.rivals.operation_ms)
+        self.rivals.yields = 0
+        self.reads.read_all()
         for state in self.roots:
             state.refusal = None
             if isinstance(state.error, DAMAGE) and state.retry_at_ms < now_ms + DAMAGED_RETRY_MS / 2:
                 state.failures = 1  # the files may have been put back
         proposal = self.proposer.proposal
-        if is_write and proposal is not None:
+        if self.goal.is_write and proposal is not None:
             # Its caller gave up, but it may be decided: this epoch may not propose another value for its index.
             proposal.is_recovered = True
             self._enter(Phase.LEAD)
-            return
-        # If another process claimed lately, the next entry may well be its own: read first.
-        is_alone = is_recent or self._rivals.are_quiet(now_ms)
-        if is_write and self._streak >= STREAK_MIN and is_alone:
+        elif self.goal.is_write and may_skip_read:
             self._enter(Phase.READY)
-            return
-        self._enter_sync(now_ms)
-        if is_glance:
-            self._glanced, self._learned_before = self._root_to_glance_at(now_ms), self.prefix.learned_count
+        else:
+            self._enter_sync(now_ms)
+            if kind is GoalKind.STALE_READ:
+                self.reads.save_calls(self.roots, self.prefix, now_ms)
 
-    def _root_to_glance_at(self, now_ms: float) -> int | None:
-        """Return the root whose marker was looked for longest ago; None: read all roots.
-
-        `NO_ROOT`: ask the only root for its tail.
-        """
-        due = [(-1.0 if at is None else at, root) for root, at in enumerate(each.marker_at_ms for each in self.roots)]
-        at_ms, root = min(due)
-        is_quiet = self.prefix.tail_index < self.prefix.length and all(each.is_idle() for each in self.roots)
-        if not is_quiet or now_ms - at_ms < self._settings.marker_check_ms:
-            return None
-        if len(due) == 1:
-            self._is_marker_turn = not self._is_marker_turn and self.prefix.learned_count == self._learned_before
-            return root if self._is_marker_turn else NO_ROOT
-        return root
+    @property
+    def wake_at_ms(self) -> float | None:
+        """Return when `poll` must be called again even if nothing completes; None: not before something does."""
+        return self.progress.wake_at_ms
 
     def propose(self, payload: bytes) -> None:
         """In READY: put a value in flight, or claim first and come back to READY."""
@@ -233,8 +185,7 @@ class LedgerCore:
             self._enter(Phase.CLAIM)
             return
         self.proposer.propose(payload)
-        self._user = self.proposer.proposal
-        self._is_user_sent = False
+        self.proposer.own = self.proposer.proposal
         self.settled = None
         self._enter(Phase.LEAD)
 
@@ -249,12 +200,11 @@ class LedgerCore:
     def finish(self) -> None:
         """End the goal; operations in flight go on."""
         self.phase = Phase.IDLE
-        if self.proposer.proposal is self._user and not self._is_user_sent:
-            self._user = self.proposer.proposal = None  # its caller is told that nothing was sent
+        self.proposer.drop_unsent()
 
     def is_user_open(self) -> bool:
         """Return whether the last own value was sent and its fate is not known."""
-        return self._user is not None and self._is_user_sent
+        return self.proposer.own is not None and self.proposer.own.is_sent
 
     def missing_roots(self, now_ms: float) -> list[int]:
         """Return the roots that do not answer: failed, never verified, or busy with one operation for too long."""
@@ -290,12 +240,11 @@ class LedgerCore:
     def _enter(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
         self.phase = phase
-        self._majority_at_ms = None
+        self.progress.enter_phase()
 
     def _enter_sync(self, now_ms: float) -> None:
         self._enter(Phase.SYNC)
-        self._sync_start_ms = now_ms
-        self._reread_at_ms = None
+        self.progress.begin_sync(now_ms)
         self._forget_reads()
 
     def _forget_reads(self) -> None:
@@ -307,22 +256,22 @@ class LedgerCore:
 
     def poll(self, now_ms: float) -> list[Operation]:
         """Advance the phase; return the operations to run now."""
-        self.wake_at_ms = None
+        self.progress.wake_at_ms = None
         self.advance(now_ms)
-        if self.phase in (Phase.IDLE, Phase.YIELD, Phase.READY, Phase.DONE):
+        if self.phase in AT_REST:
             return []
         found = []
         for root, state in enumerate(self.roots):
             if state.busy is not None:
                 continue
-            if root in self._to_verify:
-                self._to_verify.discard(root)
+            if state.must_check:
+                state.must_check = False
                 if state.standing not in WENT_BACK:
                     state.enter(Standing.UNVERIFIED)
             operation = self._next_operation(root, state, now_ms)
             if operation is not None:
                 state.busy = operation
-                state.busy_goal = self._goal
+                state.busy_goal = self.goal.number
                 state.busy_since_ms = now_ms
                 state.busy_named = self.prefix.named[root]
                 found.append(operation)
@@ -333,20 +282,20 @@ class LedgerCore:
         if standing is Standing.RETIRED or (standing in WENT_BACK and self._settings.read_only):
             return None
         if state.retry_at_ms > now_ms:
-            self._wake(state.retry_at_ms)
+            self.progress.wake(state.retry_at_ms)
             return None
         if standing in TO_CHECK:
             return Check(root, state.failures > 0)
         if standing is Standing.OUT:
             return PutOut(root, self.prefix.named[root], state.floor)
-        position = self.prefix.views[root].next_position
+        position, named = self.prefix.views[root].next_position, self.prefix.named[root]
         if self.phase is Phase.SYNC:
-            return None if standing in READ_BY_THIS_GOAL else self._read(root, state, now_ms)
+            return None if standing in READ_BY_THIS_GOAL else self.reads.read(root, state, position, named, now_ms)
         if self.proposer.epoch is None:
             return None
-        if standing in TO_READ or position <= self.prefix.named[root]:
+        if standing in TO_READ or position <= named:
             # Other roots name a record there: a create would be lost, or leave a gap.
-            return self._read(root, state, now_ms)
+            return self.reads.read(root, state, position, named, now_ms)
         nonce = self._rng.randbytes(NONCE_SIZE_BYTES)
         if self.phase is Phase.CLAIM:
             record = self.proposer.claim_record(root, nonce)
@@ -357,18 +306,6 @@ class LedgerCore:
             return None if marker is None else PutMarker(root, state.floor.marker_no, marker)
         return self._create(root, state, position, record)
 
-    def _read(self, root: int, state: RootState, now_ms: float) -> Read:
-        position = self.prefix.views[root].next_position
-        is_due = state.marker_at_ms is None or now_ms - state.marker_at_ms >= self._settings.marker_check_ms
-        is_first = state.standing is Standing.UNREAD
-        # Where a record was, the position is empty only after a cut or a loss. The next one may be cut too, in time.
-        is_glance = self._glanced is not None
-        is_known_taken = position <= self.prefix.named[root] or position < state.end_min()
-        checks_marker = is_first or (is_due and not is_glance) or is_known_taken
-        if self._glanced == root:
-            return Read(root, position, 0, state.floor.marker_no, checks_marker=True)
-        return Read(root, position, READ_LIMIT, state.floor.marker_no, checks_marker, is_first)
-
     def _marker_for(self, root: int) -> Marker | None:
         return None if self.snapshot is None else self.proposer.marker_for(root, self.roots[root].floor, *self.snapshot)
 
@@ -378,7 +315,7 @@ class LedgerCore:
         This process began with a snapshot, knows of no root that the snapshot is decided, and so may not put a marker
         in place of the entries, nor does it have their values. The journals still have them (``_rewind``).
         """
-        if self._has_rewound or self.proposer.is_single:
+        if self.progress.has_rewound or self.proposer.is_single:
             return False
         lacking = {
             root
@@ -394,10 +331,10 @@ class LedgerCore:
         every root can get what it lacks. What the caller has folded remains; entries up to there are only read again.
         The prefix is shorter until then.
         """
-        self._has_rewound, self.base_name = True, ""
+        self.progress.has_rewound = True
         self.prefix = self.proposer.prefix = self.prefix.begun_again()
         self.proposer.depose()
-        self._streak = 0
+        self.rivals.streak = 0
         for state in self.roots:
             state.rewind()
         self._yield(now_ms)
@@ -405,13 +342,10 @@ class LedgerCore:
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):
             state.pending = PendingCreate(position, record, encode_record(record), self.prefix.named[root])
-        if self._user is not None and record.entry_hash == self._user.entry_hash:
-            self._is_user_sent = True
+        own = self.proposer.own
+        if own is not None and record.entry_hash == own.entry_hash:
+            own.is_sent = True
         return Create(root, position, state.pending.data, state.floor.marker_no)
-
-    def _wake(self, at_ms: float) -> None:
-        if self.wake_at_ms is None or at_ms < self.wake_at_ms:
-            self.wake_at_ms = at_ms
 
     # -- answers in -------------------------------------------------------------------------------
 
@@ -424,8 +358,7 @@ class LedgerCore:
         state.busy = None
         if state.refusal is not None or completion.error is not None:
             state.note_refusal(operation, completion.error, now_ms)
-        rivals = self._rivals
-        rivals.operation_ms += (now_ms - state.busy_since_ms - rivals.operation_ms) / 8
+        self.rivals.note_operation(now_ms - state.busy_since_ms)
         if completion.status in (Status.FAILED, Status.UNKNOWN):
             self._fail(state, completion.error, now_ms)
             if isinstance(completion.error, ReplogError) and completion.error.code is ErrorCode.REPLOG_CLUSTER_MISMATCH:
@@ -479,9 +412,8 @@ class LedgerCore:
         if state.pending is not None and (is_renewed or state.pending.position < marker.position):
             state.pending = None
         state.read_again()
-        if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base):
+        if marker.base.index == NO_INDEX or not self.prefix.jump(marker.base, marker.name):
             return True
-        self.base_name = marker.name
         # Other processes wrote meanwhile. Drop the value in flight: only they can have decided it.
         proposer = self.proposer
         self._settle()
@@ -489,7 +421,7 @@ class LedgerCore:
             proposer.proposal = None
         elif proposer.epoch is not None:
             proposer.depose()
-        self._streak = 0
+        self.rivals.streak = 0
         if self.phase in (Phase.CLAIM, Phase.LEAD):
             if proposer.is_single:
                 self._enter(Phase.READY)
@@ -526,7 +458,7 @@ class LedgerCore:
     def _learn_all(self, operation: Read, completion: Completion, state: RootState, now_ms: float) -> None:
         root = operation.root
         if not operation.limit:
-            state.enter(Standing.FRESH if self._glanced == root else Standing.KNOWN)
+            state.enter(Standing.FRESH if self.reads.marker_root == root else Standing.KNOWN)
             return
         for data in completion.records:
             try:
@@ -563,7 +495,7 @@ class LedgerCore:
             state.search_marker()
             self._fail(state, journal_hole(self._root_names[root], position, completion.after_gap), now_ms)
             return
-        state.end_read(is_whole=completion.ended, is_current=state.busy_goal == self._goal)
+        state.end_read(is_whole=completion.ended, is_current=state.busy_goal == self.goal.number)
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
         pending = state.pending
@@ -587,38 +519,37 @@ class LedgerCore:
         if is_claim and record.epoch == proposer.epoch:
             proposer.claimed |= 1 << root
         if is_own:
-            user = self._user
-            if user is not None and record.index == user.index and record.entry_hash == user.entry_hash:
-                user.is_confirmed = True
+            own = proposer.own
+            if own is not None and record.index == own.index and record.entry_hash == own.entry_hash:
+                own.is_confirmed = True
         elif proposer.is_single:
-            self._streak = 0
+            self.rivals.streak = 0
         if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
-            self._rivals.note_claim(record.epoch.incarnation, now_ms)
+            self.rivals.note_claim(record.epoch.incarnation, now_ms)
             # A process that claims without a journal we know found its root away, or is rebuilding it. Our creates at
             # the old journal's positions would succeed in the new one and depose the rebuilder again and again.
-            views = self.prefix.views
-            self._to_verify |= {n for n, each in enumerate(record.known) if each.position < 0 <= views[n].last.position}
+            for other, last, other_view in zip(self.roots, record.known, self.prefix.views, strict=False):
+                other.must_check |= last.position < 0 <= other_view.last.position
         if proposer.epoch is not None and record.epoch > proposer.epoch:
             proposer.depose()
-            self.turns_lost += 1
-            self._streak = 0
+            self.rivals.turns_lost += 1
+            self.rivals.streak = 0
             if self.phase in (Phase.CLAIM, Phase.LEAD):
                 self._yield(now_ms)
         self._settle()
 
     def _settle(self) -> None:
         """Once the index of the last own value is decided, set `settled`."""
-        user = self._user
-        if user is None or self.prefix.length <= user.index:
+        own, proposer = self.proposer.own, self.proposer
+        if own is None or self.prefix.length <= own.index:
             return
-        if self.proposer.is_single:
-            won = user.is_confirmed
+        if proposer.is_single:
+            is_won = own.is_confirmed
         else:
-            won = self.prefix.hashes.get(user.index) == user.entry_hash  # False also below the base: unknown there
-        self._user = None
-        self.settled = (user.index, won)
-        if won:
-            self.entries += 1
+            is_won = self.prefix.hashes.get(own.index) == own.entry_hash  # False also below the base: unknown there
+        proposer.own = None
+        self.settled = own.index, is_won
+        self.stats.entries += is_won
 
     # -- phases -----------------------------------------------------------------------------------
 
@@ -627,24 +558,16 @@ class LedgerCore:
         before = None
         while before is not self.phase:
             before = self.phase
-            if before is Phase.SYNC:
-                self._advance_sync(now_ms)
-            elif before is Phase.YIELD:
-                self._advance_yield(now_ms)
-            elif before is Phase.CLAIM:
-                self._advance_claim(now_ms)
-            elif before is Phase.LEAD:
-                self._advance_lead(now_ms)
-            elif before is Phase.GRACE:
-                self._advance_grace(now_ms)
+            if before in _ADVANCE:
+                _ADVANCE[before](self, now_ms)
 
     def _advance_sync(self, now_ms: float) -> None:
         missing = sum(1 << root for root, state in enumerate(self.roots) if state.standing not in READ_BY_THIS_GOAL)
         spare_count = len(self.roots) - self.prefix.majority
         is_early = missing.bit_count() > spare_count
-        is_early = is_early or bool(missing and self._is_waiting(missing, now_ms, self._sync_start_ms))
-        if self._glanced not in (None, NO_ROOT) and not (self._is_quiet() and (is_early or not missing)):
-            self._glanced = None
+        is_early = is_early or bool(missing and self._is_waiting(missing, now_ms, is_read=True))
+        if self.reads.is_in_vain(self.roots, self.prefix, lacks_answer=bool(missing) and not is_early):
+            self.reads.read_all()
             self._forget_reads()
             return
         if is_early:
@@ -655,23 +578,21 @@ class LedgerCore:
                 return
         self._was_synced = True
         is_ambiguous = self.prefix.is_ambiguous(missing)
-        if self._is_write:
+        if self.goal.is_write:
             claims = is_ambiguous and not self.proposer.is_single
             self._enter(Phase.CLAIM if claims else Phase.READY)
             return
         if not is_ambiguous:
             self._enter(Phase.DONE)
-        elif now_ms < self._goal_start_ms + self._settings.tail_retry_ms:
-            self._reread(now_ms)
-        elif self._may_claim:
+        elif now_ms < self.goal.start_ms + self._settings.tail_retry_ms:
+            if self.progress.is_reread_due(now_ms):
+                self._forget_reads()
+            self.progress.wake(self.goal.start_ms + self._settings.tail_retry_ms)
+        elif not self._settings.read_only:
             self._enter(Phase.CLAIM)
         else:
-            self.is_tail_unclear = True
+            self.progress.is_tail_unclear = True
             self._enter(Phase.DONE)
-
-    def _is_quiet(self) -> bool:
-        seen = (Standing.KNOWN, Standing.FRESH)
-        return self.prefix.learned_count == self._learned_before and all(each.standing in seen for each in self.roots)
 
     def _doubted_roots(self, missing: int) -> int:
         """Return the roots (bit mask) that were read and whose ``replog.json`` must be read after that; ask for it.
@@ -685,36 +606,17 @@ class LedgerCore:
                 state.enter(Standing.DOUBTED)
         return sum(1 << root for root, state in enumerate(self.roots) if state.standing is Standing.DOUBTED)
 
-    def _is_waiting(self, roots: int, now_ms: float, start_ms: float | None = None) -> bool:
-        """Return whether one of these roots (bit mask) may still follow the majority within the grace time.
-
-        Args:
-            start_ms: of a read: the others get as long as the majority took, up to a tenth of the timeout. Without
-                them ``replog.json`` is read again: one more round of gets, when everything is slow.
-        """
-        if self._majority_at_ms is None:
-            self._majority_at_ms = now_ms
-        took_ms = 0.0 if start_ms is None else self._majority_at_ms - start_ms
-        grace_ms = max(self._settings.grace_ms, min(took_ms, self._settings.quorum_timeout_ms / 10))
-        until_ms = self._majority_at_ms + grace_ms
-        if now_ms >= until_ms:
+    def _is_waiting(self, roots: int, now_ms: float, *, is_read: bool = False) -> bool:
+        """Return whether one of these roots (bit mask) may still follow the majority within the grace time."""
+        end_ms = self.progress.grace_end_ms(now_ms, self._settings, is_read=is_read)
+        if now_ms >= end_ms:
             return False
         for root, state in enumerate(self.roots):
-            if roots >> root & 1 and state.error is None and (state.busy is None or state.busy_goal == self._goal):
-                self._wake(until_ms)
+            is_busy_before = state.busy is not None and state.busy_goal != self.goal.number
+            if roots >> root & 1 and state.error is None and not is_busy_before:
+                self.progress.wake(end_ms)
                 return True
         return False
-
-    def _reread(self, now_ms: float) -> None:
-        if self._reread_at_ms is None:
-            self._reread_at_ms = now_ms + self._reread_ms
-            self._reread_ms = min(self._reread_ms * 2, 50.0)
-        if now_ms >= self._reread_at_ms:
-            self._reread_at_ms = None
-            self._forget_reads()
-        else:
-            self._wake(self._reread_at_ms)
-        self._wake(self._goal_start_ms + self._settings.tail_retry_ms)
 
     def _open_claim(self) -> Epoch:
         """Return the newest claim if it is another process's and has led to no entry yet, else ZERO_EPOCH."""
@@ -723,15 +625,15 @@ class LedgerCore:
         return newest if is_open else ZERO_EPOCH
 
     def _yield(self, now_ms: float) -> None:
-        self._rivals.begin_turn(now_ms, self._rng.random())
+        self.rivals.begin_turn(now_ms, self._rng.random())
         self._enter(Phase.YIELD)
 
     def _advance_yield(self, now_ms: float) -> None:
-        until_ms = self._rivals.turn_end_ms(self._open_claim(), now_ms)
+        until_ms = self.rivals.turn_end_ms(self._open_claim(), now_ms)
         if until_ms is None:
             self._enter_sync(now_ms)
         else:
-            self._wake(until_ms)
+            self.progress.wake(until_ms)
 
     def _advance_claim(self, now_ms: float) -> None:
         proposer = self.proposer
@@ -742,15 +644,12 @@ class LedgerCore:
                 return
             proposer.depose()
         if proposer.epoch is None:
-            if self._rivals.is_at_work(self._open_claim(), now_ms):
+            if self.rivals.is_at_work(self._open_claim(), now_ms):
                 self._yield(now_ms)
                 return
-            before = self.prefix.promised().incarnation
-            if before != proposer.incarnation:
-                self.owners = before, proposer.incarnation
             proposer.start_claim()
-            self._streak = 0
-            self.claims += 1
+            self.rivals.streak = 0
+            self.stats.claims += 1
             return
         if not proposer.has_claim_majority():
             return
@@ -769,8 +668,8 @@ class LedgerCore:
 
     def _owned(self) -> None:
         """All entries are decided and no own value is open: an older own value can no longer be decided."""
-        self._user = None
-        self._enter(Phase.READY if self._is_write else Phase.DONE)
+        self.proposer.own = None
+        self._enter(Phase.READY if self.goal.is_write else Phase.DONE)
 
     def _advance_lead(self, now_ms: float) -> None:
         proposer = self.proposer
@@ -783,12 +682,12 @@ class LedgerCore:
                 self._enter(Phase.READY)
         else:
             is_decided = proposer.proposal_roots().bit_count() >= self.prefix.majority
-        if is_decided and proposal.is_recovered and not self._is_level:
+        if is_decided and proposal.is_recovered and self.goal.kind is not GoalKind.BACKFILL:
             proposer.proposal = None
             self._owned()
         elif is_decided:
-            self._streak += not proposal.is_recovered
-            self._user = None if proposal.is_recovered else self._user  # as in `_owned`
+            self.rivals.streak += not proposal.is_recovered
+            proposer.own = None if proposal.is_recovered else proposer.own  # as in `_owned`
             self._enter(Phase.GRACE)
         elif self._has_too_few_values(now_ms):
             self._rewind(now_ms)
@@ -798,3 +697,13 @@ class LedgerCore:
         if self.proposer.epoch is None or not rest or not self._is_waiting(rest, now_ms):
             self.proposer.proposal = None
             self._enter(Phase.DONE)
+
+
+_ADVANCE: dict[Phase, Callable[[LedgerCore, float], None]] = {
+    Phase.SYNC: LedgerCore._advance_sync,
+    Phase.YIELD: LedgerCore._advance_yield,
+    Phase.CLAIM: LedgerCore._advance_claim,
+    Phase.LEAD: LedgerCore._advance_lead,
+    Phase.GRACE: LedgerCore._advance_grace,
+}
+"""What moves a goal on from each step; `goal.TRANSITIONS` says where to. The other steps wait for the caller."""

@@ -98,11 +98,11 @@ class OwnedLog:
             return None
         known = without(tuple(view.last for view in prefix.views), root)
         floor = core.roots[root].floor
-        if int(core.base_name[:20] or -1) != prefix.base.index:
+        if int(prefix.snapshot_name[:20] or -1) != prefix.base.index:
             return None  # memory was full: own it again, with the newest snapshot
         longest = prefix.longest_named(root)
         position = max(floor.position, prefix.views[root].next_position, longest + 1) + POSITION_STEP
-        marker = Marker(position, prefix.base, core.base_name, os.urandom(HASH_SIZE_BYTES))
+        marker = Marker(position, prefix.base, prefix.snapshot_name, os.urandom(HASH_SIZE_BYTES))
         hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
         return cls(proposer.epoch, prefix.length, hashes, payloads, known, marker, floor.marker_no)
 

@@ -9,7 +9,8 @@ from itertools import zip_longest
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ledger.core import DAMAGE, LedgerCore
-from spark_replog.ledger.types import LedgerSettings, Request
+from spark_replog.ledger.requests import Request
+from spark_replog.ledger.types import LedgerSettings
 
 _LOG = logging.getLogger("spark_replog.ledger.ledger")  # users filter by the name of the ledger itself
 
@@ -23,7 +24,7 @@ class LedgerErrors:
 
     def __init__(self, ledger_id: str, names: Sequence[str], settings: LedgerSettings, clock: Clock) -> None:
         self._ledger_id = ledger_id
-        self._names = names
+        self.names = names
         self._settings = settings
         self._clock = clock
 
@@ -51,7 +52,7 @@ class LedgerErrors:
         for root in core.missing_roots(self._clock.monotonic_ms()):
             state = core.roots[root]
             found, error = (away, state.error) if state.refusal is None else (refusing, state.refusal.error)
-            found.append(self._names[root] if error is None else f"{self._names[root]}: {error}")
+            found.append(self.names[root] if error is None else f"{self.names[root]}: {error}")
         return refusing, away
 
     def delay_reason(self, core: LedgerCore, request: Request | None = None) -> str:
@@ -60,14 +61,14 @@ class LedgerErrors:
         found = [f"{what}: {'; '.join(names)}." for what, names in named if names]
         if found:
             return " ".join(found)
-        lost = 0 if request is None else core.turns_lost - request.turns_lost
+        lost = 0 if request is None else core.rivals.turns_lost - request.turns_lost
         if lost > 0:
             return f"All metadata roots answer; other writers took the ledger over {lost} times meanwhile."
         return "All metadata roots answer, but slowly, or this process gets too little CPU time."
 
     def not_decided(self, core: LedgerCore, request: Request | None = None) -> ReplogError:
         """Return the error of a call that timed out and changed nothing."""
-        needed, count, reason = core.prefix.majority, len(self._names), self.delay_reason(core, request)
+        needed, count, reason = core.prefix.majority, len(self.names), self.delay_reason(core, request)
         if core.is_refused():
             kind = RetriableError if request is None else ReplogError
             return kind(
@@ -98,7 +99,7 @@ class LedgerErrors:
         within = "" if core.is_refused() else f" within {request.timeout_ms} ms"
         return OutcomeUnknownError(
             ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN,
-            f"The entry was sent, and fewer than {core.prefix.majority} of {len(self._names)} metadata roots "
+            f"The entry was sent, and fewer than {core.prefix.majority} of {len(self.names)} metadata roots "
             f"confirmed it{within}. {self.delay_reason(core, request)} Repeat the same call: if "
             "the entry was decided, its identity is found.",
             ledger_id=self._ledger_id,

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from spark_replog.clock import Clock
 from spark_replog.errors import ReplogError
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.root import READ, READ_BY_THIS_GOAL
 
 LEVEL_PAUSE_MS = 100
@@ -118,7 +118,7 @@ class JournalLeveler:
     def _drive(self, end_ms: float) -> None:
         """Give each root some of the entries that it lacks, in a turn: others read and append between two turns."""
         core, now_ms = self._ledger.core, float(self._clock.monotonic_ms())
-        core.begin(now_ms, is_write=True, is_level=True)
+        core.begin(GoalKind.BACKFILL, now_ms)
         while core.phase is not Phase.DONE and now_ms < end_ms:
             if core.phase is not Phase.READY:
                 now_ms = self._ledger.step(now_ms, end_ms)
@@ -134,9 +134,9 @@ class JournalLeveler:
         try:
             end_ms = self._clock.monotonic_ms() + BACKGROUND_MS
             while self._clock.monotonic_ms() < end_ms and journals_behind(self._ledger.core, is_fresh=False):
-                entries = self._ledger.core.entries
+                entries = self._ledger.core.stats.entries
                 self._clock.sleep_ms(LEVEL_PAUSE_MS)
-                if entries == self._ledger.core.entries:
+                if entries == self._ledger.core.stats.entries:
                     self.level(timeout_ms=LEVEL_PAUSE_MS)
         except ReplogError as error:
             _LOG.info("ledger %s: journals that are behind wait for an append: %s", self._ledger.ledger_id, error)

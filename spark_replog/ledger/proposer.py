@@ -33,6 +33,7 @@ class Proposal:
         epoch: under which it is proposed. One epoch never proposes two values for one index.
         is_recovered: it is the tail of an earlier owner, proposed again.
         is_confirmed: exactly this process's record was seen in a journal (decides with one root).
+        is_sent: a create of it began.
     """
 
     index: int
@@ -41,6 +42,7 @@ class Proposal:
     epoch: Epoch
     is_recovered: bool
     is_confirmed: bool = False
+    is_sent: bool = False
 
 
 class Proposer:
@@ -56,6 +58,8 @@ class Proposer:
         claimed: bit mask of the roots that hold this epoch's CLAIM.
         is_leading: the claim's majority is complete and its tail resolved.
         proposal: the value in flight.
+        own: the last own value, while its fate is not known.
+        owner_before: incarnation of the last other claimant before an own claim, zeros for none.
     """
 
     def __init__(self, prefix: DecidedPrefix, incarnation: bytes, *, round_step: int = 1) -> None:
@@ -67,15 +71,20 @@ class Proposer:
         self.is_leading = self.is_single
         self.claimed = 0
         self.proposal: Proposal | None = None
+        self.own: Proposal | None = None
+        self.owner_before = ZERO_EPOCH.incarnation
         self._round = 0
         self._round_step = round_step
 
     def start_claim(self) -> None:
         """Take a higher epoch than any seen or used; only without one."""
         assert self.epoch is None and not self.is_single
-        self._round = max(self.prefix.promised().round, self._round) + self._round_step
+        promised = self.prefix.promised()
+        if promised.incarnation != self.incarnation:
+            self.owner_before = promised.incarnation
+        self._round = max(promised.round, self._round) + self._round_step
         self.epoch = Epoch(self._round, self.incarnation)
-        assert self.epoch > self.prefix.promised()
+        assert self.epoch > promised
 
     def depose(self) -> None:
         """Give up the epoch."""
@@ -83,6 +92,11 @@ class Proposer:
         self.is_leading = False
         self.claimed = 0
         self.proposal = None
+
+    def drop_unsent(self) -> None:
+        """Drop an own value that is in flight and of which no create began: its caller gets an error that says so."""
+        if self.proposal is self.own and self.own is not None and not self.own.is_sent:
+            self.own = self.proposal = None
 
     def claimed_roots(self) -> list[int]:
         """Return the roots that hold this epoch's CLAIM."""

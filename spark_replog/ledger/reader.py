@@ -230,6 +230,7 @@ class DecidedPrefix:
 
     Attributes:
         base: where it begins; everything up to its index is decided, and those values are not kept here.
+        snapshot_name: of the snapshot that it began with, "" for entry 0.
         length: number of decided entries known; it never shrinks.
         hashes: entry hash per decided index, from the base's on.
         epochs: per decided index, from the base's on, an epoch from which on no ENTRY for it has another value.
@@ -247,6 +248,7 @@ class DecidedPrefix:
         self.majority = root_count // 2 + 1
         self.views = [JournalView() for _ in range(root_count)]
         self.base = Base()
+        self.snapshot_name = ""
         self.length = 0
         self.hashes: dict[int, bytes] = {}
         self.payloads: dict[int, bytes] = {}
@@ -277,13 +279,14 @@ class DecidedPrefix:
         """Return a decided index as the base of a snapshot."""
         return Base(index, self.hashes[index], self.epochs[index])
 
-    def jump(self, base: Base) -> bool:
+    def jump(self, base: Base, snapshot_name: str = "") -> bool:
         """Begin with a base beyond the known prefix; return False if it is not beyond.
 
-        The entries between are not known here: the state must be restored from a snapshot.
+        The entries between are not known here: a state must be restored from the snapshot of this name.
         """
         if base.index < self.length:
             return False
+        self.snapshot_name = snapshot_name
         self.base, self.length, self.tail_index = base, base.index + 1, max(self.tail_index, base.index)
         self.hashes, self.epochs = {base.index: base.entry_hash}, {base.index: base.epoch}
         self.payloads.clear()

@@ -209,11 +209,12 @@ class RootState:
         proven: a point of the journal, as a snapshot has it: there were records up to it.
         marker_at_ms: when the next marker was last looked for; None: look for it now.
         retry_at_ms: no operation before this time.
+        must_check: ``replog.json`` must be read again before anything here counts.
     """
 
     __slots__ = (
         "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "floor",
-        "marker_at_ms", "misses", "pending", "proven", "refusal", "retry_at_ms", "standing",
+        "marker_at_ms", "misses", "must_check", "pending", "proven", "refusal", "retry_at_ms", "standing",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -231,6 +232,7 @@ class RootState:
         self.proven = JournalPoint()
         self.marker_at_ms: float | None = None
         self.retry_at_ms = 0.0
+        self.must_check = False
 
     def enter(self, standing: Standing) -> None:
         """Change the standing along the table."""

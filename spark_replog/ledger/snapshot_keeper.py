@@ -237,9 +237,8 @@ class SnapshotKeeper:
         except ReplogError as error:
             _LOG.debug("ledger %s starts without its newest snapshot: %s", self._ledger_id, error)
             return
-        core.start_at(head.base, head.points)
+        core.start_at(head.base, name, head.points)
         core.expect(newest[1].points)
-        core.base_name = name
         if name == newest[1].decided.name:
             core.snapshot = head.base, name
 
@@ -258,9 +257,8 @@ class SnapshotKeeper:
             if newest is None or newest[1].base.index < self.decided.index:
                 raise
             name, head = newest
-        core.base_name = name
         self._restore(name, head)
-        core.start_at(head.base, head.points)
+        core.start_at(head.base, name, head.points)
 
     def restore_base(self, core: LedgerCore) -> None:
         """Restore the state from a snapshot when the entries that follow the state are gone from the journals.
@@ -271,9 +269,9 @@ class SnapshotKeeper:
         """
         prefix = core.prefix
         try:
-            if not core.base_name:
+            if not prefix.snapshot_name:
                 raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "no marker names a snapshot.")
-            name, head = core.base_name, self._io.load_head(core.base_name)
+            name, head = prefix.snapshot_name, self._io.load_head(prefix.snapshot_name)
             self._restore(name, head)
         except (PageMissingError, CorruptDataError):
             found = self._io.newest_head()  # a newer one may have replaced what the marker names
@@ -281,8 +279,7 @@ class SnapshotKeeper:
                 raise
             name, head = found
             self._restore(name, head)
-        if prefix.jump(head.base):
-            core.base_name = name
+        prefix.jump(head.base, name)
 
     @property
     def is_derived(self) -> bool:
@@ -315,10 +312,9 @@ class SnapshotKeeper:
         found = found or self._io.newest_head()
         if found is not None:
             name, head = found
-            is_further = prefix.jump(head.base)
-            if is_further:
-                core.base_name = name
-            if is_further or all(each in prefix.payloads for each in range(head.base.index + 1, prefix.length)):
+            if prefix.jump(head.base, name) or all(
+                each in prefix.payloads for each in range(head.base.index + 1, prefix.length)
+            ):
                 self._restore(name, head)
                 return
         raise PageMissingError(
@@ -651,11 +647,11 @@ class SnapshotWriter:
 
     def __init__(self, ledger: RestingLedger, keeper: SnapshotKeeper) -> None:
         self._ledger = ledger
-        self._keeper = keeper
+        self.keeper = keeper
 
     def write_behind(self) -> None:
         """Write a snapshot and delete what the last one replaces; runs on a separate thread and logs errors."""
-        keeper = self._keeper
+        keeper = self.keeper
 
         def look() -> tuple[Draft | None, list[Cut], HeadGarbage]:
             return self.freeze(), keeper.truncations(self._ledger.core), keeper.head_garbage(self._ledger.core)
@@ -668,11 +664,11 @@ class SnapshotWriter:
     def freeze(self) -> Draft | None:
         """Freeze a state that derives from the decided snapshot, in a turn; None as ``SnapshotKeeper.freeze``."""
         self._derive()
-        return self._keeper.freeze(self._ledger.core)
+        return self.keeper.freeze(self._ledger.core)
 
     def _derive(self) -> None:
         """Let the state derive from the decided snapshot, in a turn."""
-        if not self._keeper.is_derived:
+        if not self.keeper.is_derived:
             self._ledger.restore_decided()
 
     def files(self) -> frozenset[str]:
@@ -715,7 +711,7 @@ class SnapshotWriter:
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
         """
-        keeper, ledger = self._keeper, self._ledger
+        keeper, ledger = self.keeper, self._ledger
         keeper.finish_cuts()
         before = replace(keeper.stats)
         try:
@@ -752,7 +748,7 @@ class SnapshotWriter:
         Raises:
             RetriableError: REPLOG_NO_QUORUM.
         """
-        keeper, ledger = self._keeper, self._ledger
+        keeper, ledger = self.keeper, self._ledger
 
         def look() -> Garbage:
             self._derive()

@@ -176,26 +176,3 @@ class LedgerStats:
 Proposed = bytes | tuple[bytes, ...] | None
 """One encoded command, or several that go into one ENTRY in this order (the last one's result is
 the caller's), or nothing to do."""
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One caller's append.
-
-    Attributes:
-        deadline_ms: when the caller gets an error, `timeout_ms` after its call.
-        turns_lost: the core's count at the call.
-        is_first: its commands come before those of other requests in the same ENTRY.
-        command_no: which command of the ENTRY in flight answers the caller.
-        command_count: how many commands are the caller's; `command_no` is the last of them.
-        answer: the caller's result, or the error to raise; None until then.
-    """
-
-    propose: Callable[[Any], Proposed]
-    deadline_ms: float
-    timeout_ms: int
-    turns_lost: int
-    is_first: bool = False
-    command_no: int = 0
-    command_count: int = 0
-    answer: AppendOutcome | BaseException | None = None

@@ -76,7 +76,7 @@ class StoreMonitor(Admin):
             RetriableError: REPLOG_NO_QUORUM.
         """
         cluster = self._cluster
-        cluster.refresh(is_glance=True)
+        cluster.refresh(may_be_stale=True)
         self._authorizer.require(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
         topics = self._topics()
         groups: list[Reader] = []
@@ -145,7 +145,7 @@ class StoreMonitor(Admin):
     def _topics(self) -> list[TopicDescription]:
         found = self._cluster.cluster_ledger.ask(lambda state: dict(state.topics))
         handles = [TopicHandle(name, *ids) for name, ids in found.items()]
-        self._cluster.refresh_topics(handles, is_glance=True)
+        self._cluster.refresh_topics(handles, may_be_stale=True)
         topics = []
         for ledger in topic_ledgers(self._cluster):
             index, known = self._described.get(ledger.ledger_id, (-1, []))

@@ -110,7 +110,7 @@ def test_the_rebuilder_claims_far_above_every_promise_that_was_lost(store) -> No
     store.reopen()
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
     ledger.refresh()
-    views = ledger._core.prefix.views
+    views = ledger.core.prefix.views
     assert all(view.promised.round >= REBUILD_ROUND_STEP for view in views)
     assert views[1].commit_index >= 0
 
@@ -172,7 +172,7 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
         store.reopen()
         ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
         ledger.refresh()
-        folds.append(ledger._core.prefix.hashes)
+        folds.append(ledger.core.prefix.hashes)
         assert read_all(store) == rows
         store.back(gone)
     # The hash of an entry is chained to all before it.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Operation, Read, Status
 from spark_replog.ledger.types import LedgerSettings
@@ -96,7 +96,7 @@ class Contention:
             self.now_ms, _, step = heapq.heappop(self._events)
             step()
         self.cost.by_writer = [writer.latencies_ms for writer in self._writers]
-        self.cost.claims = sum(writer.core.claims for writer in self._writers)
+        self.cost.claims = sum(writer.core.stats.claims for writer in self._writers)
         return self.cost
 
     def pause_ms(self) -> float:
@@ -152,7 +152,7 @@ class _Writer:
 
     def request(self) -> None:
         self._since_ms = self._world.now_ms
-        self.core.begin(self._world.now_ms, is_write=True)
+        self.core.begin(GoalKind.APPEND, self._world.now_ms)
         self._drive()
 
     def _drive(self) -> None:
@@ -171,7 +171,7 @@ class _Writer:
                 core.propose(world._rng.randbytes(TAG_SIZE_BYTES) + b"command")
                 continue
             if core.phase is Phase.DONE:
-                core.begin(world.now_ms, is_write=True)
+                core.begin(GoalKind.APPEND, world.now_ms)
                 continue
             break
         wake_ms = core.wake_at_ms

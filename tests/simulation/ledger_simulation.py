@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.root import WENT_BACK, Check, Completion, Create, Operation, PutOut, Read, Status
 from spark_replog.ledger.types import LedgerSettings
@@ -216,9 +216,9 @@ class Simulation:
         process.deadline_ms = now_ms + 30 + self._rng.random() * 400
         process.acknowledged_before = self._truth.acknowledged
         if process.todo and not process.is_reader:
-            process.core.begin(now_ms, is_write=True)
+            process.core.begin(GoalKind.APPEND, now_ms)
         else:
-            process.core.begin(now_ms, is_write=False)
+            process.core.begin(GoalKind.READ, now_ms)
         self._drive(process)
 
     def _drive(self, process: Process) -> None:
@@ -234,7 +234,7 @@ class Simulation:
                     return
                 continue
             if core.phase is Phase.DONE:
-                if (not process.todo or process.is_reader) and not core.is_tail_unclear:
+                if (not process.todo or process.is_reader) and not core.progress.is_tail_unclear:
                     self._truth.refreshed(core.prefix.length, process.acknowledged_before)
                 self._end(process)
                 return

@@ -20,7 +20,7 @@ from spark_replog.commit.append_judge import Phase as AppendPhase
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.state_changes import failover_commands
 from spark_replog.ids import ObjectId
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, JournalRecord
 from spark_replog.log.acl import AclSet
 from spark_replog.log.codec.commands import encode_command, encode_entry

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.root import Completion, Create, Read
 from spark_replog.ledger.snapshot_files import Marker
 from tests.simulation.chunks import chunks
@@ -51,24 +51,24 @@ def test_same_seed_gives_same_trace() -> None:
         assert truncate(seed, THREE) == truncate(seed, THREE)
 
 
-class Glances(LedgerCore):
-    """Only glances, and says so: the schedule does not expect the newest entries of it."""
+class ReadsStale(LedgerCore):
+    """Makes stale reads only, and says so: the schedule does not expect the newest entries of it."""
 
-    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False) -> None:
-        super().begin(now_ms, is_write=is_write, is_glance=not is_write)
+    def begin(self, kind: GoalKind, now_ms: float) -> None:
+        super().begin(GoalKind.STALE_READ if kind is GoalKind.READ else kind, now_ms)
 
     def _enter(self, phase: Phase) -> None:
         super()._enter(phase)
-        self.is_tail_unclear |= phase is Phase.DONE
+        self.progress.is_tail_unclear |= phase is Phase.DONE
 
 
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("scenario", [ONE, THREE, FIVE])
-def test_glances_show_what_is_decided_and_nothing_else(request: pytest.FixtureRequest, scenario: Scenario) -> None:
+def test_stale_reads_show_what_is_decided_and_nothing_else(request: pytest.FixtureRequest, scenario: Scenario) -> None:
     runs = max(40, request.config.getoption("--seeds") // 200)
     jumps = acknowledged = 0
     for seed in range(runs):
-        report = truncate(seed, scenario, Rules(Glances))
+        report = truncate(seed, scenario, Rules(ReadsStale))
         jumps += report.jumps
         acknowledged += report.acknowledged
     assert min(jumps, acknowledged) >= runs
@@ -83,9 +83,9 @@ class Levels(LedgerCore):
         self.may_level, self.is_leveling = not parts[3].read_only, False
         super().__init__(*parts)
 
-    def begin(self, now_ms: float, *, is_write: bool, is_glance: bool = False, is_level: bool = False) -> None:
-        self.is_leveling = is_level = not is_write and self.may_level
-        super().begin(now_ms, is_write=is_write or is_level, is_level=is_level)
+    def begin(self, kind: GoalKind, now_ms: float) -> None:
+        self.is_leveling = kind is GoalKind.READ and self.may_level
+        super().begin(GoalKind.BACKFILL if self.is_leveling else kind, now_ms)
 
     def advance(self, now_ms: float) -> None:
         super().advance(now_ms)
@@ -93,7 +93,7 @@ class Levels(LedgerCore):
             Levels.levels += self.proposer.is_leading
             self.level()
             super().advance(now_ms)
-        self.is_tail_unclear |= self.is_leveling and self.phase is Phase.DONE
+        self.progress.is_tail_unclear |= self.is_leveling and self.phase is Phase.DONE
 
 
 @pytest.mark.guarantee("G4", "G5")

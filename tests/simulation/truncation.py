@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import Phase
 from spark_replog.ledger.root import Completion, Create, Operation, PutMarker, Read, Status
 from spark_replog.ledger.snapshot_files import Marker, SnapshotHead
 from spark_replog.snapshot import DecidedSnapshot
@@ -138,10 +138,13 @@ class Truncating(Simulation):
 
     def _begin_cold(self, process: Process) -> None:
         """Begin with a head that a listing shows, or with what the markers say."""
-        found = [each for each in self._heads.values() if any(not self._roots[root].is_gone for root in each.roots)]
-        if found and self._rng.random() < 0.5:
-            head = self._rng.choice(found)
-            process.core.start_at(head.head.base, head.head.points)
+        names = [
+            name for name, head in self._heads.items() if any(not self._roots[root].is_gone for root in head.roots)
+        ]
+        if names and self._rng.random() < 0.5:
+            name = self._rng.choice(names)
+            head = self._heads[name]
+            process.core.start_at(head.head.base, name, head.head.points)
             self._restore(process, head)
             self.report.cold += 1
 
@@ -157,7 +160,7 @@ class Truncating(Simulation):
             raise Violation(f"a process takes a root for damaged: {core.roots[core.damaged_roots(1)[0]].error}")
         if core.prefix.base.index >= process.folded and process.folded not in core.prefix.payloads:
             self._truth.reported(core, core.prefix.base.index)
-            self._restore(process, self._heads[core.base_name])
+            self._restore(process, self._heads[core.prefix.snapshot_name])
             self.report.jumps += 1
         for index in range(process.folded, core.prefix.length):
             for command in commands_of(core.prefix.payloads[index]):

@@ -110,11 +110,11 @@ def paged(store: Store, settings: Any = BY_HAND, clock: Clock = SYSTEM_CLOCK) ->
 
 
 def keeper_of(process: Process) -> SnapshotKeeper:
-    return process.ledger._snapshots
+    return process.ledger.snapshots.keeper
 
 
 def core_of(process: Process) -> LedgerCore:
-    return process.ledger._core
+    return process.ledger.core
 
 
 def command(number: int) -> bytes:
@@ -158,7 +158,7 @@ def has_marker(store: Store, root: int) -> bool:
 def store_and_die(process: Process) -> None:
     """Store a snapshot whose SnapshotCommit waits for an entry."""
     keeper = keeper_of(process)
-    keeper.write(process.ledger.with_turn(process.ledger._snapshot_writer(keeper).freeze))
+    keeper.write(process.ledger.with_turn(process.ledger.snapshots.freeze))
 
 
 def shoot_and_die(process: Process) -> None:

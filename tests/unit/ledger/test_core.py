@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.phase import Phase
+from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.root import Check, Completion, Create, Read, RootState, Status
 from spark_replog.ledger.snapshot_files import Marker
@@ -25,7 +25,7 @@ class OneRoot:
 
     def reach_ready(self):
         """Begin a write and answer what the core asks until it wants a value."""
-        self.core.begin(0.0, is_write=True)
+        self.core.begin(GoalKind.APPEND, 0.0)
         while True:
             operations = self.core.poll(0.0)
             if self.core.phase is Phase.READY:
@@ -76,13 +76,13 @@ def test_an_answer_to_an_operation_that_is_not_out_changes_nothing(one_root):
 def test_an_answer_that_was_not_taken_for_hours_is_no_look_for_a_marker_of_now(one_root):
     """The call timed out, so nothing takes its late answer before the next call. The journal may be cut by then."""
     core, hours_ms = one_root.core, 3 * 3_600_000.0
-    core.begin(0.0, is_write=False)
+    core.begin(GoalKind.READ, 0.0)
     (check,) = core.poll(0.0)
     core.complete(Completion(check, Status.DONE), 0.0)
     (read,) = core.poll(0.0)
     assert read.checks_marker
     core.finish()
-    core.begin(hours_ms, is_write=False)
+    core.begin(GoalKind.READ, hours_ms)
     assert core.poll(hours_ms) == []
     core.complete(Completion(read, Status.DONE, ended=True), hours_ms)
     (again,) = core.poll(hours_ms)
@@ -92,7 +92,7 @@ def test_an_answer_that_was_not_taken_for_hours_is_no_look_for_a_marker_of_now(o
 def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
     settings = LedgerSettings(root_retry_ms=20, root_retry_max_ms=250)
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, settings, random.Random(1))
-    core.begin(0.0, is_write=False)
+    core.begin(GoalKind.READ, 0.0)
     now_ms, waits_ms = 0.0, []
     for _ in range(1000):
         (operation,) = core.poll(now_ms)
@@ -107,7 +107,7 @@ def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
 
 def test_a_root_that_was_asked_just_now_is_not_reported_as_missing():
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, LedgerSettings(), random.Random(1))
-    core.begin(0.0, is_write=False)
+    core.begin(GoalKind.READ, 0.0)
     (check,) = core.poll(0.0)
     core.complete(Completion(check, Status.DONE), 1.0)
     assert core.poll(1.0) != []
@@ -163,7 +163,7 @@ def test_a_root_refuses_until_it_does_what_it_refused_or_fails_in_another_way(an
 
 def test_refusals_of_an_earlier_goal_do_not_end_the_next_one():
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, LedgerSettings(quorum_timeout_ms=100), random.Random(1))
-    core.begin(0.0, is_write=True)
+    core.begin(GoalKind.APPEND, 0.0)
     now_ms = 0.0
     while not core.is_refused(now_ms):
         for operation in core.poll(now_ms):
@@ -173,7 +173,7 @@ def test_refusals_of_an_earlier_goal_do_not_end_the_next_one():
     assert now_ms >= 100
     core.finish()
     now_ms += 1000
-    core.begin(now_ms, is_write=True)
+    core.begin(GoalKind.APPEND, now_ms)
     assert not core.is_refused()
     (operation,) = core.poll(now_ms)
     core.complete(Completion(operation, Status.FAILED, error=REFUSAL), now_ms)
@@ -219,10 +219,10 @@ def test_a_claim_does_not_count_on_a_root_whose_journal_must_be_read_again():
     """Else an owner that meets a cut in the middle of its claim gives an index that was decided another value."""
     journals = Journals()
     writer, late = journals.core(b"w"), journals.core(b"l")
-    late.begin(0.0, is_write=True)
+    late.begin(GoalKind.APPEND, 0.0)
     for root in (0, 1, 1):  # root 1 is empty then; root 0 answers much later, and root 2 not at all
         journals.answer(late, root)
-    writer.begin(0.0, is_write=True)
+    writer.begin(GoalKind.APPEND, 0.0)
     for root in (0, 1, 2) * 2:
         journals.answer(writer, root)
     assert writer.phase is Phase.READY
@@ -237,7 +237,7 @@ def test_a_claim_does_not_count_on_a_root_whose_journal_must_be_read_again():
         assert writer.prefix.length == index + 1
         writer.advance(1e6)  # waits for root 2 no longer
         assert writer.phase is Phase.DONE
-        writer.begin(0.0, is_write=True)
+        writer.begin(GoalKind.APPEND, 0.0)
         while writer.phase is not Phase.READY:
             for root in (0, 1):
                 journals.answer(writer, root)

@@ -96,6 +96,6 @@ def test_the_decided_head_is_taken_also_where_one_root_alone_has_it_left(make_st
         """A process that roots 1 and 2 answer first does not see it; what it reads is the same."""
         cold = paged(store)
         assert cold.commands() == wanted
-        return core_of(cold).base_name == decided
+        return core_of(cold).prefix.snapshot_name == decided
 
     wait_until(takes_the_decided_one)

@@ -10,8 +10,9 @@ import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.ledger import shell_io
+from spark_replog.ledger import journal_reader, read_plan
 from spark_replog.ledger.root import Check, Read
+from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.snapshot_keeper import likely_heads
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, LedgerStats
 from spark_replog.storage import open_store
@@ -170,7 +171,8 @@ def test_a_cold_read_needs_no_listing_and_holds_few_bytes_at_once(make_store, mo
     writer, reader = store.process(UNHURRIED), store.process(UNHURRIED)
     commands = [b"%03d" % number + bytes(1000) for number in range(40)]
     if is_large:
-        monkeypatch.setattr(shell_io, "READ_SIZE_BYTES_MAX", 8 * 1000)
+        for module in (journal_reader, read_plan):
+            monkeypatch.setattr(module, "READ_SIZE_BYTES_MAX", 8 * 1000)
     for command in commands:
         writer.append(command)
     crowds = [Crowd(faulty.store) for faulty in reader.faulty]
@@ -232,7 +234,7 @@ def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
 
 def test_a_listing_says_how_many_gets_reach_the_first_empty_position():
     """One after the last record that it shows; 0, so that the reader guesses, where it shows none near."""
-    listed = shell_io.Listed({5: 100, 6: 100, 9: 100})
+    listed = read_plan.Listed({5: 100, 6: 100, 9: 100})
     assert {position: listed.window(position) for position in range(4, 12)} == {
         4: 0, 5: 3, 6: 2, 7: 1, 8: 0, 9: 2, 10: 1, 11: 0,
     }  # fmt: skip
@@ -309,7 +311,7 @@ def far_io(store, reader, check=lambda: None):
     crowd = Crowd(reader.counting[0], get_seconds=0)
     crowd.url = crowd.url.replace("file://", "far://")
     root = JournalRoot(0, crowd, check)
-    return shell_io.RootIo(store.ledger_id, [root], LedgerStats(), SYSTEM_CLOCK), crowd
+    return RootIo(store.ledger_id, [root], LedgerStats(), SYSTEM_CLOCK), crowd
 
 
 @pytest.mark.parametrize("gets", ["first", "last"])
@@ -325,10 +327,12 @@ def test_gets_that_began_with_a_goal_count_in_no_later_one_nor_after_a_later_che
     io.look_ahead(13 if gets == "first" else 0)
     if gets == "last":
         io.begin_last_gets(0)
-    wait_until(lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(io.early.values()))
+    wait_until(
+        lambda: crowd.store.calls.count(end) == 1 and not crowd.now and any(reader.early for reader in io.readers)
+    )
     writer.append(b"newer")
     if event == "a later goal":
-        io.early.clear()
+        io.end_goal()
     if event == "a later check":
         io.check_again(0)
     for operation in (Check(0, False), Read(0, 6, 512, 0, checks_marker=True, finds_gaps=True)):

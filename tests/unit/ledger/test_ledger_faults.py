@@ -769,14 +769,14 @@ def test_values_that_every_root_holds_are_not_kept(make_store):
     process = store.process(UNHURRIED)
     for number in range(50):
         process.append(b"command %d" % number)
-    assert len(process.ledger._core.prefix.payloads) <= 2
+    assert len(process.ledger.core.prefix.payloads) <= 2
     reader = store.process(UNHURRIED)
     reader.ledger.refresh()
-    assert len(reader.ledger._core.prefix.payloads) <= 2
+    assert len(reader.ledger.core.prefix.payloads) <= 2
     store.take_away(2)
     for number in range(5):
         process.append(b"away %d" % number)
-    assert len(process.ledger._core.prefix.payloads) >= 5
+    assert len(process.ledger.core.prefix.payloads) >= 5
 
 
 def take_back_in_time(store, root, record_count):
@@ -858,14 +858,15 @@ def test_large_entries_are_read_and_folded_a_few_at_a_time(make_store):
         process.append(b"%d" % number * 3_000_000)
     reader = store.process()
     sizes = []
-    execute = reader.ledger._io._read
+    (journal,) = reader.ledger._run.io.readers
+    execute = journal.read
 
     def counted(*arguments):
         completion = execute(*arguments)
         sizes.append(len(completion.records))
         return completion
 
-    reader.ledger._io._read = counted
-    reader.ledger._io._clock = ManualClock()  # no get is slow: else they go two at a time
+    journal.read = counted
+    journal._clock = ManualClock()  # no get is slow: else they go two at a time
     assert len(reader.commands()) == 5
     assert sizes == [3, 2]

@@ -63,7 +63,7 @@ def test_pages_that_the_decided_snapshot_does_not_name_go_and_a_process_that_sle
     wanted = fill(writer, 0, 20)
     shoot(writer)
     sleeper.ledger.refresh()
-    stalled = sleeper.ledger._snapshot_writer(keeper_of(sleeper)).freeze()  # a writer of snapshots that stops here
+    stalled = sleeper.ledger.snapshots.freeze()  # a writer of snapshots that stops here
     assert writer.ledger.collect(is_dry_run=True) == 0
     before = pages(store)
     wanted = fill(writer, 20, 40)

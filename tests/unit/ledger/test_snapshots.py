@@ -242,7 +242,7 @@ def test_two_writers_that_snapshot_and_truncate_all_the_time_lose_nothing(make_s
     while count < 120 or (count < 3_000 and decided_count < 10):  # however busy the machine is
         assert writers[count // 5 % 2].append(command(count)).result == "applied"
         count += 1
-        decided_count = sum(writer.ledger._snapshots.stats.decided for writer in writers)
+        decided_count = sum(writer.ledger.snapshots.keeper.stats.decided for writer in writers)
     wanted = [command(number) for number in range(count)]
     assert writers[0].commands() == writers[1].commands() == paged(store, ALWAYS).commands() == wanted
     for writer in writers:
@@ -477,7 +477,7 @@ def test_a_snapshot_that_is_asked_for_waits_for_slow_roots_as_long_as_its_caller
 
 @pytest.mark.parametrize("record_count", [6, 600])
 def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, monkeypatch, record_count):
-    monkeypatch.setattr("spark_replog.ledger.core.READ_LIMIT", 64)  # it is said between two reads of a journal
+    monkeypatch.setattr("spark_replog.ledger.read_plan.READ_LIMIT", 64)  # it is said between two reads of a journal
     store, is_long = make_store(3), record_count == 600
     wanted = fill(store.process(), 0, record_count)
     clock = ManualClock()
@@ -522,7 +522,7 @@ def begun_with_the_first_snapshot(store: Store) -> Process:
     for _ in range(50):
         process = paged(store, KEPT)
         process.commands()
-        if not process.ledger._snapshots.is_derived:
+        if not process.ledger.snapshots.keeper.is_derived:
             return process
     raise AssertionError("every process began with the second snapshot")
 

@@ -1,4 +1,4 @@
-"""Glances at a ledger: one get for each root, and no cut or row is missed."""
+"""Stale reads of a ledger: one get for each root, and no cut or row is missed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_replog.ledger.goal import GoalKind
 from spark_replog.ledger.root import Completion, Read, Status
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.testing.faulty_store import Fault
@@ -43,8 +44,8 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
     assert reader.commands() == wanted
 
 
-def glance(process: Process):
-    return process.ledger.refresh(is_glance=True)
+def read_stale(process: Process):
+    return process.ledger.refresh(may_be_stale=True)
 
 
 def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
@@ -52,7 +53,7 @@ def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
     clock = ManualClock()
     writer, watcher = paged(store), paged(store, replace(BY_HAND, marker_check_ms=5_000), clock)
     wanted = fill(writer, 0, 20)
-    assert glance(watcher).commands == wanted
+    assert read_stale(watcher).commands == wanted
     clock.sleep_ms(5_000)
     watcher.reset()
     return writer, watcher, clock
@@ -63,67 +64,67 @@ def asked(process: Process) -> list[list[str]]:
     return [[key.split("/")[2] for verb, key in each.calls if verb == "get"] for each in process.counting]
 
 
-def test_a_glance_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
+def test_a_stale_read_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
     writer, watcher, clock = paused_watcher(make_store(3))
-    seen = glance(watcher).commands
+    seen = read_stale(watcher).commands
     assert asked(watcher) == [["markers"], ["journal"], ["journal"]] and len(seen) == 20
     clock.sleep_ms(5_000)
     watcher.reset()
-    glance(watcher)
+    read_stale(watcher)
     assert asked(watcher) == [["journal"], ["markers"], ["journal"]], "the next root's turn"
     wanted = fill(writer, 20, 60)
     shoot(writer)
     clock.sleep_ms(5_000)
-    assert glance(watcher).commands == wanted
+    assert read_stale(watcher).commands == wanted
 
 
-def test_a_glance_finds_what_the_root_in_turn_does_not_hold(make_store):
+def test_a_stale_read_finds_what_the_root_in_turn_does_not_hold(make_store):
     writer, watcher, _ = paused_watcher(make_store(3))
     writer.faulty[0].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)
-    assert glance(watcher).commands == wanted
+    assert read_stale(watcher).commands == wanted
 
 
-def test_a_glance_at_something_new_reads_the_root_in_turn_too(make_store):
+def test_a_stale_read_of_something_new_reads_the_root_in_turn_too(make_store):
     writer, watcher, _ = paused_watcher(make_store(3))
     writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)
-    assert glance(watcher).commands == wanted, "one tail alone does not show the newest entry decided"
+    assert read_stale(watcher).commands == wanted, "one tail alone does not show the newest entry decided"
 
 
-def test_a_glance_that_lacks_a_tail_reads_all_of_them(make_store):
+def test_a_stale_read_that_lacks_a_tail_reads_all_of_them(make_store):
     store = make_store(3)
     writer, watcher = paged(store), paged(store)
-    glance(watcher)
+    read_stale(watcher)
     writer.faulty[2].fail_next("create", Fault.FAIL_BEFORE, times=10_000)
     wanted = fill(writer, 20, 25)[20:]
     core_of(watcher).roots[0].marker_at_ms = -1.0  # its turn
     watcher.faulty[1].fail_next("get", Fault.FAIL_BEFORE, times=10_000)
-    assert glance(watcher).commands == wanted, "only the root in turn holds it among those that answer"
+    assert read_stale(watcher).commands == wanted, "only the root in turn holds it among those that answer"
 
 
-def test_glances_at_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_second(make_store):
+def test_stale_reads_of_one_root_are_one_get_each_and_find_rows_and_cuts_at_the_second(make_store):
     writer, watcher, clock = paused_watcher(make_store(1))
     for purpose in ("journal", "markers", "journal", "markers"):
         watcher.reset()
-        assert len(glance(watcher).commands) == 20
+        assert len(read_stale(watcher).commands) == 20
         assert asked(watcher) == [[purpose]]
         clock.sleep_ms(5_000)
     for first in (20, 25):  # whoever writes all the time is seen at once
         wanted = fill(writer, first, first + 5)
-        assert glance(watcher).commands == wanted
+        assert read_stale(watcher).commands == wanted
         clock.sleep_ms(5_000)
     watcher.reset()
-    glance(watcher)
+    read_stale(watcher)
     assert asked(watcher) == [["journal"]]
     clock.sleep_ms(5_000)
     fill(writer, 30, 35)
-    assert len(glance(watcher).commands) == 30, "the marker alone"
+    assert len(read_stale(watcher).commands) == 30, "the marker alone"
     wanted = fill(writer, 35, 70)
     shoot(writer)
     for _ in range(2):
         clock.sleep_ms(5_000)
-        seen = glance(watcher).commands
+        seen = read_stale(watcher).commands
     assert seen == wanted
 
 
@@ -148,7 +149,7 @@ class CutAfterMarker:
         return found
 
 
-@pytest.mark.parametrize("read", [glance, Process.commands])
+@pytest.mark.parametrize("read", [read_stale, Process.commands])
 def test_a_cut_between_a_marker_and_the_read_from_there_is_no_damage_and_hides_nothing(make_store, read):
     """The record that the marker names is gone, and the marker was looked for just now."""
     store = make_store(1)
@@ -173,13 +174,13 @@ def test_a_cut_between_a_marker_and_the_read_from_there_is_no_damage_and_hides_n
     assert ("get", "replog.json") not in watcher.counting[0].calls, "a root with an error is checked first"
 
 
-def test_a_late_answer_of_a_glance_does_not_count_as_a_read_of_the_root(make_store):
+def test_a_late_answer_of_a_stale_read_does_not_count_as_a_read_of_the_root(make_store):
     _, watcher, clock = paused_watcher(make_store(3))
     core = core_of(watcher)
-    core.begin(clock.monotonic_ms(), is_write=False, is_glance=True)
+    core.begin(GoalKind.STALE_READ, clock.monotonic_ms())
     (marker_look,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
     assert marker_look.limit == 0 and marker_look.checks_marker
-    core.begin(clock.monotonic_ms(), is_write=False)
+    core.begin(GoalKind.READ, clock.monotonic_ms())
     assert not [each for each in core.poll(clock.monotonic_ms()) if each.root == 0], "it is busy"
     core.complete(Completion(marker_look, Status.DONE), clock.monotonic_ms())
     (again,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
