@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from typing import NamedTuple
+
+from spark_replog.process_state import per_process
 
 BrokerId = int
 TopicId = str
@@ -47,7 +48,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-_process_ids: dict[int, str] = {}
+_process_ids: list[str] = per_process([])
 
 
 def new_id() -> str:
@@ -62,11 +63,9 @@ def new_root_id(number: int) -> str:
 
 def process_id() -> str:
     """Return the id of this process, 32 hex digits; a forked one has its own."""
-    pid = os.getpid()
-    if pid not in _process_ids:
-        _process_ids.clear()
-        _process_ids[pid] = new_id()
-    return _process_ids[pid]
+    if not _process_ids:
+        _process_ids.append(new_id())  # of two threads, both return the first one's
+    return _process_ids[0]
 
 
 def is_valid_topic_name(name: str) -> bool:

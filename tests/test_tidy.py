@@ -241,6 +241,34 @@ def test_no_leftovers(path):
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
 
 
+def uses(pattern: str) -> set[str]:
+    """Return the files of the product whose code, unparsed and so without comments, has this."""
+    return {name_of(path) for path in SOURCES if re.search(pattern, ast.unparse(tree(path)))}
+
+
+def test_one_place_says_what_a_majority_is():
+    assert uses(r"// 2 \+ 1\b") == {"spark_replog/quorum.py"}
+
+
+def test_one_place_waits_for_enough_roots():
+    """Elsewhere a call waits for one answer, or for all of them."""
+    assert uses(r"\bFIRST_COMPLETED\b") == {"spark_replog/storage/fan_out.py"}
+
+
+def test_one_place_registers_for_a_fork():
+    """Who keeps something per process registers it there. A process id is compared only where objects cross over."""
+    assert uses(r"register_at_fork") == {"spark_replog/process_state.py"}
+    assert uses(r"os\.getpid\(\)") == {
+        "spark_replog/cli/main.py",  # its own signal
+        "spark_replog/cli/metrics.py",  # the name of a temp file
+        "spark_replog/client/consumer.py",  # a child's use of the parent's consumer is an error
+        "spark_replog/cluster/cluster.py",  # a refresh that the parent began has no thread here
+        "spark_replog/fault_point.py",  # its own signal
+        "spark_replog/storage/folder_watch.py",  # the parent's watch must stay open
+        "spark_replog/storage/fsspec_store.py",  # the parent's client must stay open
+    }
+
+
 MODULES = {"os", "asyncio"}
 STARTS_A_PROCESS = re.compile(r"(fork|forkpty|system|popen|posix_spawnp?|spawn[lv]p?e?|create_subprocess_\w+)")
 

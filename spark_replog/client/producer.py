@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from spark_replog.errors import (
     stays_in_process,
 )
 from spark_replog.ids import TopicPartition
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.call_counter import totals
 from spark_replog.write.arrow_appender import check_times, too_large
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES
@@ -543,12 +543,10 @@ def _aborted() -> ReplogError:
     )
 
 
+@in_each_child
 def _after_fork() -> None:
     for producer in list(_producers):
         producer._forget_parent()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _close_all_at_exit() -> None:

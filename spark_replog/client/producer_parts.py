@@ -23,6 +23,7 @@ from spark_replog.config.producer import INLINE_BYTES_REMOTE
 from spark_replog.errors import ReplogError
 from spark_replog.ids import new_id
 from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.quorum import majority_of
 from spark_replog.storage.call_counter import CallCounter
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
@@ -170,7 +171,7 @@ def _inline_room(
     roots = brokers.metadata_broker_ids
     if limit_bytes is None:
         limit_bytes = INLINE_BYTES_REMOTE if brokers.near_ids.isdisjoint(roots) else 0
-    is_enough = required_count <= len(roots) // 2 + 1
+    is_enough = required_count <= majority_of(len(roots))
     if not limit_bytes or not is_enough or not {*destination.brokers, *destination.spares}.issubset(roots):
         return 0
     return min(limit_bytes, cluster.topic_ledger(destination.ledger_id).state.inline_room_bytes - in_flight_bytes)

@@ -48,6 +48,7 @@ from spark_replog.log.quotas import (
 )
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.logs import Once, event
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.brokers import SHARED_SETS_MAX, BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.paths import LEDGERS_PREFIX, journal_folder
@@ -547,11 +548,9 @@ def forget_shared(brokers: BrokerSet) -> None:
                 del _SHARED[key]
 
 
+@in_each_child
 def _forget_shared() -> None:
     # A forked child must not use its parent's ledgers, and may have inherited a held lock.
     global _SHARED_LOCK
     _SHARED_LOCK = threading.Lock()
     _SHARED.clear()
-
-
-os.register_at_fork(after_in_child=_forget_shared)

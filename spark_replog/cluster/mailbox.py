@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import LedgerId
+from spark_replog.quorum import majority_of
+from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.paths import note_key
@@ -112,39 +115,24 @@ class Mailbox:
 
     def _ask(self, call: Callable[[ObjectStore], T]) -> list[T]:
         """Return the answers of a majority of the metadata roots."""
-        stores = self._stores()
-        answers: queue.SimpleQueue[T | ReplogError] = queue.SimpleQueue()
-
-        def ask(store: ObjectStore) -> None:
+        calls = dict[str, Future[T]]()
+        for store in self._stores():
             try:
-                answers.put(call(store))
-            except ReplogError as error:
-                answers.put(error)
-
-        for store in stores:
-            if not self._start(store, partial(ask, store)):
-                answers.put(RetriableError(ErrorCode.REPLOG_ENVIRONMENT, "this process cannot start a thread"))
-        majority = len(stores) // 2 + 1
-        found: list[T] = []
-        failed: list[ReplogError] = []
-        while len(found) < majority and len(stores) - len(failed) >= majority:
-            try:
-                answer = answers.get(timeout=_WAIT_MS / 1000.0)
-            except queue.Empty:
-                break
-            if isinstance(answer, ReplogError):
-                failed.append(answer)
-            else:
-                found.append(answer)
-        if len(found) < majority:
-            why = "; ".join(map(str, failed)) or f"no answer in {_WAIT_MS} ms"
+                calls[store.url] = IO_POOL.submit_to(store.url, call, store)
+            except RuntimeError:
+                calls[store.url] = Future()
+                error = RetriableError(ErrorCode.REPLOG_ENVIRONMENT, "this process cannot start a thread")
+                calls[store.url].set_exception(error)
+        needed = majority_of(len(calls))
+        answers = answers_of(calls, _WAIT_MS, needed_count=needed)
+        if len(answers.found) < needed:
             raise RetriableError(
                 ErrorCode.REPLOG_NO_QUORUM,
-                f"{len(found)} of {len(stores)} metadata roots took or listed notes, {majority} are needed: {why}."
-                " Bring a root back; the call is repeated.",
+                f"{len(answers.found)} of {len(calls)} metadata roots took or listed notes, {needed} are needed: "
+                f"{answers.reasons or f'no answer in {_WAIT_MS} ms'}. Bring a root back; the call is repeated.",
                 ledger_id=self._ledger_id,
             )
-        return found
+        return list(answers.found.values())
 
 
 def _delete(store: ObjectStore, keys: list[str]) -> None:

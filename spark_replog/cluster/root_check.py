@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.paths import data_key, journal_key, ledger_folders, out_key
 
@@ -32,15 +33,11 @@ def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROO
 
 def roots_there(brokers: BrokerSet, broker_ids: Iterable[BrokerId], timeout_ms: int = ROOT_TIMEOUT_MS) -> set[BrokerId]:
     """Return the roots that answer in time with the expected ``replog.json``; all are asked at once."""
-    answers = {each: IO_POOL.submit_to(brokers.url(each), brokers.check_root, each) for each in broker_ids}
-    wait(answers.values(), timeout_ms / 1000.0)
-    found = set()
-    for broker_id, answer in answers.items():
-        with suppress(ReplogError, TimeoutError):
-            answer.result(0)
-            found.add(broker_id)
-        answer.cancel()
-    return found
+    calls = {each: IO_POOL.submit_to(brokers.url(each), brokers.check_root, each) for each in broker_ids}
+    answers = answers_of(calls, timeout_ms)
+    for call in answers.silent.values():
+        call.cancel()
+    return set(answers.found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +72,11 @@ def look_at_roots(
         broker_id: IO_POOL.submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
         for broker_id in brokers.broker_ids
     }
-    deadline_ms = cluster.clock.monotonic_ms() + timeout_ms
-    found = []
-    for broker_id, look in looks.items():
-        error: ReplogError | None = None
-        try:
-            look.result(max(0, deadline_ms - cluster.clock.monotonic_ms()) / 1000.0)
-        except ReplogError as failed:
-            error = failed
-        except TimeoutError:
-            look.cancel()
+    answers, found = answers_of(looks, timeout_ms, clock=cluster.clock), list[RootLook]()
+    for broker_id in looks:
+        error = answers.errors.get(broker_id)
+        if broker_id in answers.silent:
+            answers.silent[broker_id].cancel()
             error = RetriableError(
                 ErrorCode.REPLOG_STORE_UNAVAILABLE,
                 f"the root did not answer within {timeout_ms} ms. Check its mount or network.",

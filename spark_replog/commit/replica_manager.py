@@ -34,6 +34,7 @@ from spark_replog.ids import BrokerId, LedgerId, PartitionKey
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import CommandResult, Outcome
+from spark_replog.quorum import majority_of
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class LedgerAppend:
         self._deadline_ms = request.deadline_ms or now_ms + services.config.delivery_timeout_ms
         self._copied_by_ms: int | None = None
         authorizer = Authorizer(services.cluster, request.append.principal)
-        majority = len(services.cluster.brokers.metadata_broker_ids) // 2 + 1
+        majority = majority_of(len(services.cluster.brokers.metadata_broker_ids))
         self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock, majority)
         self._phase = Phase.JUDGING
         self._verdict: Verdict | None = None

@@ -41,6 +41,7 @@ from spark_replog.ledger.types import (
     Proposed,
     SnapshotState,
 )
+from spark_replog.process_state import in_each_child
 from spark_replog.snapshot import PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 
@@ -124,7 +125,6 @@ class Ledger(Generic[S]):
     ) -> None:
         self.ledger_id, self._on_decided, self._on_found = ledger_id, on_decided, on_found
         self.state = state
-        self.stats = LedgerStats()
         self._roots = tuple(roots)
         self._settings = settings
         self._clock = clock
@@ -142,6 +142,7 @@ class Ledger(Generic[S]):
             wholeness: of the state when the child was forked.
         """
         self.lock = threading.RLock()
+        self.stats = LedgerStats()
         self._turns = Turns()
         self._leveling = threading.Lock()
         self._to_check: set[int] = set()
@@ -754,9 +755,7 @@ class Ledger(Generic[S]):
 _ledgers: weakref.WeakSet[Ledger[Any]] = weakref.WeakSet()
 
 
+@in_each_child
 def _start_child() -> None:
     for ledger in _ledgers:
         ledger._start_process(ledger._fold.wholeness)
-
-
-os.register_at_fork(after_in_child=_start_child)

@@ -24,6 +24,7 @@ from spark_replog.ledger.record import (
     entry_hash,
 )
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint
+from spark_replog.quorum import majority_of
 
 REBUILD_ROUND_STEP = 1 << 32
 """How far above every seen round a rebuild claims: more claims than one root could ever take alone."""
@@ -245,7 +246,7 @@ class DecidedPrefix:
     """
 
     def __init__(self, root_count: int, genesis: bytes, root_name: Callable[[int], str]) -> None:
-        self.majority = root_count // 2 + 1
+        self.majority = majority_of(root_count)
         self.views = [JournalView() for _ in range(root_count)]
         self.base = Base()
         self.snapshot_name = ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -24,7 +23,9 @@ from spark_replog.ledger.snapshot_files import (
 )
 from spark_replog.ledger.types import JournalRoot
 from spark_replog.logs import Once
+from spark_replog.quorum import majority_of
 from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_named, snapshot_too_large
+from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.paths import (
@@ -116,7 +117,7 @@ class SnapshotIo:
         markers and the heads that these name are enough to begin without it.
         """
         count = len(self._roots)
-        majority = count // 2 + 1
+        majority = majority_of(count)
         listed = self._each(self._list_heads, needed_count=majority)
         held = Counter(name for _, names in listed for name in names)
         if len(listed) < count and any(held[name] < majority for name in sorted(held)[-NEWEST_HEADS:]):
@@ -224,40 +225,26 @@ class SnapshotIo:
             RetriableError: REPLOG_NO_QUORUM: fewer answered in time.
         """
         numbers = range(len(self._roots)) if among is None else tuple(among)
-        futures: dict[Future[T], int] = {}
-        answers: list[tuple[int, T]] = []
-        failed: list[ReplogError] = []
-        for each in numbers:
-            if (future := self._begin(each, call)) is not None:
-                futures[future] = each
-        open_: set[Future[T]] = set(futures)
-        end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
-        while open_ and len(answers) < needed_count:
-            rest_ms = end_ms - self._clock.monotonic_ms()
-            done, open_ = wait(open_, max(0.0, rest_ms) / 1000.0, FIRST_COMPLETED)
-            for future in done:
-                try:
-                    answers.append((futures[future], future.result()))
-                except ReplogError as error:
-                    failed.append(error)
-            if not done and rest_ms <= 0:
-                if not is_long or moved_count == self._moved_count:
-                    break
-                end_ms, moved_count = self._clock.monotonic_ms() + self._timeout_ms, self._moved_count
-        for future in wait(open_, grace_ms / 1000.0).done if open_ and grace_ms else ():
-            with suppress(ReplogError):
-                answers.append((futures[future], future.result()))
-        if len(answers) < needed_count:
-            refused_count = sum(each.code is ErrorCode.REPLOG_STORE_REFUSED for each in failed)
+        begun = {number: future for number in numbers if (future := self._begin(number, call)) is not None}
+        answers = answers_of(
+            begun,
+            self._timeout_ms,
+            needed_count=needed_count,
+            grace_ms=grace_ms,
+            progress=lambda: self._moved_count if is_long else 0,
+            clock=self._clock,
+        )
+        if len(answers.found) < needed_count:
+            refused_count = sum(each.code is ErrorCode.REPLOG_STORE_REFUSED for each in answers.errors.values())
             is_refused = len(numbers) - refused_count < needed_count
             raise RetriableError(
                 ErrorCode.REPLOG_STORE_REFUSED if is_refused else ErrorCode.REPLOG_NO_QUORUM,
-                f"{len(answers)} of {len(self._roots)} metadata roots did what was asked, {needed_count} are needed, "
-                f"{refused_count} refused: {'; '.join(map(str, failed)) or 'the others hang'}. "
+                f"{len(answers.found)} of {len(self._roots)} metadata roots did what was asked, {needed_count} are "
+                f"needed, {refused_count} refused: {answers.reasons or 'the others hang'}. "
                 f"{'Remove the cause on these roots' if is_refused else 'Bring a root back'} and repeat the call.",
                 ledger_id=self._ledger_id,
             )
-        return answers
+        return list(answers.found.items())
 
     def _begin(self, number: int, call: Callable[[JournalRoot], T]) -> Future[T] | None:
         """Run a call on a root's lane; None if the root hangs: calls that wait there would keep their pages in memory.
@@ -299,7 +286,7 @@ class SnapshotIo:
                 store_pages(root)  # a slow root; pages that exist stay
             self._create(root, snapshot_key(self._ledger_id, name), head)
 
-        majority = len(self._roots) // 2 + 1
+        majority = majority_of(len(self._roots))
         took = self._each(store_pages, needed_count=majority, is_long=True, grace_ms=STORE_GRACE_MS)
         paged = {self._roots[number].broker_id for number, _ in took}
         fault_point("snapshot.pages")
@@ -394,7 +381,7 @@ class SnapshotIo:
                 fault_point("snapshot.delete_head")
             return len(garbage)
 
-        needed_count = len(among) // 2 + 1 if among else 0
+        needed_count = majority_of(len(among)) if among else 0
         return sum(count for _, count in self._each(delete, needed_count=needed_count, among=among, is_long=True))
 
     def delete_pages(self, is_garbage: Callable[[str], bool], *, is_dry_run: bool = False) -> int:
@@ -410,7 +397,8 @@ class SnapshotIo:
                 fault_point("snapshot.delete_page")
             return len(garbage)
 
-        return sum(count for _, count in self._each(delete, needed_count=len(self._roots) // 2 + 1, is_long=True))
+        answers = self._each(delete, needed_count=majority_of(len(self._roots)), is_long=True)
+        return sum(count for _, count in answers)
 
     def _delete(self, root: JournalRoot, key: str) -> None:
         root.store.delete(key)

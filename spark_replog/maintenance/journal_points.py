@@ -7,15 +7,17 @@ begins with the head refuses such a journal, so a scrub has to find it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.ledger.reader import JournalOrder
 from spark_replog.ledger.record import JournalRecord, genesis_hash
 from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX, JournalPoint, decode_snapshot
+from spark_replog.quorum import majority_of
 from spark_replog.snapshot import SNAPSHOT_NAME, is_named
+from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.paths import snapshot_folder, snapshot_key
@@ -30,27 +32,22 @@ def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[
     Call it before the journals are read: a head that is stored later names records that are written later. A root that
     does not answer is left out.
     """
-    listings = [IO_POOL.submit_to(f"{store.url}#start", _names, store, ledger_id) for store in stores]
+    listings = {
+        number: IO_POOL.submit_to(f"{store.url}#start", _names, store, ledger_id) for number, store in enumerate(stores)
+    }
     held: dict[str, list[ObjectStore]] = {}
-    for store, listing in zip(stores, listings, strict=True):
-        for name in _answer(listing):
-            held.setdefault(name, []).append(store)
-    majority = len(stores) // 2 + 1
-    names = sorted((name for name, holders in held.items() if len(holders) >= majority), reverse=True)[:HEADS_MAX]
-    found = (_points(ledger_id, name, held[name], len(stores)) for name in names)
+    for number, names in answers_of(listings, math.inf).found.items():
+        for name in names:
+            held.setdefault(name, []).append(stores[number])
+    majority = majority_of(len(stores))
+    newest = sorted((name for name, holders in held.items() if len(holders) >= majority), reverse=True)[:HEADS_MAX]
+    found = (_points(ledger_id, name, held[name], len(stores)) for name in newest)
     return [points for points in found if points is not None]
 
 
 def _names(store: ObjectStore, ledger_id: LedgerId) -> list[str]:
     names = (info.key.rpartition("/")[2] for info in store.list_keys(snapshot_folder(ledger_id)))
     return [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
-
-
-def _answer(listing: Future[list[str]]) -> list[str]:
-    try:
-        return listing.result()
-    except ReplogError:
-        return []
 
 
 def _points(

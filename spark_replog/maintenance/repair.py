@@ -46,6 +46,7 @@ from spark_replog.maintenance.journal_scrub import (
 )
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
+from spark_replog.quorum import majority_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
@@ -389,7 +390,7 @@ class StoreRepair:
         for each in scrub_journals(self._cluster).findings:
             found.setdefault(each.ledger_id, set()).add(each.broker_id)
         well = min((well - bad for bad in found.values()), key=len, default=well)
-        if len(well) >= count // 2 + 1:
+        if len(well) >= majority_of(count):
             return
         remedy = "Put the roots back as they were, or name fewer at a time."
         if count == 2:
@@ -397,7 +398,7 @@ class StoreRepair:
         raise RetriableError(
             ErrorCode.REPLOG_NO_QUORUM,
             f"brokers {stale} cannot be rebuilt: {len(well)} of {count} metadata roots with good journals would be "
-            f"left, and {count // 2 + 1} are needed. Nothing was changed. {remedy}",
+            f"left, and {majority_of(count)} are needed. Nothing was changed. {remedy}",
             brokers=stale,
         )
 

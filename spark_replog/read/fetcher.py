@@ -8,7 +8,6 @@ decoded rows of two reads: of the current one, if it was decoded ahead, and of t
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from spark_replog.errors import (
 from spark_replog.ids import BrokerId
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
+from spark_replog.process_state import in_each_child
 from spark_replog.read.batch_joiner import BATCH_SIZE_BYTES_MIN, BatchJoiner
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.storage.brokers import BrokerSet
@@ -96,7 +96,7 @@ class HedgeBudget:
 
 HEDGES = HedgeBudget()
 """The budget of this process."""
-os.register_at_fork(after_in_child=HEDGES.forget)
+in_each_child(HEDGES.forget)
 
 
 THROTTLE_MS_MAX = 15_000
@@ -133,14 +133,12 @@ def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
     return wait_ms
 
 
+@in_each_child
 def forget_rates() -> None:
     """Forget the measured rates: a forked child measures its own reads."""
     global _lock
     _lock = threading.Lock()
     _rates.clear()
-
-
-os.register_at_fork(after_in_child=forget_rates)
 
 
 @dataclass(slots=True)

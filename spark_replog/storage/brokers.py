@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
@@ -23,6 +22,7 @@ from spark_replog.errors import (
     command_line,
 )
 from spark_replog.ids import BrokerId, new_id
+from spark_replog.process_state import per_process
 from spark_replog.storage.call_counter import CallCounter, CallTable, NamedCalls, summed
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
@@ -354,7 +354,7 @@ class BrokerSet:
         return None
 
 
-_shared: dict[tuple[int, str, tuple[str, ...]], dict[str, BrokerSet]] = {}
+_shared: dict[tuple[str, tuple[str, ...]], dict[str, BrokerSet]] = per_process({})
 """Store -> storage options -> set; the least recently used options come first."""
 
 
@@ -367,7 +367,7 @@ def shared_brokers(brokers: BrokerSet) -> BrokerSet:
     urls = tuple(broker.url for broker in brokers.brokers)
     options = json.dumps(brokers.storage_options, sort_keys=True, default=repr)
     # No lock: a forked child could inherit it held. If two threads bring a set, one of the two is kept.
-    sets = _shared.setdefault((os.getpid(), brokers.cluster_id, urls), {})
+    sets = _shared.setdefault((brokers.cluster_id, urls), {})
     found = sets[options] = sets.pop(options, brokers)
     for oldest in list(sets)[:-SHARED_SETS_MAX]:
         sets.pop(oldest, None)
@@ -432,7 +432,7 @@ def _check_given(given: Sequence[str], read: Mapping[str, ReadRoot], roots: Mapp
         )
 
 
-_reported: set[tuple[int, str, str]] = set()
+_reported: set[tuple[str, str]] = per_process(set())
 
 
 def _report_deviating(deviating: Mapping[str, str]) -> None:
@@ -459,7 +459,7 @@ def _report_surplus(given: Sequence[str], deviating: Container[str], made: Broke
 
 
 def _is_first_report(url: str, what: str) -> bool:
-    report = os.getpid(), url, what
+    report = url, what
     is_first = report not in _reported
     _reported.add(report)
     return is_first

@@ -6,11 +6,12 @@ A repeated attempt counts again: it is paid for.
 from __future__ import annotations
 
 import operator
-import os
 import threading
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.paths import LEDGERS_PREFIX
 
 KINDS = ("get", "create", "list", "delete", "folder")
@@ -115,7 +116,7 @@ class CallCounter:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str], list[int]] = {}
         self._taken: CallTable = {}
-        self._pid = os.getpid()
+        _counters.add(self)
 
     def count(
         self,
@@ -131,17 +132,19 @@ class CallCounter:
         """Count a request, answered or failed; `name` is the object's or folder's key, `body` the bytes written."""
         key = root, kind, purpose_of(kind, name, body)
         with _lock:
-            if self._pid != os.getpid():
-                self._counts, self._taken, self._pid = {}, {}, os.getpid()
             found = self._counts.setdefault(key, [0, 0, 0])
             found[0] += call_count
             found[1] += size_bytes
             found[2] += is_retry
 
+    def forget(self) -> None:
+        """Start from zero."""
+        self._counts, self._taken = {}, {}
+
     def read(self) -> dict[CallKey, Calls]:
         """Return all counts so far."""
         with _lock:
-            return {CallKey(*key): Calls(*counts) for key, counts in self._counts.items() if self._pid == os.getpid()}
+            return {CallKey(*key): Calls(*counts) for key, counts in self._counts.items()}
 
     def take(self) -> dict[CallKey, Calls]:
         """Return the counts since the last ``take``, for a task to report. One caller only."""
@@ -156,11 +159,12 @@ class CallCounter:
 
 
 _lock = threading.Lock()
+_counters: weakref.WeakSet[CallCounter] = weakref.WeakSet()
 
 
-def _new_lock() -> None:
-    global _lock  # a forked child may have inherited it held
+@in_each_child
+def _start_child() -> None:
+    global _lock
     _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_new_lock)
+    for counter in _counters:
+        counter.forget()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.quorum import majority_of
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.posix_store import TEMP_PREFIX
 
@@ -47,7 +48,7 @@ class FolderWatch:
             raise OSError("this system has no inotify")
         self._fd = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
         self._group_of: dict[int, int] = {}
-        self._needed = [len(paths) // 2 + 1 for paths in groups]
+        self._needed = [majority_of(len(paths)) for paths in groups]
         for number, paths in enumerate(groups):
             for path in paths:
                 if file_system_of(path).is_remote:

@@ -23,6 +23,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import KEY
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.client_errors import (
     Apart,
     causes_of,
@@ -60,13 +61,11 @@ _inherited: list[Any] = []
 poll that the child SHARES with its parent, and the parent would wait for answers for ever."""
 
 
+@in_each_child
 def _keep_inherited() -> None:
     _inherited.extend(_alive.values())
     _alive.clear()
     _newest.clear()
-
-
-os.register_at_fork(after_in_child=_keep_inherited)
 
 
 def kept_file_system(name: str, make: Callable[[], Any]) -> Any:

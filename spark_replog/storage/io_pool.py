@@ -9,7 +9,6 @@ its own pool. When the process ends, no further call begins: submitting one, or 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from spark_replog.daemon_thread import PROCESS_ENDING, DaemonThread
+from spark_replog.process_state import in_each_child
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -158,4 +158,4 @@ class IoPool:
 
 IO_POOL = IoPool()
 """This process's pool."""
-os.register_at_fork(after_in_child=IO_POOL.forget)
+in_each_child(IO_POOL.forget)

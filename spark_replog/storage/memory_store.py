@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 
 from spark_replog.ids import KEY
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
 
 _lock = threading.Lock()
 _objects_by_root: dict[str, dict[str, bytes]] = {}
 
 
+@in_each_child
 def _renew_lock() -> None:
     # A fork may copy the lock while another thread holds it.
     global _lock
     _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
 
 
 class MemoryStore:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import KEY
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, folder_at_key, refused_key
@@ -669,12 +670,10 @@ _temp_numbers = itertools.count()
 _temp_token = os.urandom(16).hex()
 
 
+@in_each_child
 def _new_temp_token() -> None:
     global _temp_token  # unique per process: a forked child makes its own
     _temp_token = os.urandom(16).hex()
-
-
-os.register_at_fork(after_in_child=_new_temp_token)
 
 
 def _rebuild(url: str, fsync: bool) -> PosixStore:

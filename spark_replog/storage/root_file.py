@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BROKER_ID_MAX, HEX_ID, KEY, BrokerId
 from spark_replog.storage.call_counter import CallCounter
+from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store
@@ -317,16 +318,16 @@ def read_roots(
     for url in urls:
         store = RetryingStore(open_store(url, storage_options), deadline_ms=deadline_ms, calls=calls)
         pending[url] = IO_POOL.submit_to(lane or url, read_root, store)
-    left = set(pending.values())
     timeout = OPEN_GRACE_SECONDS if is_any_known else OPEN_TIMEOUT_SECONDS
-    until_ms = clock.monotonic_ms() + timeout * 1000
-    while left:
-        done, left = wait(left, timeout=max(0, until_ms - clock.monotonic_ms()) / 1000, return_when="FIRST_COMPLETED")
-        if not done:
-            break
-        if any(future.exception() is None and future.result() is not None for future in done):
-            # Begins with the first such root: many slow ones must not add up.
-            until_ms = min(until_ms, clock.monotonic_ms() + OPEN_GRACE_SECONDS * 1000)
+    # The grace begins with the first root that has the file: many slow ones must not add up.
+    answers_of(
+        pending,
+        timeout * 1000,
+        needed_count=1,
+        counts=lambda root: root is not None,
+        grace_ms=OPEN_GRACE_SECONDS * 1000,
+        clock=clock,
+    )
     return {url: _outcome_of(url, future) for url, future in pending.items()}
 
 

@@ -9,7 +9,6 @@ slice that keeps the memory alive is released.
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.process_state import in_each_child
 from spark_replog.storage.direct_write import free_blocks
 
 PAGES_KEPT_MS = 5_000
@@ -75,7 +75,7 @@ class KeptPages:
 
 KEPT_PAGES = KeptPages()
 """This process's."""
-os.register_at_fork(after_in_child=KEPT_PAGES.forget)
+in_each_child(KEPT_PAGES.forget)
 
 
 class _Waiter:

@@ -10,8 +10,10 @@ import warnings
 
 import pytest
 
+from spark_replog import process_state
 from spark_replog.errors import ReplogError
 from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.ids import process_id
 from spark_replog.storage import direct_write
 from spark_replog.storage.call_counter import (
     CallCounter,
@@ -50,6 +52,24 @@ def in_child(act):
         answer = answers.read()
     os.waitpid(child, 0)
     return answer
+
+
+def test_a_child_begins_with_nothing_that_belongs_to_its_parent():
+    """The contract of the registry: each container is empty, and each renewal has run, in their order."""
+    calls: list[str] = []
+    cache = process_state.per_process({"of": "the parent"})
+    process_state.in_each_child(lambda: calls.append(f"first, {len(cache)} kept"))
+    process_state.in_each_child(lambda: calls.append("second"))
+    parent_id, lanes = process_id(), IO_POOL.submit(len, "x").result()
+
+    def look():
+        kept = sum(map(len, process_state.CONTAINERS))
+        is_new = process_id() != parent_id
+        return f"{calls} {kept} {is_new} {IO_POOL.submit(len, 'xyz').result()}".encode()
+
+    assert lanes == 1 and calls == []
+    assert in_child(look) == b"['first, 0 kept', 'second'] 0 True 3"
+    assert cache == {"of": "the parent"} and process_id() == parent_id
 
 
 def test_forked_child_is_a_process_of_its_own(make_store):

@@ -41,6 +41,7 @@ from spark_replog.log.model import (
     TopicInit,
     Truncate,
 )
+from spark_replog.quorum import majority_of
 
 LOG_APPEND_TIME = "LogAppendTime"
 _Assignments = tuple[tuple[BrokerId, ...], ...]
@@ -219,7 +220,7 @@ def min_insync_replicas(config: dict[str, str], replication_factor: int) -> int:
     if len(text) > 9 and text.isdecimal():  # Python reads at most 4,300 digits
         return replication_factor
     value = int(text) if text.isdecimal() else 0
-    return min(value, replication_factor) if value > 0 else replication_factor // 2 + 1
+    return min(value, replication_factor) if value > 0 else majority_of(replication_factor)
 
 
 _BROKERS = fields(map_of(BROKER_ID, SINT), map_of(BROKER_ID, UINT), set_of(BROKER_ID))

@@ -21,7 +21,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import new_id
 from spark_replog.storage import brokers as module
-from spark_replog.storage import root_file
+from spark_replog.storage import fan_out, root_file
 from spark_replog.storage.brokers import BrokerSet, shared_brokers, write_root_files
 from spark_replog.storage.call_counter import by_kind
 from spark_replog.storage.object_store import CreateOutcome
@@ -236,17 +236,17 @@ class TestOpen:
             release.set()
 
     def test_the_wait_for_others_begins_with_the_first_root_that_answers(self, monkeypatch, made):
-        clock, real, waits = ManualClock(), root_file.wait, []
+        clock, real, waits = ManualClock(), fan_out.wait, []
 
-        def wait(futures, *, timeout, return_when):
-            waits.append(timeout)
+        def wait(futures, timeout, return_when="ALL_COMPLETED"):
+            waits.append((timeout, len(futures)))
             clock.time_ms += 1_500
             first, *others = real(futures).done
             return {first}, set(others)
 
-        monkeypatch.setattr(root_file, "wait", wait)
+        monkeypatch.setattr(fan_out, "wait", wait)
         root_file.read_roots(roots_of(made[0]), {}, clock=clock)
-        assert waits == [root_file.OPEN_TIMEOUT_SECONDS, 2.0, 0.5]
+        assert waits == [(root_file.OPEN_TIMEOUT_SECONDS, 3), (root_file.OPEN_GRACE_SECONDS, 2)]
 
     def test_unsupported_scheme(self):
         with pytest.raises(InvalidConfigError, match="REPLOG_UNSUPPORTED_STORE"):
