@@ -1,8 +1,8 @@
 """What belongs to one process, and what a forked child makes again: the only place that registers for a fork.
 
 A child must not use its parent's connections, threads, ledgers and counts, and may have inherited a lock while another
-thread held it. It runs what was registered here before anything else, in the order of the registrations. Containers of
-`per_process` are only caches: a child begins with them empty.
+thread held it. It runs what was registered here before anything else, in the order of the registrations. Then it
+empties the containers of `per_process`, which are only caches.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def per_process(container: Container) -> Container:
 
 
 def _start_child() -> None:
-    for container in CONTAINERS:
-        container.clear()
     for renew in _renewals:
         renew()
+    for container in CONTAINERS:  # last: a renewal may keep for ever what a child must not close
+        container.clear()
 
 
 os.register_at_fork(after_in_child=_start_child)
