@@ -148,8 +148,8 @@ class Cluster:
             opened = cls.open(path, options)
             opened.brokers.is_made_again()  # remembers what the new root file looks like
         with _SHARED_LOCK:
-            found = _SHARED.pop(key, opened)
-            cluster = _SHARED[key] = opened if found.brokers.cluster_id != opened.brokers.cluster_id else found
+            kept = _SHARED.pop(key, opened)
+            cluster = _SHARED[key] = opened if kept.brokers.cluster_id != opened.brokers.cluster_id else kept
             for oldest in [each for each in _SHARED if each[0] == key[0]][:-SHARED_SETS_MAX]:
                 del _SHARED[oldest]
         return cluster
@@ -181,12 +181,12 @@ class Cluster:
                 f"storage options ({', '.join(sorted(storage_options))}) come too late for a store that is open: "
                 "give them to spark_replog.open(path, options).",
             )
-        found = getattr(store, "cluster", store)  # of a `Store`
-        if not isinstance(found, cls):
+        cluster = getattr(store, "cluster", store)  # of a `Store`
+        if not isinstance(cluster, cls):
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, f"{store!r} is no store. Give a path, or what spark_replog.open() returned."
             )
-        return found
+        return cluster
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled. Raises REPLOG_NOT_FORK_SAFE."""
@@ -194,13 +194,13 @@ class Cluster:
 
     def topic_ledger(self, ledger_id: LedgerId) -> Ledger[TopicLedgerState]:
         """Return the ledger, folded as far as this process has read it."""
-        found = self._topic_ledgers.get(ledger_id)
-        if found is None:
+        ledger = self._topic_ledgers.get(ledger_id)
+        if ledger is None:
             # No lock: a forked child could inherit it held. If two threads make one, one of the two is kept.
             state = TopicLedgerState(ledger_id, self.config.metadata_page_cache_bytes)
             made = self._make_ledger(ledger_id, state)
-            found = self._topic_ledgers.setdefault(ledger_id, made)
-        return found
+            ledger = self._topic_ledgers.setdefault(ledger_id, made)
+        return ledger
 
     def close_ledger(self, ledger_id: LedgerId) -> None:
         """Free the memory of a ledger; ``topic_ledger`` reads it again when needed."""
@@ -294,11 +294,13 @@ class Cluster:
             self._check_not_lost()
         self._refreshed_ms = self.clock.monotonic_ms()
         with self.cluster_ledger.lock:
-            root_ids = {each.broker_id: found for each in state.brokers.values() if (found := each.root_id) is not None}
-        known = self.brokers.root_ids
-        if root_ids != known:
+            root_ids = {
+                each.broker_id: root_id for each in state.brokers.values() if (root_id := each.root_id) is not None
+            }
+        recorded = self.brokers.root_ids
+        if root_ids != recorded:
             self.brokers.root_ids = root_ids
-            for broker_id in root_ids.keys() - {each for each in known if known[each] == root_ids.get(each)}:
+            for broker_id in root_ids.keys() - {each for each in recorded if recorded[each] == root_ids.get(each)}:
                 self._check_again(broker_id)
 
     def _check_again(self, broker_id: BrokerId) -> None:
@@ -331,16 +333,16 @@ class Cluster:
 
     def _check_not_lost(self) -> None:
         """Refuse a store whose roots hold topics that no entry names: an init would make them unreachable for ever."""
-        own, is_lost = self.brokers.cluster_id, False
+        cluster_id, is_lost = self.brokers.cluster_id, False
         for broker_id in self.brokers.metadata_broker_ids:
             with suppress(ReplogError):  # only an alarm: skip a root that cannot be listed
                 keys = (info.key for info in self.brokers.store(broker_id).list_keys(LEDGERS_PREFIX))
-                is_lost |= any(key.split("/")[1] != own for key in keys)
+                is_lost |= any(key.split("/")[1] != cluster_id for key in keys)
         if is_lost:
             raise CorruptDataError(
                 ErrorCode.REPLOG_JOURNAL_HOLE,
-                f"the roots hold topics, and the files of {journal_folder(own)} that name them are missing on the "
-                "metadata roots. Put them back; do not run init again.",
+                f"the roots hold topics, and the files of {journal_folder(cluster_id)} that name them are missing on "
+                "the metadata roots. Put them back; do not run init again.",
             )
 
     def refresh_if_stale(self) -> None:
@@ -435,17 +437,17 @@ class Cluster:
             problem = error
         self.refresh_if_stale()
         check_access()
-        found: dict[str, TopicHandle] = {}
+        handles: dict[str, TopicHandle] = {}
         missing: dict[str, NotFoundError] = {}
         for name in names:
             try:
-                found[name] = self._find(name) or self.lookup(name)
+                handles[name] = self._find(name) or self.lookup(name)
             except NotFoundError as error:
                 missing[name] = error
-        if problem is not None and folded.issubset(found.values()):
+        if problem is not None and folded.issubset(handles.values()):
             raise problem  # otherwise the old ledger of a topic that was created again may have failed
-        self.refresh_topics([each for each in found.values() if problem is not None or each not in folded])
-        return found, missing
+        self.refresh_topics([each for each in handles.values() if problem is not None or each not in folded])
+        return handles, missing
 
     def folded_topic(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
         """Return the topic as this process has folded it so far; reads nothing. See ``topic_state``.
@@ -478,8 +480,8 @@ class Cluster:
 
         The ledger of a topic that turns out not to be published is not read; then these looks are for nothing.
         """
-        found = {name: self.cluster_ledger.state.topics.get(name) for name in self._wanted}  # of a snapshot
-        ledger_ids = {name: each[1] for name, each in found.items() if each is not None}
+        topics = {name: self.cluster_ledger.state.topics.get(name) for name in self._wanted}  # of a snapshot
+        ledger_ids = {name: each[1] for name, each in topics.items() if each is not None}
         for command in (each for payload in payloads for each in decode_commands(payload)):
             if isinstance(command, TopicPublish) and command.name in self._wanted:
                 ledger_ids[command.name] = command.ledger_id
@@ -488,8 +490,8 @@ class Cluster:
 
     def _find(self, name: str) -> TopicHandle | None:
         with self.cluster_ledger.lock:
-            found = self.cluster_ledger.state.topics.get(name)
-        return None if found is None else TopicHandle(name, found[0], found[1])
+            ids = self.cluster_ledger.state.topics.get(name)
+        return None if ids is None else TopicHandle(name, ids[0], ids[1])
 
     def _make_ledger(
         self, ledger_id: LedgerId, state: _State, on_found: Callable[[Sequence[bytes]], None] | None = None

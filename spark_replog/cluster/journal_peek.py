@@ -40,14 +40,14 @@ class JournalPeek:
 
         Costs at most one get each, in parallel. Raises nothing: who reads the ledger gets the error.
         """
-        found: dict[LedgerId, bool] = {}
+        grown: dict[LedgerId, bool] = {}
         asked: list[tuple[LedgerId, str, Future[bool]]] = []
         for ledger in ledgers:
             # They begin with different turns, so that not all are read at once.
             turn = self._turns[ledger.ledger_id] = self._turns.get(ledger.ledger_id, len(self._turns)) + 1
             asked_root = None if turn % PEEKS_PER_READ == 0 else self._root_in_turn(turn)
             if asked_root is None:
-                found[ledger.ledger_id] = False
+                grown[ledger.ledger_id] = False
                 continue
             broker_id, root = asked_root
             key = journal_key(ledger.ledger_id, ledger.journal_end(broker_id))
@@ -55,10 +55,10 @@ class JournalPeek:
         for ledger_id, url, answer in asked:
             try:
                 if answer.result(0 if url in self._hung else PEEK_MS_MAX / 1000.0):
-                    found[ledger_id] = True
+                    grown[ledger_id] = True
             except TimeoutError:
-                self._hung[url], found[ledger_id] = answer, False
-        return found
+                self._hung[url], grown[ledger_id] = answer, False
+        return grown
 
     def _root_in_turn(self, turn: int) -> tuple[int, ObjectStore] | None:
         """Return the next root, without those that hang; None if no other is left."""

@@ -56,8 +56,8 @@ class Mailbox:
             RetriableError: REPLOG_NO_QUORUM.
         """
         key = note_key(self._ledger_id, prefix)
-        found = self._ask(lambda store: [info.key.rpartition("/")[2] for info in store.list_keys(key)])
-        return sorted({name for names in found for name in names})
+        listings = self._ask(lambda store: [info.key.rpartition("/")[2] for info in store.list_keys(key)])
+        return sorted({name for names in listings for name in names})
 
     def read(self, names: Iterable[str]) -> dict[str, bytes]:
         """Return the notes' contents by name, in order, without those that no answering root has.
@@ -67,21 +67,21 @@ class Mailbox:
         """
         wanted = list(names)
         answers: queue.SimpleQueue[dict[str, Buffer]] = queue.SimpleQueue()
-        found: dict[str, Buffer] = {}
+        bodies: dict[str, Buffer] = {}
         asked_count, stores = 0, self._stores() if wanted else []
         for number, store in enumerate(stores):
-            missing = [name for name in wanted if name not in found]
+            missing = [name for name in wanted if name not in bodies]
             asked_count += self._start(store, partial(self._read_from, store, missing, answers.put))
             wait_ms = _WAIT_MS if number + 1 == len(stores) else _NEXT_ROOT_MS
-            while asked_count and len(found) < len(wanted):
+            while asked_count and len(bodies) < len(wanted):
                 try:
-                    found |= answers.get(timeout=wait_ms / 1000.0)
+                    bodies |= answers.get(timeout=wait_ms / 1000.0)
                 except queue.Empty:
                     break
                 asked_count -= 1
-            if len(found) == len(wanted):
+            if len(bodies) == len(wanted):
                 break
-        return {name: bytes(found[name]) for name in wanted if name in found}
+        return {name: bytes(bodies[name]) for name in wanted if name in bodies}
 
     def clear(self, names: Iterable[str]) -> None:
         """Start deleting notes and return at once; a root that does not answer keeps its copy."""
@@ -91,16 +91,16 @@ class Mailbox:
 
     def _read_from(self, store: ObjectStore, names: Iterable[str], answer: Callable[[dict[str, Buffer]], None]) -> None:
         """Pass the notes that a root has to ``answer``: once, also if the root fails."""
-        found: dict[str, Buffer] = {}
+        bodies: dict[str, Buffer] = {}
         try:
             for name in names:
                 data = store.get(note_key(self._ledger_id, name))
                 if data is not None:
-                    found[name] = data
+                    bodies[name] = data
         except (RetriableError, OutcomeUnknownError):
             pass  # what it has shown so far counts
         finally:
-            answer(found)
+            answer(bodies)
 
     def _start(self, store: ObjectStore, call: Callable[[], None]) -> bool:
         """Start a call on the root's lane; return False if no thread can be started."""

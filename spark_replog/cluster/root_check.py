@@ -72,7 +72,7 @@ def look_at_roots(
         broker_id: IO_POOL.submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
         for broker_id in brokers.broker_ids
     }
-    answers, found = answers_of(looks, timeout_ms, clock=cluster.clock), list[RootLook]()
+    answers, states = answers_of(looks, timeout_ms, clock=cluster.clock), list[RootLook]()
     for broker_id in looks:
         error = answers.errors.get(broker_id)
         if broker_id in answers.silent:
@@ -85,8 +85,8 @@ def look_at_roots(
             )
         is_there = error is None or isinstance(error, CorruptDataError)
         free_bytes, device = _space(brokers, broker_id) if is_there else (None, None)
-        found.append(RootLook(broker_id, error, free_bytes, device))
-    return found
+        states.append(RootLook(broker_id, error, free_bytes, device))
+    return states
 
 
 _Newest = tuple[Ledger[TopicLedgerState], "Future[Mapping[BrokerId, list[ObjectRef]]]"]
@@ -132,8 +132,8 @@ def _check_journal(brokers: BrokerSet, broker_id: BrokerId, ledger_id: LedgerId,
     store = brokers.store(broker_id)
     if position < 0 or store.get(journal_key(ledger_id, position)) is not None:
         return
-    found = newest_marker(ledger_id, store)
-    begins_at = -1 if found is None else found[0].position  # the record there is never deleted
+    marker = newest_marker(ledger_id, store)
+    begins_at = -1 if marker is None else marker[0].position  # the record there is never deleted
     if begins_at <= position or store.get(journal_key(ledger_id, begins_at)) is None:
         raise _went_back(broker_id, ledger_id)
 

@@ -126,10 +126,10 @@ class LedgerCore:
 
         A root where records of later entries can no longer be told apart is read from where this process began.
         """
-        base, found = self.prefix.base_at(index), []
+        base, points = self.prefix.base_at(index), []
         for view, state in zip(self.prefix.views, self.roots, strict=True):
-            found.append(view.point_at(base, state.floor) or view.origin._replace(floor=state.floor))
-        return found
+            points.append(view.point_at(base, state.floor) or view.origin._replace(floor=state.floor))
+        return points
 
     def truncation(self, root: int, snapshot: SnapshotHead, name: str, kept_count: int) -> Marker | None:
         """Return the marker for deleting the records that a decided snapshot replaces; None: delete none.
@@ -223,11 +223,11 @@ class LedgerCore:
             now_ms: count a root only if it has refused for `quorum_timeout_ms`, more than once. None: if its last
                 answer refused.
         """
-        found = [state.refusal for state in self.roots if state.refusal is not None]
+        refusals = [state.refusal for state in self.roots if state.refusal is not None]
         if now_ms is not None:
             since_ms = now_ms - self._settings.quorum_timeout_ms
-            found = [each for each in found if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
-        return len(self.roots) - len(found) < self.prefix.majority
+            refusals = [each for each in refusals if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
+        return len(self.roots) - len(refusals) < self.prefix.majority
 
     def damaged_roots(self, failures_min: int = DAMAGED_READS) -> list[int]:
         """Return the roots whose journal was found damaged by this many reads in a row."""
@@ -260,7 +260,7 @@ class LedgerCore:
         self.advance(now_ms)
         if self.phase in AT_REST:
             return []
-        found = []
+        operations = []
         for root, state in enumerate(self.roots):
             if state.busy is not None:
                 continue
@@ -274,8 +274,8 @@ class LedgerCore:
                 state.busy_goal = self.goal.number
                 state.busy_since_ms = now_ms
                 state.busy_named = self.prefix.named[root]
-                found.append(operation)
-        return found
+                operations.append(operation)
+        return operations
 
     def _next_operation(self, root: int, state: RootState, now_ms: float) -> Operation | None:
         standing = state.standing

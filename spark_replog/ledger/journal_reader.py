@@ -262,7 +262,7 @@ def newest_marker(ledger_id: str, store: ObjectStore, number: int = 0) -> tuple[
     except ReplogError as error:
         _log.debug("no listing of the markers on %s: %s", store.url, error)
     else:
-        newest = max([newest, *(found for info in later if (found := marker_number(info.key)) is not None)])
+        newest = max([newest, *(later_no for info in later if (later_no := marker_number(info.key)) is not None)])
     if newest > number:
         data = get(marker_key(ledger_id, newest)) or data
     while (following := get(marker_key(ledger_id, newest + 1))) is not None:

@@ -51,16 +51,16 @@ class LedgerErrors:
         away: list[str] = []
         for root in core.missing_roots(self._clock.monotonic_ms()):
             state = core.roots[root]
-            found, error = (away, state.error) if state.refusal is None else (refusing, state.refusal.error)
-            found.append(self.names[root] if error is None else f"{self.names[root]}: {error}")
+            group, error = (away, state.error) if state.refusal is None else (refusing, state.refusal.error)
+            group.append(self.names[root] if error is None else f"{self.names[root]}: {error}")
         return refusing, away
 
     def delay_reason(self, core: LedgerCore, request: Request | None = None) -> str:
         """Return why a call waits: roots that do not answer, other writers, or slow roots or CPU."""
         named = zip(("Refused by", "Not answering"), self._missing_names(core), strict=True)
-        found = [f"{what}: {'; '.join(names)}." for what, names in named if names]
-        if found:
-            return " ".join(found)
+        sentences = [f"{what}: {'; '.join(names)}." for what, names in named if names]
+        if sentences:
+            return " ".join(sentences)
         lost = 0 if request is None else core.rivals.turns_lost - request.turns_lost
         if lost > 0:
             return f"All metadata roots answer; other writers took the ledger over {lost} times meanwhile."

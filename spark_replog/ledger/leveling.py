@@ -38,17 +38,17 @@ def lacking_journals(core: LedgerCore, last: int | None = None, *, is_fresh: boo
         last: count entries up to this index only; None: all.
         is_fresh: only roots that the newest goal has read; else also those read before, as far as it is known.
     """
-    standings, found = READ_BY_THIS_GOAL if is_fresh else READ, dict[int, int]()
+    standings, counts = READ_BY_THIS_GOAL if is_fresh else READ, dict[int, int]()
     for root, state in enumerate(core.roots):
         if state.error is None and state.standing in standings and (count := core.prefix.lacking(root, last)):
-            found[root] = count
-    return found
+            counts[root] = count
+    return counts
 
 
 def journals_behind(core: LedgerCore, last: int | None = None, *, is_fresh: bool = True) -> dict[int, int]:
     """Return which of `lacking_journals` are behind: they lack more than the newest entry, or have none at all."""
-    found, prefix = lacking_journals(core, last, is_fresh=is_fresh), core.prefix
-    return {root: count for root, count in found.items() if prefix.is_behind(root, count)}
+    counts, prefix = lacking_journals(core, last, is_fresh=is_fresh), core.prefix
+    return {root: count for root, count in counts.items() if prefix.is_behind(root, count)}
 
 
 class LeveledLedger(Protocol):

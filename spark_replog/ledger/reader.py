@@ -195,12 +195,12 @@ class JournalView:
         """
         while self.matched < prefix.length - 1:
             index = self.matched + 1
-            found, decided = self.entries.get(index), prefix.hashes.get(index)
+            entry, decided = self.entries.get(index), prefix.hashes.get(index)
             if decided is None:
                 # The prefix begins later: if the base's entry matches, so do all entries before it in the hash chain.
                 index = prefix.base.index
-                found, decided = self.entries.get(index), prefix.base.entry_hash
-            if found is None or found[1] != decided or not (is_final or self.promised >= prefix.epochs[index]):
+                entry, decided = self.entries.get(index), prefix.base.entry_hash
+            if entry is None or entry[1] != decided or not (is_final or self.promised >= prefix.epochs[index]):
                 return
             for each in [index] if index == self.matched + 1 else [each for each in self.entries if each <= index]:
                 del self.entries[each]
@@ -403,8 +403,8 @@ class DecidedPrefix:
             last: count those up to this index only; None: all.
         """
         view, last = self.views[root], self.length - 1 if last is None else last
-        found = view.entries.items()  # an entry that the hash chain shows to be the decided one follows all before it
-        held = [index for index, (_, value) in found if index <= last and value == self.hashes.get(index)]
+        entries = view.entries.items()  # an entry that the hash chain shows to be the decided one follows all before it
+        held = [index for index, (_, value) in entries if index <= last and value == self.hashes.get(index)]
         return max(0, last - max(held, default=view.matched))
 
     def is_behind(self, root: int, lacking_count: int) -> bool:
@@ -533,11 +533,11 @@ class DecidedPrefix:
 
     def best(self, index: int, claimed: Sequence[int]) -> Vote:
         """Return the value of the highest epoch that the claimed roots' last ENTRY(index) hold."""
-        found = {root: self.views[root].entries[index] for root in claimed if index in self.views[root].entries}
-        assert found, "a journal that holds a later entry holds this one"
-        top = max(found.values())
-        rivals = sum(1 << root for root, each in found.items() if each[0] == top[0])
-        if any(each[0] == top[0] and each != top for each in found.values()):
+        last_entries = {root: self.views[root].entries[index] for root in claimed if index in self.views[root].entries}
+        assert last_entries, "a journal that holds a later entry holds this one"
+        top = max(last_entries.values())
+        rivals = sum(1 << root for root, each in last_entries.items() if each[0] == top[0])
+        if any(each[0] == top[0] and each != top for each in last_entries.values()):
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Ledger index {index} cannot be decided: {self._names_of(rivals)} hold different values of one epoch. "

@@ -215,10 +215,10 @@ def _decode_body(body: bytes) -> JournalRecord:
     round_, at = get_varint(body, at)
     index, at = get_varint(body, at)
     commit_index, at = get_varint(body, at)
-    known = []
+    last_known = []
     for _ in range(known_count):
         position, at = get_varint(body, at)
-        known.append(LastKnown(position - 1, int.from_bytes(body[at : at + 4], "little")))
+        last_known.append(LastKnown(position - 1, int.from_bytes(body[at : at + 4], "little")))
         at += 4
     size_bytes, at = get_varint(body, at)
     if at + size_bytes + _CRC_SIZE_BYTES != len(body):
@@ -232,6 +232,6 @@ def _decode_body(body: bytes) -> JournalRecord:
         index - 1,
         commit_index - 1,
         digest,
-        tuple(known),
+        tuple(last_known),
         body[at : at + size_bytes],
     )

@@ -96,8 +96,8 @@ class Requests:
     def decide(self, index: int, results: tuple[Any, ...]) -> None:
         """Answer those that were sent: their ENTRY is decided and folded."""
         for request in self.sent():
-            own = results[slice(*request.place)]
-            request.answer = AppendOutcome(index, own[-1], own)
+            command_results = results[slice(*request.place)]
+            request.answer = AppendOutcome(index, command_results[-1], command_results)
 
     def fail_sent(self, error: Callable[[Request], BaseException]) -> None:
         """Answer those that were sent by an error."""

@@ -122,10 +122,10 @@ class RootIo:
         """Return the answers that came in; waits for one, up to the timeout."""
         if not self._taken:
             self.wait(timeout_ms)
-        found, self._taken = self._taken, []
+        completions, self._taken = self._taken, []
         while not self._answers.empty():
-            found.append(self._answers.get_nowait())
-        return found
+            completions.append(self._answers.get_nowait())
+        return completions
 
     def _run(self, operation: Operation) -> None:
         try:
@@ -243,9 +243,9 @@ class RootIo:
         if len(self.readers) == 1:
             check()  # no other root could have named what it forgot
             return
-        said = IO_POOL.submit_to(f"{root.store.url}#out", root.store.get, out_key(self._ledger_id))
+        out = IO_POOL.submit_to(f"{root.store.url}#out", root.store.get, out_key(self._ledger_id))
         check()
-        if said.result() is not None:
+        if out.result() is not None:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
                 "this root went back in time: the object 'out' is beside its journal. Run 'replog store repair'.",

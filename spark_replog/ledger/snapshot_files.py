@@ -260,11 +260,11 @@ class _Reader:
         )
 
     def take(self, size_bytes: int) -> bytes:
-        found = self._body[self._at : self._at + size_bytes]
+        part = self._body[self._at : self._at + size_bytes]
         self._at += size_bytes
         if self._at > self._end:
             raise ValueError("it ends early")
-        return found
+        return part
 
     def uint(self) -> int:
         value, self._at = get_varint(self._body, self._at)

@@ -149,10 +149,10 @@ class SnapshotIo:
 
             def get(root: JournalRoot) -> bytes | None:
                 try:
-                    found = root.store.get(key, size_bytes=size_bytes_max + 1)
+                    body = root.store.get(key, size_bytes=size_bytes_max + 1)
                 except CorruptDataError:  # a folder has its name
                     return b""
-                return None if found is None else bytes(found)
+                return None if body is None else bytes(body)
 
             try:
                 data = self._ask(number, get)
@@ -291,9 +291,9 @@ class SnapshotIo:
         paged = {self._roots[number].broker_id for number, _ in took}
         fault_point("snapshot.pages")
         took = self._each(store_head, needed_count=majority, is_long=True, grace_ms=STORE_GRACE_MS)
-        found = [number for number, _ in took]
+        numbers = [number for number, _ in took]
         fault_point("snapshot.head")
-        return found
+        return numbers
 
     def _prepare(self, root: JournalRoot) -> None:
         """Make the folder of pages after a check of the root: one that vanished must not come back empty."""
@@ -328,8 +328,8 @@ class SnapshotIo:
         data = encode_marker(self._genesis, marker)
         outcome = root.store.create(marker_key(self._ledger_id, marker_no), data, make_parent=True)
         if outcome is CreateOutcome.EXISTS:
-            found = root.store.get(marker_key(self._ledger_id, marker_no))
-            if found is None or bytes(found) != data:
+            existing = root.store.get(marker_key(self._ledger_id, marker_no))
+            if existing is None or bytes(existing) != data:
                 return 0
         fault_point("truncate.marker")
         self._create(root, snapshot_key(self._ledger_id, marker.name), head)
@@ -390,8 +390,8 @@ class SnapshotIo:
         def delete(root: JournalRoot) -> int:
             keys = (info.key for info in root.store.list_keys(page_folder(self._ledger_id)))
             names = ((key, key.rpartition("/")[2]) for key in keys)
-            found = (key for key, name in names if PAGE_NAME.fullmatch(name) and is_garbage(name))
-            garbage = list(islice(found, PAGE_DELETES_MAX))
+            garbage_keys = (key for key, name in names if PAGE_NAME.fullmatch(name) and is_garbage(name))
+            garbage = list(islice(garbage_keys, PAGE_DELETES_MAX))
             for key in garbage if not is_dry_run else ():
                 self._delete(root, key)
                 fault_point("snapshot.delete_page")

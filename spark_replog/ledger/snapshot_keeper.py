@@ -228,8 +228,8 @@ class SnapshotKeeper:
                 return
             if (decided := head.decided.name) in self._io.seen_heads:  # if not, it was deleted: a newer one is decided
                 with suppress(PageMissingError):
-                    found = ahead.get(decided)
-                    name, head = decided, self._io.load_head(decided) if found is None else found.result()
+                    early_head = ahead.get(decided)
+                    name, head = decided, self._io.load_head(decided) if early_head is None else early_head.result()
             if head.base.index > self._state.applied_index:
                 self._restore(name, head)
         except UnsupportedFormatError:
@@ -274,10 +274,10 @@ class SnapshotKeeper:
             name, head = prefix.snapshot_name, self._io.load_head(prefix.snapshot_name)
             self._restore(name, head)
         except (PageMissingError, CorruptDataError):
-            found = self._io.newest_head()  # a newer one may have replaced what the marker names
-            if found is None or found[1].base.index < prefix.base.index:
+            newest = self._io.newest_head()  # a newer one may have replaced what the marker names
+            if newest is None or newest[1].base.index < prefix.base.index:
                 raise
-            name, head = found
+            name, head = newest
             self._restore(name, head)
         prefix.jump(head.base, name)
 
@@ -300,7 +300,7 @@ class SnapshotKeeper:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: there is none, or this process lacks entries after it.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        found, prefix = None, core.prefix
+        candidate, prefix = None, core.prefix
         if prefix.length <= self._state.applied_index:
             raise PageMissingError(
                 ErrorCode.REPLOG_SNAPSHOT_MISSING, "the entries that were folded are to be read again."
@@ -308,10 +308,10 @@ class SnapshotKeeper:
         self._newest = self.decided
         if self._newest.no and not is_newest:
             with suppress(PageMissingError, CorruptDataError):
-                found = self._newest.name, self._io.load_head(self._newest.name)
-        found = found or self._io.newest_head()
-        if found is not None:
-            name, head = found
+                candidate = self._newest.name, self._io.load_head(self._newest.name)
+        candidate = candidate or self._io.newest_head()
+        if candidate is not None:
+            name, head = candidate
             if prefix.jump(head.base, name) or all(
                 each in prefix.payloads for each in range(head.base.index + 1, prefix.length)
             ):
@@ -355,9 +355,9 @@ class SnapshotKeeper:
         """Let the core give this decided snapshot to roots that lack entries, if it knows no newer one."""
         if snapshot.no == 0 or (core.snapshot is not None and core.snapshot[0].index >= snapshot.index):
             return
-        known = self._heads.get(snapshot.name)
-        if known is not None:
-            core.snapshot = known.base, snapshot.name
+        head = self._heads.get(snapshot.name)
+        if head is not None:
+            core.snapshot = head.base, snapshot.name
         elif snapshot.index in core.prefix.hashes:
             core.snapshot = core.prefix.base_at(snapshot.index), snapshot.name
 
@@ -500,7 +500,7 @@ class SnapshotKeeper:
         """
         ends, name = self._old_ends(core), self._state.snapshot.name
         head, settings = self._heads.get(name), self._settings
-        found: list[Cut] = []
+        cuts: list[Cut] = []
         for number, state in enumerate(core.roots):
             if head is None or state.error is not None or self._is_cutting(number):
                 continue
@@ -508,8 +508,8 @@ class SnapshotKeeper:
             if marker is not None and not is_asked:
                 marker = marker._replace(position=min(marker.position, ends[number]))
             if marker is not None and marker.position - state.floor.position >= settings.truncate_record_count_min:
-                found.append(Cut(number, state.floor.marker_no, marker))
-        return found
+                cuts.append(Cut(number, state.floor.marker_no, marker))
+        return cuts
 
     def _old_ends(self, core: LedgerCore) -> list[int]:
         """Return where each root's journal ended `marker_check_ms` ago.

@@ -168,8 +168,8 @@ class AclSet:
 
     def of_resource(self, resource_type: ResourceType, name: str) -> list[AclBinding]:
         """Return the ACLs whose pattern covers the resource."""
-        found = self._covering(resource_type, name)
-        return [binding for pattern in found for bindings in pattern.values() for binding in bindings]
+        patterns = self._covering(resource_type, name)
+        return [binding for pattern in patterns for bindings in pattern.values() for binding in bindings]
 
     def decide(self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str) -> Decision:
         """Return the decision of the ACLs; the authorizer adds super users and the default.
@@ -180,20 +180,20 @@ class AclSet:
         """
         if not self._bindings:
             return Decision.NO_ACL
-        found = self._covering(resource_type, name)
+        patterns = self._covering(resource_type, name)
         who = {principal, wildcard_of(principal), EVERYBODY}
-        mine = [binding for pattern in found for each in who for binding in pattern.get(each, ())]
+        bindings = [binding for pattern in patterns for each in who for binding in pattern.get(each, ())]
         denying = {AclOperation.ALL, operation}
-        if any(each.permission is Permission.DENY and each.operation in denying for each in mine):
+        if any(each.permission is Permission.DENY and each.operation in denying for each in bindings):
             return Decision.DENIED
         allowing = denying | _IMPLIED_BY.get(operation, frozenset())
-        if any(each.permission is Permission.ALLOW and each.operation in allowing for each in mine):
+        if any(each.permission is Permission.ALLOW and each.operation in allowing for each in bindings):
             return Decision.ALLOWED
-        return Decision.DENIED if found else Decision.NO_ACL
+        return Decision.DENIED if patterns else Decision.NO_ACL
 
     def _covering(self, resource_type: ResourceType, name: str) -> list[_Pattern]:
         literal = self._patterns[resource_type, PatternType.LITERAL]
         prefixed = self._patterns[resource_type, PatternType.PREFIXED]
-        found = [literal[each] for each in dict.fromkeys((name, WILDCARD)) if each in literal]
+        patterns = [literal[each] for each in dict.fromkeys((name, WILDCARD)) if each in literal]
         starts = {name[:length] for length in self._prefix_lengths[resource_type] if 0 < length <= len(name)}
-        return found + [prefixed[start] for start in starts if start in prefixed]
+        return patterns + [prefixed[start] for start in starts if start in prefixed]

@@ -63,13 +63,13 @@ def state_changes(
     Args:
         results: the fold's results, by command.
     """
-    found = []
+    changes = []
     for data, result in zip(decode_entry(payload), results, strict=False):
         if data[0] not in _QUIET and result.outcome is Outcome.APPLIED:
             command = decode_command(data)
             kind = re.sub("(?<!^)(?=[A-Z])", "_", type(command).__name__).lower()
-            found.append((kind, command_words(command, topic_names)))
-    return found
+            changes.append((kind, command_words(command, topic_names)))
+    return changes
 
 
 def command_words(command: Command | Undecodable, topic_names: Mapping[TopicId, str]) -> str:
@@ -177,9 +177,9 @@ def _value(value: object) -> str:
 
 
 def _list(values: Iterable[object]) -> str:
-    found = [str(each) for each in values]
-    more = len(found) - _SHOWN_MAX
-    return ", ".join(found[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    texts = [str(each) for each in values]
+    more = len(texts) - _SHOWN_MAX
+    return ", ".join(texts[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _spaced(name: str) -> str:

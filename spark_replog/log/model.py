@@ -146,12 +146,12 @@ class SequencedAppend(Append):
 
     def __post_init__(self) -> None:
         Append.__post_init__(self)
-        found: dict[PartitionKey, list[BatchSequence]] = {place: [] for place in self.row_counts}
+        batches: dict[PartitionKey, list[BatchSequence]] = {place: [] for place in self.row_counts}
         for batch in self.batches:
             place = (batch.topic_id, batch.partition)
-            if place in found:
-                found[place].append(batch)
-        object.__setattr__(self, "batches_by_place", found)
+            if place in batches:
+                batches[place].append(batch)
+        object.__setattr__(self, "batches_by_place", batches)
 
 
 @dataclass(frozen=True, slots=True)

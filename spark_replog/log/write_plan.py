@@ -139,11 +139,11 @@ class WritePlan:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION: no topic can have the name.
         """
-        found = self._by_name.get(name)
-        if found is None:
+        topic = self._by_name.get(name)
+        if topic is None:
             for refused, why in self.refused:
                 if refused == name:
                     raise AuthorizationError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, why)
-        if found is None:
+        if topic is None:
             raise unknown_topic(name, self.path)
-        return found
+        return topic

@@ -41,8 +41,8 @@ def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[
             held.setdefault(name, []).append(stores[number])
     majority = majority_of(len(stores))
     newest = sorted((name for name, holders in held.items() if len(holders) >= majority), reverse=True)[:HEADS_MAX]
-    found = (_points(ledger_id, name, held[name], len(stores)) for name in newest)
-    return [points for points in found if points is not None]
+    heads = (_points(ledger_id, name, held[name], len(stores)) for name in newest)
+    return [points for points in heads if points is not None]
 
 
 def _names(store: ObjectStore, ledger_id: LedgerId) -> list[str]:

@@ -61,7 +61,7 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
     """
     if brokers.fsync or broker_id not in brokers.metadata_broker_ids:
         return []
-    store, found = brokers.store(broker_id), []
+    store, tails = brokers.store(broker_id), []
     for ledger_id in sorted(_ledgers_on(store)):
         places = (record_position(info.key) for info in store.list_keys(journal_folder(ledger_id)))
         torn = []
@@ -70,9 +70,9 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
             if _is_damaged(store, key):
                 torn.append(key)
             else:
-                found += torn
+                tails += torn
                 break
-    return found
+    return tails
 
 
 def _is_damaged(store: ObjectStore, key: str) -> bool:

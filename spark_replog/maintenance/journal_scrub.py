@@ -212,7 +212,7 @@ class _Start:
 
 
 def _numbers(store: ObjectStore, folder: str, number_of: Callable[[str], int | None]) -> list[int]:
-    return [found for info in store.list_keys(folder) if (found := number_of(info.key)) is not None]
+    return [number for info in store.list_keys(folder) if (number := number_of(info.key)) is not None]
 
 
 class _LedgerScrub:
@@ -278,9 +278,9 @@ class _LedgerScrub:
         report.lagging += self._lagging
         report.journal_count += len(self._journals)
         report.record_count += sum(each.position - each.start for each in self._journals)
-        found = [each.finding for each in self._journals if each.finding is not None]
-        report.findings += found
-        if len(self._journals) - len(found) < self._prefix.majority:
+        findings = [each.finding for each in self._journals if each.finding is not None]
+        report.findings += findings
+        if len(self._journals) - len(findings) < self._prefix.majority:
             report.undecidable.append(self._ledger_id)
 
     def is_late(self, lag: JournalLag) -> bool:
@@ -316,31 +316,31 @@ class _LedgerScrub:
             # A folder in the place of the next one is in no listing, and would keep the journal from being cut.
             follows = submit(lane, store.get, marker_key(ledger_id, newest + 1), size_bytes=1)
         last_listed = max(positions.result(), default=NO_INDEX)
-        found = {each: marker.result() or b"" for each, marker in markers.items()}
+        bodies = {each: marker.result() or b"" for each, marker in markers.items()}
         wait([follows])
-        return _Start(there, found, follows, out.result() is not None, last_listed)
+        return _Start(there, bodies, follows, out.result() is not None, last_listed)
 
     def _begin(self, start: Future[_Start], journal: _Journal) -> None:
         """Begin where the newest marker says."""
-        found = start.result()
-        journal.last_listed = found.last_listed
-        journal.marker_count = max(found.numbers, default=NO_INDEX) + 1
-        found.follows.result()
+        fetched = start.result()
+        journal.last_listed = fetched.last_listed
+        journal.marker_count = max(fetched.numbers, default=NO_INDEX) + 1
+        fetched.follows.result()
         root, point = self._journals.index(journal), ORIGIN
-        for number in sorted(found.markers):
+        for number in sorted(fetched.markers):
             where = f"marker {number} on broker {journal.broker_id}"
-            marker = decode_marker(found.markers[number], genesis=self._genesis, where=where)
-        if found.markers:
+            marker = decode_marker(fetched.markers[number], genesis=self._genesis, where=where)
+        if fetched.markers:
             point = marker.point(journal.marker_count)
             journal.position = journal.start = point.position
             self._prefix.set_view(root, point)
             self._prefix.jump(marker.base)
         journal.proven = ProvenPoints([each[root] for each in self._points], point)
         marker_count = max(journal.marker_count, journal.proven.marker_count)
-        if missing := set(range(marker_count)).difference(found.numbers):
+        if missing := set(range(marker_count)).difference(fetched.numbers):
             why = f"marker {min(missing)} is missing: a process that looks for it finds none of the later ones"
             self._note(journal, JournalFault.CORRUPT, None, f"{why}. {self._remedy(journal)}")
-        if found.is_out:
+        if fetched.is_out:
             self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
 
     def _ask_ahead(self, journal: _Journal, count: int) -> list[Future[Buffer | None]]:
@@ -396,8 +396,8 @@ class _LedgerScrub:
         elif view.matched < decided_count - 1 and self._is_at_end(journal):
             count = decided_count - 1 - view.matched
             is_behind = self._prefix.is_behind(root, count)
-            found = JournalLag(journal.broker_id, self._ledger_id, count, is_behind, end, decided_count - 1)
-            self._lagging.append(found)
+            lag = JournalLag(journal.broker_id, self._ledger_id, count, is_behind, end, decided_count - 1)
+            self._lagging.append(lag)
 
     def _is_at_end(self, journal: _Journal) -> bool:
         """Return whether the journal still ends where it was read to: writers go on while the others are read."""

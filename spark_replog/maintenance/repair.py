@@ -282,30 +282,30 @@ class StoreRepair:
     def _look(self, broker_id: BrokerId) -> RootRepair:
         is_named = broker_id in self._rebuild
         try:
-            found = read_root(self._brokers.store(broker_id))
-            if found is None:
+            root_file = read_root(self._brokers.store(broker_id))
+            if root_file is None:
                 return RootRepair(broker_id, RootCondition.LOST)
-            why = self._brokers.mismatch(broker_id, found)
-            is_named &= found.cluster_id == self._brokers.cluster_id and (
-                found.broker_id == broker_id or self._is_copy(found)
+            why = self._brokers.mismatch(broker_id, root_file)
+            is_named &= root_file.cluster_id == self._brokers.cluster_id and (
+                root_file.broker_id == broker_id or self._is_copy(root_file)
             )
             if why is not None and not is_named:
                 return self._foreign(broker_id, f"its replog.json {why}")
             if is_named or self._is_out(broker_id):
                 note = "" if is_named else "it went back in time"
-                return RootRepair(broker_id, RootCondition.STALE, note=note, root_id=found.root_id)
+                return RootRepair(broker_id, RootCondition.STALE, note=note, root_id=root_file.root_id)
         except (CorruptDataError, UnsupportedFormatError) as error:
             if is_named and isinstance(error, CorruptDataError):
                 return RootRepair(broker_id, RootCondition.STALE, note="its replog.json is damaged")
             return self._foreign(broker_id, str(error.args[0]))
         except ReplogError as error:
             return RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
-        return RootRepair(broker_id, RootCondition.OK, root_id=found.root_id)
+        return RootRepair(broker_id, RootCondition.OK, root_id=root_file.root_id)
 
     def _is_copy(self, root: RootFile) -> bool:
         """Return whether a root file is a copy: the broker that it names has its own, at its own place."""
-        own = root.broker_id
-        return own in self._brokers.broker_ids and read_root(self._brokers.store(own)) == root
+        broker_id = root.broker_id
+        return broker_id in self._brokers.broker_ids and read_root(self._brokers.store(broker_id)) == root
 
     def _foreign(self, broker_id: BrokerId, why: str) -> RootRepair:
         detail = (
@@ -321,8 +321,8 @@ class StoreRepair:
             return "nothing is there that names this store"
         path = url.removeprefix("file://")
         with self._cluster.cluster_ledger.lock:
-            known = self._cluster.cluster_ledger.state.brokers.get(broker_id)
-        was, now = ("" if known is None else known.file_system), file_system_of(path).type
+            registered = self._cluster.cluster_ledger.state.brokers.get(broker_id)
+        was, now = ("" if registered is None else registered.file_system), file_system_of(path).type
         hint = (
             f" (it was on {was}, and {path} is on {now}: is its mount missing?)" if was and now and was != now else ""
         )
@@ -375,10 +375,10 @@ class StoreRepair:
     def _is_rebuilt_since(self, root: RootRepair) -> bool:
         """Return whether another repair has rebuilt a stale root: it may hold rows by now that no other root has."""
         try:
-            found = read_root(self._brokers.store(root.broker_id))
+            root_file = read_root(self._brokers.store(root.broker_id))
         except (CorruptDataError, UnsupportedFormatError):
             return False
-        if found is None or found.root_id in (None, root.root_id):
+        if root_file is None or root_file.root_id in (None, root.root_id):
             return False
         self._cluster.refresh()  # the new root is registered
         return True
@@ -386,10 +386,10 @@ class StoreRepair:
     def _require_majority_without(self, stale: list[BrokerId], well: set[BrokerId]) -> None:
         count = len(self._brokers.metadata_broker_ids)
         # Of each ledger: a root may have its replog.json, and have lost a journal or a record of one.
-        found: dict[LedgerId, set[BrokerId]] = {}
+        holders: dict[LedgerId, set[BrokerId]] = {}
         for each in scrub_journals(self._cluster).findings:
-            found.setdefault(each.ledger_id, set()).add(each.broker_id)
-        well = min((well - bad for bad in found.values()), key=len, default=well)
+            holders.setdefault(each.ledger_id, set()).add(each.broker_id)
+        well = min((well - bad for bad in holders.values()), key=len, default=well)
         if len(well) >= majority_of(count):
             return
         remedy = "Put the roots back as they were, or name fewer at a time."
@@ -408,8 +408,8 @@ class StoreRepair:
             return False
         store, lane = self._brokers.store(broker_id), f"{self._brokers.url(broker_id)}#out"
         ledger_ids = (self._brokers.cluster_id, *self._ledger_ids())
-        found = [IO_POOL.submit_to(lane, store.get, out_key(ledger_id)) for ledger_id in ledger_ids]
-        return any(each.result() is not None for each in found)
+        gets = [IO_POOL.submit_to(lane, store.get, out_key(ledger_id)) for ledger_id in ledger_ids]
+        return any(each.result() is not None for each in gets)
 
     def _attempt(self, root: RootRepair, step: Callable[[], None]) -> None:
         """Run a step; one root's failure leaves the others' repair alone."""
@@ -481,10 +481,12 @@ class StoreRepair:
 
     def _registration(self, state: ClusterLedgerState, broker_id: BrokerId, root_id: str | None = None) -> bytes:
         """Return the command that registers the broker's new root: a root from before it is refused from then on."""
-        known, brokers = state.brokers.get(broker_id), self._brokers
+        registered, brokers = state.brokers.get(broker_id), self._brokers
         root_id = root_id or new_root_id(state.applied_index + 1)
         where = brokers.url(broker_id), brokers.rack(broker_id)
-        return encode_command(BrokerRegister(broker_id, *where, "{}" if known is None else known.probe, root_id))
+        return encode_command(
+            BrokerRegister(broker_id, *where, "{}" if registered is None else registered.probe, root_id)
+        )
 
     def _register(self, broker_id: BrokerId, root_id: str | None = None) -> None:
         self._cluster.cluster_ledger.append(
@@ -710,12 +712,12 @@ class StoreRepair:
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
     ) -> Mapping[str, int]:
         key = (root.broker_id, job.ledger_id, job.id.generation)
-        found = present.get(key)
-        if found is None:
+        size = present.get(key)
+        if size is None:
             folder = data_folder(job.ledger_id, job.id.generation)
             listed = self._brokers.store(root.broker_id).list_keys(folder)
-            found = present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
-        return found
+            size = present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
+        return size
 
     # --------------------------------------------------------------------------------------- finish
 
@@ -744,9 +746,9 @@ class StoreRepair:
         for other in self._brokers.broker_ids:
             if self._report.roots[other].condition is not RootCondition.OK:
                 continue
-            found = read_root(self._brokers.store(other))
-            if found is not None:
-                made = replace(found, broker_id=broker_id, root_id=self._brokers.root_ids.get(broker_id))
+            root_file = read_root(self._brokers.store(other))
+            if root_file is not None:
+                made = replace(root_file, broker_id=broker_id, root_id=self._brokers.root_ids.get(broker_id))
                 store.create(ROOT_FILE_KEY, encode_root_file(made))
                 break
         there = read_root(store)

@@ -140,16 +140,16 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
     for number, (job, looks) in enumerate(_looks(cluster, objects, away, deep=deep)):
         good, frames, faults = 0, {}, set()
         for broker_id, look in looks:
-            found = look.result()
+            finding = look.result()
             report.copy_count += 1
-            report.checked_bytes += found.checked_bytes
-            if found.frame is not None:
-                frames[broker_id] = found.frame
-            if found.finding is None:
+            report.checked_bytes += finding.checked_bytes
+            if finding.frame is not None:
+                frames[broker_id] = finding.frame
+            if finding.finding is None:
                 good += 1
             else:
-                report.findings.append(found.finding)
-                faults.add(found.finding.fault)
+                report.findings.append(finding.finding)
+                faults.add(finding.finding.fault)
         for broker_id, detail in _bad_frames(frames).items():
             report.findings.append(ScrubFinding(broker_id, job.ledger_id, job.id.name, Fault.CORRUPT, detail))
         report.object_count += 1
@@ -191,15 +191,15 @@ def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -
 
 
 def _sections(topic_id: TopicId, state: TopicLedgerState) -> list[SectionRef]:
-    found: list[SectionRef] = []
+    sections: list[SectionRef] = []
     for number, each in enumerate(state.topics[topic_id].partitions):
-        found += state.sections(topic_id, number, each.log_start_offset, each.log_end_offset)
-    return found
+        sections += state.sections(topic_id, number, each.log_start_offset, each.log_end_offset)
+    return sections
 
 
 def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef]]]:
     """Yield the objects that are files, with their live sections; the scrub of journals proves the inline ones."""
-    found: dict[tuple[LedgerId, ObjectId], tuple[ObjectRef, list[SectionRef]]] = {}
+    objects: dict[tuple[LedgerId, ObjectId], tuple[ObjectRef, list[SectionRef]]] = {}
     handles = [cluster.lookup(name, is_folded=True) for name in cluster.topic_names()]
     cluster.refresh_topics(handles)
     for handle in handles:
@@ -211,8 +211,8 @@ def _live_objects(cluster: Cluster) -> Iterator[tuple[ObjectRef, list[SectionRef
             if section.object.inline:
                 continue
             key = (section.object.ledger_id, section.object.id)
-            found.setdefault(key, (section.object, []))[1].append(section)
-    yield from found.values()
+            objects.setdefault(key, (section.object, []))[1].append(section)
+    yield from objects.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,13 +296,15 @@ def right_frame(frames: Mapping[BrokerId, Frame | str]) -> Frame | None:
 
 def _bad_frames(frames: Mapping[BrokerId, Frame | str]) -> dict[BrokerId, str]:
     """Return what is wrong outside the sections of each broker's copy, whose rows are good."""
-    right, found = right_frame(frames), {}
+    right, faults = right_frame(frames), {}
     for broker_id, frame in frames.items():
         if isinstance(frame, str):
-            found[broker_id] = f"outside its sections: {frame}"
+            faults[broker_id] = f"outside its sections: {frame}"
         elif right is None:
-            found[broker_id] = "bytes outside its sections differ between the copies, and no majority has the same ones"
+            faults[broker_id] = (
+                "bytes outside its sections differ between the copies, and no majority has the same ones"
+            )
         elif frame != right:
             at = next(mine[0] for mine, other in zip(frame, right, strict=True) if mine != other)
-            found[broker_id] = f"bytes outside its sections, from byte {at} on, are not those of the other copies"
-    return found
+            faults[broker_id] = f"bytes outside its sections, from byte {at} on, are not those of the other copies"
+    return faults

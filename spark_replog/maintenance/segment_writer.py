@@ -97,18 +97,18 @@ def compactable(
     may take no copy, and then those on the others would be garbage, again and again. Call it under the ledger's lock.
     With `is_whole=False` the one that the offset lies in is among them.
     """
-    found = state.topics[topic_id].partitions[partition]
-    if not set(found.isr).issuperset(found.replicas):
+    rows = state.topics[topic_id].partitions[partition]
+    if not set(rows.isr).issuperset(rows.replicas):
         return []
-    start = max(found.log_start_offset, start_offset)
-    refs = state.sections(topic_id, partition, start, found.high_watermark)
+    start = max(rows.log_start_offset, start_offset)
+    refs = state.sections(topic_id, partition, start, rows.high_watermark)
     return [
         each
         for each in refs
         if (each.base_offset >= start or not is_whole)
-        and each.end_offset <= found.high_watermark
-        and each.end_offset < found.log_end_offset
-        and each.object.holders.issuperset(found.replicas)
+        and each.end_offset <= rows.high_watermark
+        and each.end_offset < rows.log_end_offset
+        and each.object.holders.issuperset(rows.replicas)
     ]
 
 

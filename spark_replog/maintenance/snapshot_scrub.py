@@ -151,9 +151,9 @@ class SnapshotScrub:
         while some := list(islice(left, AHEAD_FILES)):
             asked = [(key, [self._begin_look(each, ledger_id, key) for each in self._roots]) for key in some]
             for key, looks in asked:
-                found = [each.result() for each in looks]
-                bad = [each for each in found if isinstance(each, SnapshotFinding)]
-                yield key, bad, next((each for each in found if isinstance(each, bytes)), b"")
+                copies = [each.result() for each in looks]
+                bad = [each for each in copies if isinstance(each, SnapshotFinding)]
+                yield key, bad, next((each for each in copies if isinstance(each, bytes)), b"")
 
     def _begin_look(self, broker_id: BrokerId, ledger_id: LedgerId, key: str) -> Future[SnapshotFinding | bytes]:
         lane = f"{self._brokers.url(broker_id)}#snapshots"

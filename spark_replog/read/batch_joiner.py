@@ -64,26 +64,26 @@ class BatchJoiner:
         """
         run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME))
         key, has_offsets = run[:2], piece.object.has_offsets
-        found = self._waiting.get(key)
-        if found is not None and not found.fits(run, first_offset, size_bytes, has_offsets=has_offsets):
+        waiting = self._waiting.get(key)
+        if waiting is not None and not waiting.fits(run, first_offset, size_bytes, has_offsets=has_offsets):
             yield self._give_out(key)
-            found = None
-        if found is None:
+            waiting = None
+        if waiting is None:
             if not self._waiting:
                 self._passed_bytes = self._passed_count = 0
-            found = self._waiting[key] = _Waiting(run, first_offset)
+            waiting = self._waiting[key] = _Waiting(run, first_offset)
         if has_offsets:
-            found.offsets.append(rows.column("offset").to_numpy())
+            waiting.offsets.append(rows.column("offset").to_numpy())
         is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
         if rows.num_columns > 3 or is_same_time:
             time_ms = piece.append_time_ms if is_same_time else None
             rows = stored_columns(rows, include_headers=self._include_headers, append_time_ms=time_ms)
-        found.parts.append(rows)
-        found.size_bytes += size_bytes
-        found.next_offset = first_offset + rows.num_rows
+        waiting.parts.append(rows)
+        waiting.size_bytes += size_bytes
+        waiting.next_offset = first_offset + rows.num_rows
         self._passed_bytes += size_bytes
         self._passed_count += 1
-        if found.size_bytes >= self._batch_bytes_min:
+        if waiting.size_bytes >= self._batch_bytes_min:
             yield self._give_out(key)
         if self._passed_bytes >= PASSED_BYTES_MAX or self._passed_count >= PARTS_MAX:
             yield from self.rest()
@@ -94,9 +94,9 @@ class BatchJoiner:
             yield self._give_out(key)
 
     def _give_out(self, key: tuple[str, int]) -> pa.RecordBatch:
-        found = self._waiting.pop(key)
+        waiting = self._waiting.pop(key)
         return read_columns(
-            found.parts, found.run, found.first_offset, found.offsets, include_headers=self._include_headers
+            waiting.parts, waiting.run, waiting.first_offset, waiting.offsets, include_headers=self._include_headers
         )
 
 

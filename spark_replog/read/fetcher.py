@@ -516,7 +516,7 @@ def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> list[tu
     """Return the parts of the section's batches that a slice covers, each with the offset of its first row and its
     size in bytes.
     """
-    found, offset = [], piece.base_offset
+    ranges, offset = [], piece.base_offset
     for batch in stored:
         row_count = batch.num_rows
         if piece.object.has_offsets:
@@ -529,11 +529,11 @@ def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> list[tu
             first = offset + start
         offset += row_count
         if 0 < row_count == end - start:
-            found.append((first, batch, _SIZE_BYTES(batch)))
+            ranges.append((first, batch, _SIZE_BYTES(batch)))
         elif start < end:
             part = batch.slice(start, end - start)
-            found.append((first, part, part.nbytes))
-    return found
+            ranges.append((first, part, part.nbytes))
+    return ranges
 
 
 def _absent(piece: FetchSlice, why: str) -> NotFoundError:

@@ -68,8 +68,8 @@ def offsets_for_times(
     with suppress(RuntimeError):  # no thread can be started: this one searches the rest too
         for partition, time_ms in items[1:]:
             pending[partition] = IO_POOL.submit_to(_LANE, find, partition, time_ms)
-    found = {partition: find(partition, time_ms) for partition, time_ms in items if partition not in pending}
-    return found | {partition: future.result() for partition, future in pending.items()}
+    offsets = {partition: find(partition, time_ms) for partition, time_ms in items if partition not in pending}
+    return offsets | {partition: future.result() for partition, future in pending.items()}
 
 
 def _find(

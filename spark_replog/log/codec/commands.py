@@ -366,13 +366,13 @@ def decode_commands(payload: bytes) -> list[Command | Undecodable]:
         encoded = decode_entry(payload)
     except CorruptDataError as error:
         return [Undecodable(str(error))]
-    found: list[Command | Undecodable] = []
+    commands: list[Command | Undecodable] = []
     for data in encoded:
         try:
-            found.append(decode_command(data))
+            commands.append(decode_command(data))
         except CorruptDataError as error:
-            found.append(Undecodable(str(error)))
-    return found
+            commands.append(Undecodable(str(error)))
+    return commands
 
 
 def encode_command(command: Command) -> bytes:

@@ -312,9 +312,9 @@ def decode_section(
         RetriableError: KAFKA_STORAGE_ERROR: this process has too little memory for the rows, which proves nothing
             about the bytes.
     """
-    found = crc32c_module.crc32c(buffer)
-    if found != crc32c:
-        raise _damaged(f"its checksum is {found:08x}, the ledger has {crc32c:08x}")
+    crc = crc32c_module.crc32c(buffer)
+    if crc != crc32c:
+        raise _damaged(f"its checksum is {crc:08x}, the ledger has {crc32c:08x}")
     return _read_batches(buffer, row_count, _SCHEMAS[has_headers, has_offsets])
 
 

@@ -480,8 +480,8 @@ def _begin(ledger_id: str, kind: PageKind, cells: Cells) -> Writer:
 
 def ledger_of_page(data: bytes) -> str:
     """Return the id of the ledger that a page belongs to; errors as ``decode_page``."""
-    found: str = TEXT.read(unseal(SnapshotPart.PAGE, data))
-    return found
+    ledger_id: str = TEXT.read(unseal(SnapshotPart.PAGE, data))
+    return ledger_id
 
 
 def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
@@ -493,20 +493,20 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
     """
     reader = unseal(SnapshotPart.PAGE, data, name)
     try:
-        found: Rows | Directory
+        content: Rows | Directory
         if TEXT.read(reader) != ledger_id:
             raise damaged("it is of another ledger", name)
         kind = PageKind(reader.byte())
         cells = read_table(reader, _COLUMN_COUNTS[kind], ROWS_MAX if kind is PageKind.DIRECTORY else PAGE_ROWS_MAX)
         if kind is PageKind.DIRECTORY:
-            found = Directory(cells, list(read_texts(reader)))
+            content = Directory(cells, list(read_texts(reader)))
             numbers = cells[PieceColumn.PAGE_NO]
-            is_whole = numbers.min(initial=0) >= 0 and numbers.max(initial=-1) < len(found.pages)
+            is_whole = numbers.min(initial=0) >= 0 and numbers.max(initial=-1) < len(content.pages)
         else:
-            found = Rows(kind, cells, [], [])
+            content = Rows(kind, cells, [], [])
             if kind is PageKind.OBJECTS:
-                found.names, found.holders = read_texts(reader), read_holders(reader)
-            is_whole = len(found.names) == len(found.holders) == (kind is PageKind.OBJECTS) * len(found)
+                content.names, content.holders = read_texts(reader), read_holders(reader)
+            is_whole = len(content.names) == len(content.holders) == (kind is PageKind.OBJECTS) * len(content)
         reader.finish()
     except (ValueError, LookupError, OverflowError) as error:
         raise damaged(repr(error), name) from error
@@ -514,7 +514,7 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
     is_sorted = (slots[:-1] < slots[1:]) | ((slots[:-1] == slots[1:]) & (bases[:-1] <= bases[1:]))
     if not is_whole or not is_sorted.all():
         raise damaged("its rows contradict each other", name)
-    return found
+    return content
 
 
 def write_holders(writer: Writer, holders: Items[frozenset[int]]) -> None:

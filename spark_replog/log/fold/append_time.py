@@ -90,10 +90,10 @@ class AgreedTime:
             writer: one process, or one run of a query.
         """
         is_again = next(reversed(self._writers), "") == writer
-        known = self._writers.pop(writer, None)
+        before = self._writers.pop(writer, None)
         counted_ms, held_ms = (clock_ms if not self._writers else 0), 0
-        if known is not None:
-            counted_ms, held_ms = self._counted(known, clock_ms, is_again=is_again)
+        if before is not None:
+            counted_ms, held_ms = self._counted(before, clock_ms, is_again=is_again)
         self.now_ms = max(self.now_ms, counted_ms, agreed_of([clock_ms, *self.clocks.values()]))
         left_ms = max(0, held_ms - (self.now_ms - counted_ms))  # others agreed on the rest: it does not count twice
         self._writers[writer] = clock_ms, self.now_ms, left_ms

@@ -51,10 +51,10 @@ class BrokerState:
     def file_system(self) -> str:
         """Kind of file system that the root was on when it was registered, "" if unknown."""
         try:
-            found = json.loads(self.probe).get("fileSystem")
+            name = json.loads(self.probe).get("fileSystem")
         except (ValueError, AttributeError, RecursionError):  # it came from storage
             return ""
-        return found if isinstance(found, str) else ""
+        return name if isinstance(name, str) else ""
 
 
 class ClusterLedgerState(EntryFold):

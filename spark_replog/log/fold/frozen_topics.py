@@ -256,5 +256,5 @@ def _changed(tables: Tables, lost: Mapping[int, int], writer: PageWriter) -> Row
     in_memory = set(tables.objects.cells[BASE].tolist())
     wanted = sorted(number for number in lost if number not in in_memory)
     newest = [writer.directory(run) for run in reversed(tables.object_runs)]
-    found = [each.take() for each in find_objects(newest, writer.page, wanted)] if wanted else []
-    return _without(joined([no_rows(PageKind.OBJECTS), *found]), lost)
+    parts = [each.take() for each in find_objects(newest, writer.page, wanted)] if wanted else []
+    return _without(joined([no_rows(PageKind.OBJECTS), *parts]), lost)

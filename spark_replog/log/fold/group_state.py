@@ -94,18 +94,18 @@ class GroupTable:
 
     def is_applied(self, command: GroupRecords) -> bool:
         """Return whether this very command was folded before."""
-        known = self._groups.get(command.group)
-        return known is not None and known.writers.get(command.writer_id, -1) >= command.sequence
+        group = self._groups.get(command.group)
+        return group is not None and group.writers.get(command.writer_id, -1) >= command.sequence
 
     def judge(self, command: GroupRecords) -> ErrorCode | None:
         """Return why the command would be refused next, or None."""
-        known = self._groups.get(command.group)
+        group = self._groups.get(command.group)
         if command.revision >= 0:
             # A change of membership was computed from one revision and is valid for that one only.
-            found = 0 if known is None else known.revision
-            return None if found == command.revision else ErrorCode.REBALANCE_IN_PROGRESS
+            revision = 0 if group is None else group.revision
+            return None if revision == command.revision else ErrorCode.REBALANCE_IN_PROGRESS
         return judge_member(
-            None if known is None else known.metadata,
+            None if group is None else group.metadata,
             command.member_id,
             command.instance_id,
             command.generation,

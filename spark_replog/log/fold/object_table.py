@@ -204,22 +204,22 @@ class ObjectTable:
 
     def many(self, numbers: Collection[int]) -> dict[int, LogObject]:
         """Return objects by number, those in pages too; each number is given once."""
-        found = {number: self._objects[number] for number in numbers if number in self._objects}
-        for rows in self._in_pages(numbers) if len(found) < len(numbers) else ():
-            found.update(_objects_of(rows.take()))
-        return found
+        objects = {number: self._objects[number] for number in numbers if number in self._objects}
+        for rows in self._in_pages(numbers) if len(objects) < len(numbers) else ():
+            objects.update(_objects_of(rows.take()))
+        return objects
 
     def refs(self, numbers: Collection[int]) -> dict[int, tuple[ObjectRef, int]]:
         """Return objects as a reader needs them, and when each was appended, by number; those in pages too.
 
         Each number is given once.
         """
-        mine = {number: self._objects[number] for number in numbers if number in self._objects}
-        owner, items = self._ledger_id, mine.values()
+        in_memory = {number: self._objects[number] for number in numbers if number in self._objects}
+        owner, items = self._ledger_id, in_memory.values()
         fields = [(owner, i.id, i.size_bytes, i.has_headers, i.holders, i.has_offsets, i.inline) for i in items]
         times = [item.place.append_time_ms for item in items]
-        found = dict(zip(mine, zip(tuples_of(ObjectRef, fields), times, strict=True), strict=True))
-        for page, *span in self._in_pages(numbers) if len(mine) < len(numbers) else ():
+        refs = dict(zip(in_memory, zip(tuples_of(ObjectRef, fields), times, strict=True), strict=True))
+        for page, *span in self._in_pages(numbers) if len(in_memory) < len(numbers) else ():
             some = slice(*span)
             numbers_here, generations, sizes, flags, times = (page.columns[at][some].tolist() for at in _REF_COLUMNS)
             ids = tuples_of(ObjectId, zip(generations, some_of(page.names, some), strict=True))
@@ -227,33 +227,33 @@ class ObjectTable:
             has_headers, has_offsets = _bits(flags, _HAS_HEADERS), _bits(flags, _HAS_OFFSETS)
             no_bytes = repeat(b"", len(flags))  # inline objects are in memory
             rows = zip(owners, ids, sizes, has_headers, holders, has_offsets, no_bytes, strict=True)
-            found.update(zip(numbers_here, zip(tuples_of(ObjectRef, rows), times, strict=True), strict=True))
-        return found
+            refs.update(zip(numbers_here, zip(tuples_of(ObjectRef, rows), times, strict=True), strict=True))
+        return refs
 
     def _in_pages(self, numbers: Iterable[int]) -> list[PageRows]:
         """Return the rows of the objects that are not in memory; reads each page once. Each number is given once."""
         wanted = sorted([number for number in numbers if number not in self._objects])
-        found = self.pages.find(wanted) if wanted else []
-        missing = len(wanted) - sum([last - first for _, first, last in found])
+        parts = self.pages.find(wanted) if wanted else []
+        missing = len(wanted) - sum([last - first for _, first, last in parts])
         if missing:
             raise damaged(f"{missing} objects are in no page")
-        return found
+        return parts
 
     def recent_writes(self, entry_count: int) -> RecentWrites:
         """Return counts of the objects that the newest entries named."""
         first = max(0, (self.next_number >> ORDINAL_BITS) + 1 - entry_count) << ORDINAL_BITS
-        found: dict[int, tuple[int, int]] = {}
+        writes: dict[int, tuple[int, int]] = {}
         for part in self.pages.between(first, self.next_number) if self.pages.runs else ():
             rows = part.take()
             sizes = rows.cells[ObjectColumn.SIZE_BYTES].tolist()
-            found.update(zip(rows.cells[BASE].tolist(), zip(sizes, map(len, rows.holders), strict=True), strict=True))
+            writes.update(zip(rows.cells[BASE].tolist(), zip(sizes, map(len, rows.holders), strict=True), strict=True))
         for number in [number for number in self._objects if number >= first]:
             item = self._objects[number]
-            found[number] = item.size_bytes, 0 if item.inline else len(item.holders)
+            writes[number] = item.size_bytes, 0 if item.inline else len(item.holders)
             if not item.live_count:
-                del found[number]
-        entries = {number >> ORDINAL_BITS for number in found}
-        return RecentWrites(len(entries), len(found), *(sum(each[at] for each in found.values()) for at in (0, 1)))
+                del writes[number]
+        entries = {number >> ORDINAL_BITS for number in writes}
+        return RecentWrites(len(entries), len(writes), *(sum(each[at] for each in writes.values()) for at in (0, 1)))
 
     def rows_in_memory(self) -> Rows:
         """Return a copy of the objects in memory, without their missing copies."""
@@ -368,12 +368,12 @@ class ObjectTable:
 
     def inline_spans(self) -> dict[PartitionState, InlineSpan]:
         """Return the partitions with rows in inline objects."""
-        found: dict[PartitionState, InlineSpan] = {}
+        spans: dict[PartitionState, InlineSpan] = {}
         for number in self.inline_numbers:
             for partition, (base, _) in self._objects[number].partitions.items():
-                known = found.get(partition, InlineSpan(0, base))
-                found[partition] = InlineSpan(known.object_count + 1, min(known.first_offset, base))
-        return found
+                span = spans.get(partition, InlineSpan(0, base))
+                spans[partition] = InlineSpan(span.object_count + 1, min(span.first_offset, base))
+        return spans
 
     def ref(self, item: LogObject) -> ObjectRef:
         """Return the object as a reader needs it."""
@@ -554,11 +554,11 @@ class ObjectTable:
 
     def referenced(self, generation: int) -> set[str]:
         """Return the names of a generation's objects with rows that a reader may need."""
-        found = self.pages.of_generation(generation)
+        objects = self.pages.of_generation(generation)
         for number, item in self._objects.items():
             if item.id.generation == generation:
-                found[number] = (item.id.name, item.live_count)
-        return {name for name, live_count in found.values() if live_count}
+                objects[number] = (item.id.name, item.live_count)
+        return {name for name, live_count in objects.values() if live_count}
 
     def truncate(self, after_index: int) -> int:
         """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut."""
@@ -656,15 +656,15 @@ class ObjectTable:
 
     def _number_of(self, command: HoldersAdd) -> int | None:
         """Return the number of the object that a command names, once it is in memory."""
-        found = self._numbers.get((command.entry_index, command.command_no, command.object_no))
+        known_number = self._numbers.get((command.entry_index, command.command_no, command.object_no))
         first = command.entry_index << ORDINAL_BITS
-        if found is None and first < self.paged_below:
+        if known_number is None and first < self.paged_below:
             for rows in self.pages.between(first, first + (1 << ORDINAL_BITS)):
                 for number, item in _objects_of(rows.take()).items():
                     if item.place[1:3] == (command.command_no, command.object_no) and number not in self._objects:
                         self._keep(number, item)
                         return number
-        return found
+        return known_number
 
     def advance_stable(self) -> None:
         """Raise high watermarks over all entries that are on every in-sync replica now."""
@@ -693,11 +693,11 @@ def _bits(flags: list[int], bit: int) -> Iterable[bool]:
 
 def _objects_of(rows: Rows) -> dict[int, LogObject]:
     """Return the objects of a page's rows by number."""
-    found = {}
+    objects = {}
     for cells, name, holders in zip(rows.cells.T.tolist(), rows.names, rows.holders, strict=True):
         _, number, _, generation, size_bytes, flags, command_no, object_no, time_ms, live_count = cells
         place = ObjectPlace(number >> ORDINAL_BITS, command_no, object_no, time_ms)
-        found[number] = LogObject(
+        objects[number] = LogObject(
             ObjectId(generation, name),
             size_bytes,
             bool(flags & _HAS_HEADERS),
@@ -706,20 +706,26 @@ def _objects_of(rows: Rows) -> dict[int, LogObject]:
             bool(flags & _HAS_OFFSETS),
             live_count,
         )
-    return found
+    return objects
 
 
 def find_bad_outputs(command: Replace) -> str:
     """Return why outputs contradict themselves, '' when they do not."""
     bases, end = command.base_offsets, command.end_offset
-    found = [(section, item.has_offsets) for item in command.outputs for section in item.sections]
-    if not found or len(found) != len(bases) or bases[0] != command.first_offset or end <= bases[-1] or end >= 2**63:
-        return f"{len(found)} sections cannot hold offsets {command.first_offset} to {end} from {list(bases[:3])}"
+    sections = [(section, item.has_offsets) for item in command.outputs for section in item.sections]
+    if (
+        not sections
+        or len(sections) != len(bases)
+        or bases[0] != command.first_offset
+        or end <= bases[-1]
+        or end >= 2**63
+    ):
+        return f"{len(sections)} sections cannot hold offsets {command.first_offset} to {end} from {list(bases[:3])}"
     if any(not item.sections for item in command.outputs):
         return "an object has no section"
     if len({item.id for item in command.outputs}) < len(command.outputs):
         return "an object is named twice"
-    for (section, has_offsets), (base, after) in zip(found, pairwise((*bases, end)), strict=True):
+    for (section, has_offsets), (base, after) in zip(sections, pairwise((*bases, end)), strict=True):
         if (section.topic_id, section.partition) != (command.topic_id, command.partition):
             return f"a section is of partition {section.partition} of topic id {section.topic_id}"
         if not 1 <= section.row_count <= after - base or (section.row_count < after - base and not has_offsets):

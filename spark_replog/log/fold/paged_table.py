@@ -132,38 +132,38 @@ class PageCache:
 
     def rows(self, name: str) -> Rows:
         """Return a page of rows."""
-        found = self._get(name)
-        return found if isinstance(found, Rows) else _as_rows(found, name)
+        content = self._get(name)
+        return content if isinstance(content, Rows) else _as_rows(content, name)
 
     def directory(self, run: Run) -> Directory:
         """Return the pieces of a run."""
         if not run.is_page:
             return _as_directory(self._get(run.name), run.name)
         key = f"{run.name}/pieces"
-        found = self._pages.get(key)
-        if found is None:
-            found = self._keep(key, directory_of(run, self._get(run.name)))
-        return _as_directory(found, run.name)
+        content = self._pages.get(key)
+        if content is None:
+            content = self._keep(key, directory_of(run, self._get(run.name)))
+        return _as_directory(content, run.name)
 
     def pieces(self, run: Run, slot: int, high: int) -> Directory:
         """Return the pieces of a run, or only the first one of a slot if no other holds anything below `high`."""
         for (each, *_), first in zip(run.spans, run.firsts, strict=False):
             if each == slot and high <= first.end:
                 key = f"{run.name}/{slot}"
-                found = self._pages.get(key)
-                if found is None:
+                content = self._pages.get(key)
+                if content is None:
                     cells = np.array([first.cells(slot, 0)], np.int64).T
-                    found = self._keep(key, Directory(cells, [first.page]))
-                return _as_directory(found, run.name)
+                    content = self._keep(key, Directory(cells, [first.page]))
+                return _as_directory(content, run.name)
         return self.directory(run)
 
     def _get(self, name: str) -> Rows | Directory:
-        found = self._pages.get(name)
-        if found is None:
-            found = decode_page(self.ledger_id, name, self.load(name))
-            return self._keep(name, _as_rows(found, name) if isinstance(found, Rows) else found)
+        content = self._pages.get(name)
+        if content is None:
+            content = decode_page(self.ledger_id, name, self.load(name))
+            return self._keep(name, _as_rows(content, name) if isinstance(content, Rows) else content)
         self._pages.move_to_end(name)
-        return found
+        return content
 
     def _keep(self, key: str, page: Rows | Directory) -> Rows | Directory:
         self._pages[key] = page
@@ -205,7 +205,7 @@ def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Int
         slot: whose rows.
         intervals: half-open, ascending, not empty.
     """
-    found: list[Piece] = []
+    plan: list[Piece] = []
     for directory in directories:
         if not intervals:
             break
@@ -217,12 +217,12 @@ def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Int
                 piece = whole.part(max(whole.base, at), min(whole.end, high))
                 if piece.base > at:
                     left.append((at, piece.base))
-                found.append(piece)
+                plan.append(piece)
                 at = piece.end
             if at < high:
                 left.append((at, high))
         intervals = left
-    return sorted(found), not intervals
+    return sorted(plan), not intervals
 
 
 class PageRows(NamedTuple):
@@ -291,11 +291,11 @@ class _Pages:
         numbers = directory.find(slot, low, high)
         if len(numbers) != 1:
             return None
-        found = _whole_piece(directory, numbers[0])
-        if found.base > low or found.end < high:
+        piece = _whole_piece(directory, numbers[0])
+        if piece.base > low or piece.end < high:
             return None
-        self._last[slot] = found
-        return found
+        self._last[slot] = piece
+        return piece
 
 
 class _Spans(NamedTuple):
@@ -335,10 +335,10 @@ class SectionPages(_Pages):
         if around is not None:
             return [around.part(*each) for each in intervals]
         newest = self._newest(slot, intervals[0][0], intervals[-1][1])
-        found, is_whole = plan_pieces(newest, slot, intervals)
+        content, is_whole = plan_pieces(newest, slot, intervals)
         if not is_whole:
             raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
-        return found
+        return content
 
     def live_bytes(self, slot: int, intervals: list[Interval]) -> int:
         """Return the bytes of the sections that cover intervals of a slot; one that is partly outside counts in full.
@@ -407,20 +407,20 @@ class ObjectPages(_Pages):
         numbers: set[int] = set()
         for directory in self._newest(0, first, last):
             for piece in directory.find(0, first, last):
-                found = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])]).cells[BASE]
-                numbers.update(found[np.searchsorted(found, first) : np.searchsorted(found, last)].tolist())
+                cells = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])]).cells[BASE]
+                numbers.update(cells[np.searchsorted(cells, first) : np.searchsorted(cells, last)].tolist())
         return self.find(sorted(numbers)) if numbers else []
 
     def of_generation(self, generation: int) -> dict[int, tuple[str, int]]:
         """Return number -> (name, rows that name it) of a generation's objects, those that are gone with 0 rows."""
-        found: dict[int, tuple[str, int]] = {}
+        objects: dict[int, tuple[str, int]] = {}
         for directory in map(self._cache.directory, reversed(self.runs)):
             for piece in np.flatnonzero(directory.pieces[PieceColumn.TOP] >= generation).tolist():
                 page = self._cache.rows(directory.pages[int(directory.pieces[PieceColumn.PAGE_NO, piece])])
                 for row in np.flatnonzero(page.cells[ObjectColumn.GENERATION] == generation).tolist():
                     number, live_count = int(page.cells[BASE, row]), int(page.cells[ObjectColumn.LIVE_COUNT, row])
-                    found.setdefault(number, (page.names[row], live_count))
-        return found
+                    objects.setdefault(number, (page.names[row], live_count))
+        return objects
 
 
 def find_objects(
@@ -432,7 +432,7 @@ def find_objects(
         directories: of the runs, newest first.
         wanted: at least one number; each run is asked for those that no newer one has.
     """
-    found: list[PageRows] = []
+    parts: list[PageRows] = []
     for directory in directories:
         left: list[int] = []
         at = 0
@@ -442,13 +442,13 @@ def find_objects(
             left += wanted[at:low]
             if low < high:
                 live, missing = _find_in_page(load(directory.pages[page_no]), wanted[low:high])
-                found += [live] if live.first < live.last else []
+                parts += [live] if live.first < live.last else []
                 left += missing
             at = high
         wanted = [*left, *wanted[at:]]
         if not wanted:
             break
-    return found
+    return parts
 
 
 def _find_in_page(page: Rows, wanted: Sequence[int]) -> tuple[PageRows, Sequence[int]]:
@@ -491,14 +491,14 @@ class PageWriter:
         return directory_of(run, self._fetch(run.name))
 
     def _fetch(self, name: str) -> Rows | Directory:
-        found = self._loaded.get(name)
-        if found is None:
+        loading = self._loaded.get(name)
+        if loading is None:
             if len(self._loaded) >= _MERGED_PAGES_MAX:
                 self._loaded.clear()
             made = self.made.get(name)
-            found = self._cache.fetch(name) if made is None else decode_page(self._cache.ledger_id, name, made)
-            self._loaded[name] = found
-        return found
+            loading = self._cache.fetch(name) if made is None else decode_page(self._cache.ledger_id, name, made)
+            self._loaded[name] = loading
+        return loading
 
     def _add(self, data: bytes) -> str:
         """Keep a page that was made; return its name."""
@@ -562,15 +562,15 @@ class PageWriter:
         for slot, low, high in gone:
             by_slot.setdefault(slot, []).append((low, high))
         newest = [self.directory(run) for run in reversed(runs)] if by_slot else []
-        found: list[Cells] = []
+        parts: list[Cells] = []
         for slot, intervals in by_slot.items():
             pieces, is_whole = plan_pieces(newest, slot, sorted(intervals))
             if not is_whole:
                 raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
             for piece in pieces:
                 cells = rows_of(self.page(piece.page), piece).take().cells
-                found.append(cells[SectionColumn.OBJECT, (cells[END] > piece.base) & (cells[END] <= piece.end)])
-        numbers, counts = np.unique(np.concatenate([np.empty(0, np.int64), *found]), return_counts=True)
+                parts.append(cells[SectionColumn.OBJECT, (cells[END] > piece.base) & (cells[END] <= piece.end)])
+        numbers, counts = np.unique(np.concatenate([np.empty(0, np.int64), *parts]), return_counts=True)
         return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
 
     def merge_sections(self, runs: Sequence[Run], bounds: Bounds) -> tuple[Run, ...]:
@@ -656,10 +656,10 @@ def _spans(
 
 def level(run: Run) -> int:
     """Return the size class of a run: each is `MERGE_WIDTH` times the one before."""
-    found, size = 0, run.row_count // FLUSH_ROWS
+    level, size = 0, run.row_count // FLUSH_ROWS
     while size >= MERGE_WIDTH:
-        found, size = found + 1, size // MERGE_WIDTH
-    return found
+        level, size = level + 1, size // MERGE_WIDTH
+    return level
 
 
 def merge_count(runs: Sequence[Run]) -> int:
@@ -672,7 +672,7 @@ def merge_count(runs: Sequence[Run]) -> int:
 
 def half_dead(directories: Sequence[Directory], bounds: Bounds) -> list[int]:
     """Return which runs have at least half of their rows outside of the bounds, by the ranges of their pieces."""
-    found = []
+    runs = []
     for number, directory in enumerate(directories):
         pieces = directory.pieces
         slots, inverse = np.unique(pieces[SLOT], return_inverse=True)
@@ -682,5 +682,5 @@ def half_dead(directories: Sequence[Directory], bounds: Bounds) -> list[int]:
         live = np.clip(np.minimum(end, high) - np.maximum(base, low), 0, None) / (end - base)
         counts = pieces[PieceColumn.ROW_COUNT]
         if 2 * float((live * counts).sum()) <= counts.sum():
-            found.append(number)
-    return found
+            runs.append(number)
+    return runs

@@ -378,8 +378,8 @@ class PartitionState:
             return []
         # Of copies: an array that numpy looks at cannot grow.
         is_break = np.frombuffer(bases, np.int64) > np.frombuffer(ends, np.int64)
-        found: list[int] = (np.flatnonzero(is_break) + first + 1).tolist()
-        return found
+        breaks: list[int] = (np.flatnonzero(is_break) + first + 1).tolist()
+        return breaks
 
     def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
         """Return the rows of a part, made as they are read: few at first, as many callers need no more."""
@@ -527,8 +527,8 @@ class PartitionState:
         self.isr = tuple(replica for replica in self.isr if replica != broker_id)
         self.partition_epoch += 1
         if self.leader == broker_id:
-            found = elect_offline(self.replicas, self.isr, self.isr)
-            self.elect(NO_LEADER if found is None else found.leader)
+            elected = elect_offline(self.replicas, self.isr, self.isr)
+            self.elect(NO_LEADER if elected is None else elected.leader)
         return True
 
     def fence(self, broker_id: BrokerId, fenced: Collection[BrokerId]) -> bool:
@@ -542,29 +542,29 @@ class PartitionState:
         """
         if broker_id not in self.isr:
             return False
-        found = elect_controlled_shutdown(self.replicas, self.isr, self.isr, fenced)
-        if found is None:  # as in Kafka the last in-sync replicas stay: no other has the rows
+        elected = elect_controlled_shutdown(self.replicas, self.isr, self.isr, fenced)
+        if elected is None:  # as in Kafka the last in-sync replicas stay: no other has the rows
             if self.leader == NO_LEADER:
                 return False
             self.partition_epoch += 1
             self.elect(NO_LEADER)
             return True
-        self.isr = found.isr
+        self.isr = elected.isr
         self.partition_epoch += 1
         if self.leader not in self.isr:
-            self.elect(found.leader)
+            self.elect(elected.leader)
         return True
 
     def elect_if_offline(self, fenced: Collection[BrokerId]) -> bool:
         """Elect an in-sync replica in service if the partition has no leader; return whether one was elected."""
         if self.leader != NO_LEADER:
             return False
-        found = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
-        if found is None:
+        elected = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
+        if elected is None:
             return False
-        self.isr = found.isr
+        self.isr = elected.isr
         self.partition_epoch += 1
-        self.elect(found.leader)
+        self.elect(elected.leader)
         return True
 
     def elect(self, leader: BrokerId) -> None:

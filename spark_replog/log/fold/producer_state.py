@@ -120,17 +120,17 @@ class SequenceTable:
 
     def apply_init(self, command: ProducerInit) -> CommandResult:
         """Give the producer id to an instance, under the next epoch."""
-        known = self._producers.get(command.producer_id)
-        epoch = -1 if known is None else known.epoch
-        if known is not None and known.instance_id == command.instance_id and command.epoch == epoch:
+        state = self._producers.get(command.producer_id)
+        epoch = -1 if state is None else state.epoch
+        if state is not None and state.instance_id == command.instance_id and command.epoch == epoch:
             return CommandResult(Outcome.EXISTS, {}, f"'{command.producer_id}' is at epoch {epoch} already")
         if command.epoch != epoch + 1:
             return CommandResult(Outcome.FENCED, {}, f"'{command.producer_id}' is at epoch {epoch} of another instance")
-        if known is None:
+        if state is None:
             self._producers[command.producer_id] = SequencedProducer(command.epoch, command.instance_id)
         else:
-            known.epoch = command.epoch
-            known.instance_id = command.instance_id
+            state.epoch = command.epoch
+            state.instance_id = command.instance_id
         return CommandResult(Outcome.APPLIED)
 
     def judge_duplicate(self, append: SequencedAppend) -> tuple[Outcome, str, OffsetRanges] | None:
@@ -138,22 +138,22 @@ class SequenceTable:
 
         A producer repeats an append as a whole, so an append of which only some batches are known is INVALID.
         """
-        known = self._producers.get(append.identity.producer_id)
-        if known is None:
+        state = self._producers.get(append.identity.producer_id)
+        if state is None:
             return None
         ranges: dict[Place, tuple[int, int]] = {}
         new_count = found_count = 0
         for place, batches in append.batches_by_place.items():
-            sequences = known.partitions.get(place)
+            sequences = state.partitions.get(place)
             for batch in batches:
-                found = None if sequences is None else sequences.find(batch)
-                if found is None:
+                duplicate = None if sequences is None else sequences.find(batch)
+                if duplicate is None:
                     new_count += 1
                     continue
                 found_count += 1
-                base, _ = ranges.get(place, (found.base_offset, 0))
-                ranges[place] = (base, found.end_offset)
-        if not found_count or (new_count and max(each.epoch for each in append.batches) < known.epoch):
+                base, _ = ranges.get(place, (duplicate.base_offset, 0))
+                ranges[place] = (base, duplicate.end_offset)
+        if not found_count or (new_count and max(each.epoch for each in append.batches) < state.epoch):
             return None  # in the latter case a newer instance's batches replaced some, and the append is fenced
         if new_count:
             return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
@@ -161,23 +161,23 @@ class SequenceTable:
 
     def judge_fenced(self, append: SequencedAppend) -> str | None:
         """Return why a transactional producer's append comes from a replaced instance, or None."""
-        known = self._producers.get(append.identity.producer_id)
+        state = self._producers.get(append.identity.producer_id)
         epoch = max((batch.epoch for batch in append.batches), default=0)
-        if known is None or epoch >= known.epoch or append.identity.kind is not IdentityKind.TRANSACTIONAL:
+        if state is None or epoch >= state.epoch or append.identity.kind is not IdentityKind.TRANSACTIONAL:
             return None
         return (
-            f"epoch {epoch} of '{append.identity.producer_id}' was replaced by epoch {known.epoch}"
-            f" of instance {known.instance_id or 'unknown'}"
+            f"epoch {epoch} of '{append.identity.producer_id}' was replaced by epoch {state.epoch}"
+            f" of instance {state.instance_id or 'unknown'}"
         )
 
     def judge_sequence(self, append: SequencedAppend) -> tuple[Outcome, str] | None:
         """Return why an append that is not a duplicate is refused, or None."""
-        known = self._producers.get(append.identity.producer_id)
+        state = self._producers.get(append.identity.producer_id)
         counts = append.row_counts
         for place, batches in append.batches_by_place.items():
             if sum(batch.row_count for batch in batches) != counts[place]:
                 return Outcome.INVALID, f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
-            refused = _judge_partition(known, batches)
+            refused = _judge_partition(state, batches)
             if refused is not None:
                 return refused
         return None
@@ -185,36 +185,36 @@ class SequenceTable:
     def record(self, append: SequencedAppend, ranges: OffsetRanges) -> SequencedUndo:
         """Remember an applied append; return the argument that lets `undo` forget it. Claims of the id stay."""
         identity = append.identity
-        known = self._producers.get(identity.producer_id)
-        if known is None:
-            known = self._producers[identity.producer_id] = SequencedProducer()
-            known.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
-        before = {place: known.partitions.get(place) for place in append.batches_by_place}
+        state = self._producers.get(identity.producer_id)
+        if state is None:
+            state = self._producers[identity.producer_id] = SequencedProducer()
+            state.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
+        before = {place: state.partitions.get(place) for place in append.batches_by_place}
         for place, batches in append.batches_by_place.items():
             # An append is repeated as a whole, so all of the newest one must be found again.
             kept_count = max(BATCHES_KEPT, len(batches))
             offset = ranges[place][0]
-            sequences = known.partitions.get(place)
+            sequences = state.partitions.get(place)
             for batch in batches:
                 kept = sequences.batches if sequences is not None and sequences.epoch == batch.epoch else ()
                 added = SequencedBatch(batch.first_sequence, batch.last_sequence, offset, offset + batch.row_count)
                 sequences = PartitionSequences(batch.epoch, (*kept, added)[-kept_count:])
                 offset += batch.row_count
             assert sequences is not None
-            known.partitions[place] = sequences
-        known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
+            state.partitions[place] = sequences
+        state.last_generation = max((o.id.generation for o in append.objects), default=state.last_generation)
         return SequencedUndo(identity.producer_id, before)
 
     def undo(self, change: SequencedUndo) -> None:
         """Restore what an append changed."""
-        known = self._producers.get(change.producer_id)
-        if known is None:
+        state = self._producers.get(change.producer_id)
+        if state is None:
             return
         for place, sequences in change.before.items():
             if sequences is None:
-                known.partitions.pop(place, None)
+                state.partitions.pop(place, None)
             else:
-                known.partitions[place] = sequences
+                state.partitions[place] = sequences
 
     def forget(self, floor: int) -> None:
         """Drop random ids whose objects are below the GC floor: the floor refuses their retries."""
@@ -342,41 +342,41 @@ class ProducerTable:
 
     def last_sequence(self, identity: ProducerIdentity) -> int:
         """Return the sequence of the producer's newest append under its newest incarnation; -1 without one."""
-        known = self.get(identity)
-        return -1 if known is None else known.last_sequences[known.incarnation]
+        state = self.get(identity)
+        return -1 if state is None else state.last_sequences[state.incarnation]
 
     def has_passed(self, identity: ProducerIdentity) -> bool:
         """Return whether the incarnation has this sequence or a later one in the log."""
-        known = self.get(identity)
-        return known is not None and known.last_sequences.get(identity.incarnation, -1) >= identity.sequence
+        state = self.get(identity)
+        return state is not None and state.last_sequences.get(identity.incarnation, -1) >= identity.sequence
 
     def judge_duplicate(self, append: Append) -> tuple[Outcome, str, OffsetRanges] | None:
         """Return DUPLICATE (or TXN_MISMATCH) with its reason and old offsets, or None for a new append."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.judge_duplicate(append)
         identity = append.identity
-        known = self.get(identity)
-        if known is None:
+        state = self.get(identity)
+        if state is None:
             return None
         if identity.kind is IdentityKind.ONE_SHOT:
-            return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
-        last = known.last_sequences.get(identity.incarnation, -1)
+            return Outcome.DUPLICATE, _difference(state, append), state.last_ranges
+        last = state.last_sequences.get(identity.incarnation, -1)
         if identity.kind is IdentityKind.TXN_BATCH:
-            return _judge_version(known, append, last)
-        if identity.sequence != last or identity.incarnation != known.incarnation or _other_batch(known, append):
+            return _judge_version(state, append, last)
+        if identity.sequence != last or identity.incarnation != state.incarnation or _other_batch(state, append):
             return None
-        return Outcome.DUPLICATE, _difference(known, append), known.last_ranges
+        return Outcome.DUPLICATE, _difference(state, append), state.last_ranges
 
     def judge_fenced(self, append: Append) -> str | None:
         """Return why the append's run is fenced, or None."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.judge_fenced(append)
         identity = append.identity
-        known = self.get(identity)
-        if known is not None and identity.run_id in known.past_runs:
+        state = self.get(identity)
+        if state is not None and identity.run_id in state.past_runs:
             return (
-                f"run {identity.run_id} of '{identity.producer_id}' was replaced by run {known.run_id}"
-                f" (epoch {known.epoch})"
+                f"run {identity.run_id} of '{identity.producer_id}' was replaced by run {state.run_id}"
+                f" (epoch {state.epoch})"
             )
         return None
 
@@ -387,10 +387,10 @@ class ProducerTable:
         identity = append.identity
         if identity.sequence < 0:
             return Outcome.OUT_OF_SEQUENCE, f"sequence {identity.sequence} is negative"
-        known = self.get(identity)
-        if known is None or identity.kind not in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL):
+        state = self.get(identity)
+        if state is None or identity.kind not in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL):
             return None
-        detail = _reset(known, append)
+        detail = _reset(state, append)
         if detail is None or identity.on_reset is ResetPolicy.APPEND:
             return None
         return Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.CHECKPOINT_RESET, detail
@@ -401,17 +401,17 @@ class ProducerTable:
             return self.sequenced.record(append, ranges)
         identity = append.identity
         key = (identity.kind, identity.producer_id)
-        known = self._producers.get(key)
-        if known is None:
-            known = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
-            _remember(known, append, ranges)
+        state = self._producers.get(key)
+        if state is None:
+            state = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
+            _remember(state, append, ranges)
             return ProducerUndo(*key)
-        before = replace(known, past_runs={}, digests={})
+        before = replace(state, past_runs={}, digests={})
         if identity.kind is not IdentityKind.TXN_BATCH:
-            last, own = known.last_sequences, (known.incarnation, identity.incarnation)
+            last, own = state.last_sequences, (state.incarnation, identity.incarnation)
             before.last_sequences = {each: last[each] for each in own if each in last}
-        dropped = _remember(known, append, ranges)
-        is_new_run = known.run_id != before.run_id
+        dropped = _remember(state, append, ranges)
+        is_new_run = state.run_id != before.run_id
         return ProducerUndo(*key, before, is_new_run, identity.incarnation, identity.sequence, dropped)
 
     def undo(self, change: SequencedUndo | ProducerUndo) -> None:
@@ -419,13 +419,13 @@ class ProducerTable:
         if isinstance(change, SequencedUndo):
             return self.sequenced.undo(change)
         key = (change.kind, change.producer_id)
-        known, before = self._producers.get(key), change.before
-        if before is None or known is None:
+        state, before = self._producers.get(key), change.before
+        if before is None or state is None:
             self._producers.pop(key, None)
             return None
         if change.is_new_run:
-            known.past_runs.pop(before.run_id, None)
-        sequences, digests = known.last_sequences, known.digests
+            state.past_runs.pop(before.run_id, None)
+        sequences, digests = state.last_sequences, state.digests
         digests.pop(change.sequence, None)
         digests = {**change.dropped, **digests}
         if change.kind is IdentityKind.TXN_BATCH:
@@ -436,7 +436,7 @@ class ProducerTable:
             sequences.pop(change.incarnation, None)
         # `forget_runs` may have dropped it meanwhile.
         sequences.setdefault(before.incarnation, before.last_sequences.get(before.incarnation, -1))
-        self._producers[key] = replace(before, past_runs=known.past_runs, last_sequences=sequences, digests=digests)
+        self._producers[key] = replace(before, past_runs=state.past_runs, last_sequences=sequences, digests=digests)
         return None
 
     def forget_runs(self) -> None:
@@ -520,13 +520,13 @@ def _other_batch(known: ProducerState, append: Append) -> str:
     With evidence on both sides, counts do not matter: a query that is not deterministic repeats a batch with other
     rows. Rows for a topic that got none are never dropped.
     """
-    mine, theirs = append.identity.evidence, known.digests.get(append.identity.sequence, b"")
+    evidence, theirs = append.identity.evidence, known.digests.get(append.identity.sequence, b"")
     if not theirs:  # it was written when the checkpoint could not be read, and no later read can tell more
         other = _other_rows(known, append)
         return other and f"{other}, and the checkpoint could not be read then"
-    if not mine:
+    if not evidence:
         return "a checkpoint that could be read, and now `offsets` of it cannot be: it may be another batch"
-    if mine != theirs:
+    if evidence != theirs:
         return "another `offsets` file of the checkpoint"
     topics = {topic for topic, _ in known.last_ranges}
     added = sorted({topic for topic, _ in append.row_counts} - topics)

@@ -112,11 +112,11 @@ class Traffic(NamedTuple):
             step_minutes: 1, for at most 15 steps, or 60, for at most 24.
         """
         now_step = max(now_ms, self.last_append_ms) // MINUTE_MS // step_minutes
-        found = [0] * count
+        sizes = [0] * count
         for minute, _, size_bytes in self.minutes:
             if 0 <= (at := count - 1 - (now_step - minute // step_minutes)) < count:
-                found[at] += size_bytes
-        return found
+                sizes[at] += size_bytes
+        return sizes
 
     def day(self, now_ms: int) -> tuple[int, int]:
         """Return (rows, bytes) of the last 24 hours; the hour in which they begin counts whole."""
@@ -336,10 +336,10 @@ class TopicLedgerState(EntryFold):
 
         O(log n + result). Empty for an unknown partition; the caller must look for gaps.
         """
-        found = self._partitions.get((topic_id, partition))
-        if found is None:
+        state = self._partitions.get((topic_id, partition))
+        if state is None:
             return []
-        rows = list(found.sections_between(start_offset, end_offset))
+        rows = list(state.sections_between(start_offset, end_offset))
         refs = self.objects.refs({row.object_number for row in rows})
         found_refs = []
         for base, count, number, start, size, crc, low_ms, high_ms, kind, end in rows:
@@ -355,28 +355,28 @@ class TopicLedgerState(EntryFold):
         ends = ((each, each.log_end_offset) for each in self._partitions.values())
         last_rows = (row for each, end in ends for row in each.sections_between(end - 1, end))
         numbers = sorted({row.object_number for row in last_rows}, reverse=True)
-        found: dict[BrokerId, list[ObjectRef]] = {broker_id: [] for broker_id in broker_ids}
-        ahead = count * len(found)  # enough where each object has one holder
+        objects: dict[BrokerId, list[ObjectRef]] = {broker_id: [] for broker_id in broker_ids}
+        ahead = count * len(objects)  # enough where each object has one holder
         for some in (numbers[:ahead], numbers[ahead:]):
-            if all(len(refs) == count for refs in found.values()):
+            if all(len(refs) == count for refs in objects.values()):
                 break
             items = self.objects.many(some)
             for item in [items[number] for number in some if not items[number].inline]:
-                for broker_id in item.holders & found.keys():
-                    if len(found[broker_id]) < count:
-                        found[broker_id].append(self.objects.ref(item))
-        return found
+                for broker_id in item.holders & objects.keys():
+                    if len(objects[broker_id]) < count:
+                        objects[broker_id].append(self.objects.ref(item))
+        return objects
 
     def offset_for_time(self, topic_id: TopicId, partition: int, timestamp_ms: int) -> int | None:
         """Return the first offset of the first section with a row at or after a time, None without one.
 
         The reader skips the earlier rows of that section.
         """
-        found = self._partitions.get((topic_id, partition))
-        offset = None if found is None else found.offset_for_time(timestamp_ms)
-        if found is None or offset is None or offset >= found.high_watermark:
+        state = self._partitions.get((topic_id, partition))
+        offset = None if state is None else state.offset_for_time(timestamp_ms)
+        if state is None or offset is None or offset >= state.high_watermark:
             return None
-        return max(offset, found.log_start_offset)
+        return max(offset, state.log_start_offset)
 
     def recent_writes(self, entry_count: int) -> RecentWrites:
         """Return counts of the objects that the newest entries named; loads the pages of these objects."""
@@ -546,8 +546,8 @@ class TopicLedgerState(EntryFold):
         invalid = find_bad_outputs(command)
         if partition is None or invalid:
             return CommandResult(Outcome.INVALID, {}, invalid or f"partition {command.partition} does not exist")
-        known = self.objects.many({row.object_number for row in inputs})
-        items = [known[row.object_number] for row in inputs]
+        objects = self.objects.many({row.object_number for row in inputs})
+        items = [objects[row.object_number] for row in inputs]
         refused = judge_replace(command, partition, inputs, items)
         if refused:
             return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
@@ -599,7 +599,7 @@ class TopicLedgerState(EntryFold):
 
     def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:
         """Return the live sections of objects, in the order of their bytes; one pass over all tables and pages."""
-        found: dict[int, set[Section]] = {number: set() for number in object_numbers}
+        sections: dict[int, set[Section]] = {number: set() for number in object_numbers}
         keys = {each.slot: (key, each) for key, each in self._partitions.items()}
         wanted = np.array(sorted(object_numbers), np.int64)
         in_memory = (each.rows_in_memory() for each in self._partitions.values())
@@ -610,8 +610,8 @@ class TopicLedgerState(EntryFold):
                 at = max(base, partition.log_start_offset)
                 for row in partition.sections_between(at, at + 1):  # another section if newer rows hide this one
                     if (row.object_number, row.start_byte) == (number, start_byte):
-                        found[number].add(Section(*key, row.row_count, *row[3:8]))
-        return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in found.items()}
+                        sections[number].add(Section(*key, row.row_count, *row[3:8]))
+        return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in sections.items()}
 
 
 _SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))

@@ -347,13 +347,13 @@ class Leadership:
     def _judge(
         self, command: PartitionChange, topic: TopicState, partition: PartitionState
     ) -> tuple[ErrorCode, str] | None:
-        known = f"leader epoch {partition.leader_epoch}, partition epoch {partition.partition_epoch}"
+        epochs = f"leader epoch {partition.leader_epoch}, partition epoch {partition.partition_epoch}"
         if command.leader_epoch > partition.leader_epoch or command.partition_epoch > partition.partition_epoch:
-            return ErrorCode.NOT_CONTROLLER, f"the change was computed from a newer state than {known}"
+            return ErrorCode.NOT_CONTROLLER, f"the change was computed from a newer state than {epochs}"
         if command.leader_epoch < partition.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH, f"the partition is at {known}"
+            return ErrorCode.FENCED_LEADER_EPOCH, f"the partition is at {epochs}"
         if command.partition_epoch < partition.partition_epoch:
-            return ErrorCode.INVALID_UPDATE_VERSION, f"the partition is at {known}"
+            return ErrorCode.INVALID_UPDATE_VERSION, f"the partition is at {epochs}"
         isr, replicas = command.isr, command.replicas
         if not isr or len(set(isr)) != len(isr) or not set(isr) <= set(replicas):
             return ErrorCode.INVALID_REQUEST, f"ISR {isr} must list some of the replicas {replicas}, each once"
