@@ -82,9 +82,6 @@ class Authorizer:
     (``Cluster.refresh_if_stale``). A change made by this process applies at once, and ``require`` folds the newest
     entries before it refuses.
 
-    Args:
-        principal: the caller; None: see ``default_principal``.
-
     Attributes:
         principal: including its type, as in ``User:alice``.
     """

@@ -282,9 +282,6 @@ class Cluster:
     def refresh(self, *, may_be_stale: bool = False) -> None:
         """Fold the cluster ledger's newest entries; check roots again that were replaced according to it.
 
-        Args:
-            may_be_stale: see ``Ledger.refresh``.
-
         Raises:
             CorruptDataError: REPLOG_JOURNAL_HOLE: the ledger's files are gone. RetriableError: REPLOG_NO_QUORUM.
         """
@@ -380,11 +377,7 @@ class Cluster:
         return self.folded_topic(handle)
 
     def refresh_topics(self, handles: Iterable[TopicHandle], *, may_be_stale: bool = False) -> None:
-        """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM.
-
-        Args:
-            may_be_stale: see ``Ledger.refresh``.
-        """
+        """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM."""
         self._check_roots_in_turn()
         ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
         pending = [IO_POOL.submit(each.refresh, may_be_stale=may_be_stale) for each in ledgers[1:]]

@@ -24,11 +24,7 @@ PEEK_MS_MAX = 1_000
 
 
 class JournalPeek:
-    """For one reader of a store.
-
-    Args:
-        brokers: of the store.
-    """
+    """For one reader of a store."""
 
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers

@@ -32,9 +32,6 @@ class Mailbox:
 
     ``put`` and ``names`` call all metadata roots in parallel and return when a majority has answered. So a note that
     was put is in every later list, unless the roots common to both majorities lost it.
-
-    Args:
-        ledger_id: notes are kept in the folder of this ledger.
     """
 
     def __init__(self, cluster: Cluster, ledger_id: LedgerId) -> None:

@@ -75,11 +75,7 @@ class JournalReader:
     # -- ahead of a goal --------------------------------------------------------------------------
 
     def begin_check(self, check: Callable[[Callable[[], None]], None], record_count: int) -> None:
-        """Begin the first check, over a network also the listing, and after the check the gets of the first records.
-
-        Args:
-            check: called with the check of ``replog.json``.
-        """
+        """Begin the first check, over a network also the listing, and after the check the gets of the first records."""
         early: dict[int, Future[Buffer | None]] = {}
         count = record_count if self.forecast.is_far else 0
         if count:

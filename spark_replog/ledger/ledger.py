@@ -137,9 +137,6 @@ class Ledger(Generic[S]):
         """Make the parts that belong to one process: an incarnation, its knowledge, locks.
 
         Also runs in a forked child, which must not use its parent's epoch or wait for its parent's threads.
-
-        Args:
-            wholeness: of the state when the child was forked.
         """
         self.lock = threading.RLock()
         self.stats = LedgerStats()
@@ -723,11 +720,7 @@ class Ledger(Generic[S]):
     # -- journals that lack entries ---------------------------------------------------------------
 
     def behind(self, last: int | None = None) -> dict[int, int]:
-        """Return the brokers whose journals the last refresh found behind, and how many entries they lack.
-
-        Args:
-            last: count entries up to this index only; None: all.
-        """
+        """Return the brokers whose journals the last refresh found behind, and how many entries they lack."""
         return {self._ids[root]: count for root, count in journals_behind(self.core, last).items()}
 
     def level(self, *, timeout_ms: int, broker_ids: Collection[int] | None = None) -> set[int]:

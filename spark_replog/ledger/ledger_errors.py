@@ -16,11 +16,7 @@ _LOG = logging.getLogger("spark_replog.ledger.ledger")  # users filter by the na
 
 
 class LedgerErrors:
-    """The errors of one ledger, and what it logs while a call waits.
-
-    Args:
-        names: of the metadata roots, in the store's order.
-    """
+    """The errors of one ledger, and what it logs while a call waits."""
 
     def __init__(self, ledger_id: str, names: Sequence[str], settings: LedgerSettings, clock: Clock) -> None:
         self._ledger_id = ledger_id

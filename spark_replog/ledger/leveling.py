@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from spark_replog.clock import Clock
 from spark_replog.errors import ReplogError
@@ -21,12 +21,14 @@ from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.root import READ, READ_BY_THIS_GOAL
 
+if TYPE_CHECKING:
+    from spark_replog.ledger.ledger import Ledger
+
 LEVEL_PAUSE_MS = 100
 """Between two turns; appends that come meanwhile bring the journals up themselves. While turns help nobody, each pause
 is twice as long as the one before."""
 BACKGROUND_MS = 60_000
 """How long a process goes on after an append; the next one starts it again."""
-T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,25 +53,6 @@ def journals_behind(core: LedgerCore, last: int | None = None, *, is_fresh: bool
     return {root: count for root, count in counts.items() if prefix.is_behind(root, count)}
 
 
-class LeveledLedger(Protocol):
-    """The parts of a ledger that bringing up its journals needs."""
-
-    ledger_id: str
-
-    @property
-    def core(self) -> LedgerCore:
-        """The current core."""
-
-    def refresh(self) -> object:
-        """Fold the decided entries."""
-
-    def with_turn(self, work: Callable[[], T]) -> T:
-        """Run a function while the core is at rest."""
-
-    def step(self, now_ms: float, deadline_ms: float) -> float:
-        """Run the core's operations and process their answers, in a turn; return the time then."""
-
-
 class JournalLeveler:
     """Thread safe.
 
@@ -77,7 +60,7 @@ class JournalLeveler:
         busy: held while a thread works in the background for this ledger.
     """
 
-    def __init__(self, ledger: LeveledLedger, clock: Clock, busy: threading.Lock) -> None:
+    def __init__(self, ledger: Ledger[Any], clock: Clock, busy: threading.Lock) -> None:
         self._ledger = ledger
         self._clock = clock
         self._busy = busy

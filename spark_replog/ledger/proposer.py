@@ -48,11 +48,6 @@ class Proposal:
 class Proposer:
     """Ownership of one ledger by one process incarnation.
 
-    Args:
-        prefix: the votes and the decided prefix of the journals.
-        incarnation: 16 random bytes, never used by another process.
-        round_step: how far above every seen round a claim goes.
-
     Attributes:
         epoch: the claimed or claiming epoch; None without one. With one root always ZERO_EPOCH.
         claimed: bit mask of the roots that hold this epoch's CLAIM.

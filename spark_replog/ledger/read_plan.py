@@ -75,11 +75,7 @@ class ReadPlan:
             self.marker_root = 0 if self._is_marker_turn else None
 
     def is_in_vain(self, roots: Sequence[RootState], prefix: DecidedPrefix, *, lacks_answer: bool) -> bool:
-        """Return whether the root that was asked for its marker only must be read too: something is new or missing.
-
-        Args:
-            lacks_answer: whether a root did not answer in time.
-        """
+        """Return whether the root that was asked for its marker only must be read too: something is new or missing."""
         if self.marker_root is None:
             return False
         is_seen = all(state.standing in (Standing.KNOWN, Standing.FRESH) for state in roots)
@@ -103,11 +99,7 @@ class ReadPlan:
 
 
 class Listed:
-    """The records that a listing shows in a journal; it only saves time: the journal ends at an empty position.
-
-    Args:
-        found: position -> bytes.
-    """
+    """The records that a listing shows in a journal; it only saves time: the journal ends at an empty position."""
 
     def __init__(self, found: dict[int, int]) -> None:
         self._found = found
@@ -144,11 +136,7 @@ class Listed:
 
 
 class JournalForecast:
-    """How many records of one root to get at once. It only saves time.
-
-    Args:
-        is_far: the root is behind a network.
-    """
+    """How many records of one root to get at once. It only saves time."""
 
     def __init__(self, *, is_far: bool) -> None:
         self.is_far = is_far

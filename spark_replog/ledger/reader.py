@@ -101,9 +101,6 @@ class JournalView:
     A record at position p may be created only by a process that has learned 0 .. p-1, so one successful create is one
     atomic acceptor step on exactly this state.
 
-    Args:
-        origin: where the journal is read from.
-
     Attributes:
         origin: the constructor's argument.
         next_position: first position not learned; the only one where a create makes sense.
@@ -224,10 +221,6 @@ class Vote:
 
 class DecidedPrefix:
     """Votes above the decided prefix, and the prefix itself.
-
-    Args:
-        root_count: metadata roots of the ledger.
-        genesis: the hash before index 0 (``record.genesis_hash``).
 
     Attributes:
         base: where it begins; everything up to its index is decided, and those values are not kept here.
@@ -397,11 +390,7 @@ class DecidedPrefix:
                 self.named[other] = named[-2:][0]
 
     def lacking(self, root: int, last: int | None = None) -> int:
-        """Return how many decided entries a root's journal lacks, as far as it was read.
-
-        Args:
-            last: count those up to this index only; None: all.
-        """
+        """Return how many decided entries a root's journal lacks, as far as it was read."""
         view, last = self.views[root], self.length - 1 if last is None else last
         entries = view.entries.items()  # an entry that the hash chain shows to be the decided one follows all before it
         held = [index for index, (_, value) in entries if index <= last and value == self.hashes.get(index)]
@@ -455,14 +444,7 @@ class DecidedPrefix:
             self.decide(self.length, *winner)
 
     def decide(self, index: int, vote: Vote, epoch: Epoch | None = None) -> None:
-        """Append the value of the next index; checks the hash chain.
-
-        Args:
-            epoch: as ``_winner`` returns it; None: the vote's own.
-
-        Raises:
-            CorruptDataError: CORRUPT_MESSAGE.
-        """
+        """Append the value of the next index; checks the hash chain. Raises CorruptDataError: CORRUPT_MESSAGE."""
         assert index == self.length
         if vote.previous != self.previous_hash(index):
             raise CorruptDataError(

@@ -174,9 +174,6 @@ def damaged_record(root: str, position: int, why: str) -> CorruptDataError:
 def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
     """Return the record.
 
-    Args:
-        position: its position in the journal.
-
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: truncated, foreign or altered bytes.
         UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.

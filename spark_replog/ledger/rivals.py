@@ -56,9 +56,6 @@ class Rivals:
         """Return whether another process's claim, which has led to no entry yet, has not timed out.
 
         The claim of a dead process delays the others by a few operations.
-
-        Args:
-            claimed: the epoch of the claim; ZERO_EPOCH for none.
         """
         if claimed == ZERO_EPOCH:
             return False

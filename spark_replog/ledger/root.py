@@ -295,10 +295,6 @@ class RootState:
 
         Only a look for the marker after the read shows this. `LedgerCore._read` asks for it below `end_min`. If it
         found a newer marker, this read shows nothing: what it missed may have come and gone.
-
-        Args:
-            end: the empty position.
-            last_crc: of the record before it, 0 if it is not known.
         """
         read, before = completion.operation, completion.before
         if not completion.ended or completion.marker is not None or not isinstance(read, Read):
@@ -352,12 +348,7 @@ def stale_journal(root_name: str, position: int) -> RetriableError:
 
 
 def journal_cut_short(root_name: str, position: int) -> CorruptDataError:
-    """Return the error of a journal that a snapshot or a marker names, and that lost its end.
-
-    Args:
-        root_name: of the root.
-        position: where the journal ends.
-    """
+    """Return the error of a journal that a snapshot or a marker names, and that lost its end."""
     return CorruptDataError(
         ErrorCode.REPLOG_JOURNAL_HOLE,
         f"The journal on {root_name} ends at position {position}, before records that a snapshot or marker names. "
@@ -370,13 +361,7 @@ def journal_cut_short(root_name: str, position: int) -> CorruptDataError:
 
 
 def journal_hole(root_name: str, first: int, found: int) -> CorruptDataError:
-    """Return the error of missing files: a process that appended in the hole would decide entries a second time.
-
-    Args:
-        root_name: of the root.
-        first: position of the first missing file.
-        found: position of the next file.
-    """
+    """Return the error of missing files: a process that appended in the hole would decide entries a second time."""
     return CorruptDataError(
         ErrorCode.REPLOG_JOURNAL_HOLE,
         f"The journal on {root_name} has no file at position {first}, and one at position {found}: {found - first} or "

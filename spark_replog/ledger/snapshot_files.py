@@ -145,11 +145,6 @@ def encode_marker(genesis: bytes, marker: Marker) -> bytes:
 def decode_marker(data: Buffer, *, genesis: bytes, where: str) -> Marker:
     """Return the marker.
 
-    Args:
-        data: the bytes of the file.
-        genesis: ``record.genesis_hash`` of the ledger.
-        where: names the file in errors.
-
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: truncated, altered, or of another ledger.
         UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replog.clock import Clock
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
@@ -27,12 +27,15 @@ from spark_replog.ledger.record import NO_INDEX, genesis_hash
 from spark_replog.ledger.root import READ
 from spark_replog.ledger.snapshot_files import Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
 from spark_replog.ledger.snapshot_io import REST_MS, SnapshotIo
-from spark_replog.ledger.types import AppendOutcome, JournalRoot, LedgerSettings, Proposed, SnapshotState
+from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.logs import warn_of_upkeep
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.open_store import is_far
 from spark_replog.storage.paths import page_key, snapshot_key
+
+if TYPE_CHECKING:
+    from spark_replog.ledger.ledger import Ledger
 
 REST_MAX_MS = 600_000
 NEAR_REST_FACTOR = 4
@@ -43,7 +46,6 @@ NEAR_REST_MS_MAX = 1_000
 """Longer rests are not made longer still: at one commit a second each one would be an entry more to read."""
 HURRY_ENTRY_COUNT = 8_192
 """From this many entries after the newest snapshot a process rests a tenth as long: a cold process reads them all."""
-T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 
@@ -147,11 +149,7 @@ def likely_heads(names: Iterable[str], truncate_record_count_min: int) -> list[s
 
 
 class SnapshotKeeper:
-    """The snapshots of one ledger in one process; call methods that take a core only in a turn (``Ledger.with_turn``).
-
-    Args:
-        lock: held while the state changes.
-    """
+    """The snapshots of one ledger in one process; call methods that take a core only in a turn (`Ledger.with_turn`)."""
 
     def __init__(
         self,
@@ -449,9 +447,6 @@ class SnapshotKeeper:
 
         Several threads may have seen that a snapshot is due, but only one freezes: the state recognises only its newest
         frozen state as the decided snapshot, so after a second freeze it would have to restore the first.
-
-        Args:
-            look: freezes the state and returns what to delete.
         """
         if not self._busy.acquire(blocking=False):
             return
@@ -614,38 +609,10 @@ class SnapshotKeeper:
         return deleted
 
 
-class RestingLedger(Protocol):
-    """The parts of a ledger that writing snapshots needs."""
-
-    ledger_id: str
-    state: Any
-    """A ``SnapshotState``."""
-
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """Held while the state changes."""
-
-    @property
-    def core(self) -> LedgerCore:
-        """The current core; `restore_decided` may replace it."""
-
-    def refresh(self) -> object:
-        """Fold the decided entries."""
-
-    def append(self, propose: Callable[[Any], Proposed], *, timeout_ms: int) -> AppendOutcome:
-        """Have commands decided."""
-
-    def with_turn(self, work: Callable[[], T]) -> T:
-        """Run a function while the core is at rest."""
-
-    def restore_decided(self) -> None:
-        """Restore the state from the decided snapshot; call it in a turn."""
-
-
 class SnapshotWriter:
     """Reads the core in a turn, but writes and deletes files outside of it. Thread safe."""
 
-    def __init__(self, ledger: RestingLedger, keeper: SnapshotKeeper) -> None:
+    def __init__(self, ledger: Ledger[Any], keeper: SnapshotKeeper) -> None:
         self._ledger = ledger
         self.keeper = keeper
 

@@ -38,12 +38,7 @@ _SHOWN_MAX = 8
 
 
 def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]:
-    """Return a sentence per command of an entry, also if the entry or a command cannot be decoded.
-
-    Args:
-        payload: the entry's payload, as the fold takes it.
-        topic_names: by id; an unknown id is shown as it is.
-    """
+    """Return a sentence per command of an entry, also if the entry or a command cannot be decoded."""
     try:
         commands = decode_commands(payload)
     except ReplogError as error:
@@ -58,11 +53,7 @@ _QUIET = frozenset(type_id_of(each) for each in (Append, SequencedAppend, Produc
 def state_changes(
     payload: bytes, results: Sequence[CommandResult], topic_names: Mapping[TopicId, str]
 ) -> list[tuple[str, str]]:
-    """Return (kind, sentence) of the commands of an entry that changed something other than rows and offsets.
-
-    Args:
-        results: the fold's results, by command.
-    """
+    """Return (kind, sentence) of the commands of an entry that changed something other than rows and offsets."""
     changes = []
     for data, result in zip(decode_entry(payload), results, strict=False):
         if data[0] not in _QUIET and result.outcome is Outcome.APPLIED:

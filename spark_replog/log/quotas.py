@@ -184,13 +184,7 @@ class SampledRate:
 
 
 def throttle_time_ms(observed: float, quota: float, window_ms: int) -> float:
-    """Return how long to wait until the rate is back at the quota; negative below it.
-
-    Args:
-        observed: the rate, per second.
-        quota: the bound, per second; above 0.
-        window_ms: length of the measured window.
-    """
+    """Return how long to wait until the rate is back at the quota; negative below it."""
     return (observed - quota) / quota * window_ms
 
 

@@ -21,12 +21,7 @@ from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, LedgerId, ObjectId
 
 
 def unknown_topic(name: str, path: str) -> ReplogError:
-    """Return the error: UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if no topic could have the name.
-
-    Args:
-        name: as the user gave it.
-        path: of the store, for the command that creates the topic.
-    """
+    """Return the error: UNKNOWN_TOPIC_OR_PARTITION, or INVALID_TOPIC_EXCEPTION if no topic could have the name."""
     if not is_valid_topic_name(name):
         return InvalidConfigError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

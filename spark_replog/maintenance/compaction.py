@@ -86,18 +86,16 @@ def plan_cleaning(
         now_ms: the ledger's time.
         is_forced: whether `min.cleanable.dirty.ratio` does not matter.
     """
-    state_of_partition = state.topics[topic_id].partitions[partition]
-    dirty_offset = state_of_partition.clean_points[-1][0] if state_of_partition.clean_points else 0
-    dirty = _cleanable(
-        state, topic_id, partition, max(dirty_offset, state_of_partition.log_start_offset), config, now_ms
-    )
+    log = state.topics[topic_id].partitions[partition]
+    dirty_offset = log.clean_points[-1][0] if log.clean_points else 0
+    dirty = _cleanable(state, topic_id, partition, max(dirty_offset, log.log_start_offset), config, now_ms)
     dirty_bytes = sum(each.size_bytes for each in dirty)
     waited_ms = now_ms - config.delete_retention_ms
-    below = max((offset for offset, at_ms in state_of_partition.clean_points if at_ms <= waited_ms), default=0)
-    is_due = dirty_bytes > 0 and dirty_bytes >= config.min_cleanable_dirty_ratio * state_of_partition.live_bytes
-    if not is_due and not (is_forced and (dirty or below > state_of_partition.log_start_offset)):
+    below = max((offset for offset, at_ms in log.clean_points if at_ms <= waited_ms), default=0)
+    is_due = dirty_bytes > 0 and dirty_bytes >= config.min_cleanable_dirty_ratio * log.live_bytes
+    if not is_due and not (is_forced and (dirty or below > log.log_start_offset)):
         return None
-    sections = _cleanable(state, topic_id, partition, state_of_partition.log_start_offset, config, now_ms)
+    sections = _cleanable(state, topic_id, partition, log.log_start_offset, config, now_ms)
     runs = tuple(make_run(state, topic_id, partition, each) for each in group_sections(sections, config.segment_bytes))
     return CleaningPlan(runs, dirty_offset, below) if runs else None
 
@@ -202,11 +200,6 @@ def find_replaced(read: ReadKeys, plan: CleaningPlan, size_max_bytes: int) -> tu
 
     Runs without a row that stays are joined with the next one, so that its section spans their offsets. Where no row
     stays up to the end, the last one does: it is a tombstone, since nothing newer replaced it.
-
-    Args:
-        read: returns the keys of a run: `read_keys` of some brokers.
-        plan: the pass.
-        size_max_bytes: of the keys that are kept in memory.
     """
     latest = OffsetMap(size_max_bytes)
     end_offset = plan.dirty_offset

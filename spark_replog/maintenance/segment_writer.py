@@ -221,11 +221,7 @@ def worth_joining(stretch: Sequence[SectionRef], full_bytes: int, sections_min: 
 
 
 class SegmentWriter:
-    """Thread safe.
-
-    Args:
-        brokers: the roots, to read from and to write to.
-    """
+    """Thread safe."""
 
     def __init__(self, brokers: BrokerSet) -> None:
         self._brokers = brokers
@@ -234,10 +230,6 @@ class SegmentWriter:
         """Write the rows of a run, and return the command that puts them in its place.
 
         Nothing refers to the object before that command is decided: a process that stops before leaves garbage only.
-
-        Args:
-            run: as planned.
-            dropped: ascending offsets of rows that go.
 
         Returns:
             None where every row goes: the caller joins the run with a neighbour.

@@ -37,11 +37,7 @@ DELETES_MAX = 2_000
 
 
 class Upkeep:
-    """Thread safe; one per cluster and process is enough.
-
-    Args:
-        config: intervals; None: the cluster's.
-    """
+    """Thread safe; one per cluster and process is enough."""
 
     def __init__(self, cluster: Cluster, config: CoordinatorConfig | None = None) -> None:
         self._cluster = cluster

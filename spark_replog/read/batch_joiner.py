@@ -40,12 +40,7 @@ class _Waiting:
 
 
 class BatchJoiner:
-    """Rows come in the order of the reads; a partition's rows go out in the order of their offsets.
-
-    Args:
-        include_headers: see `rows.read_columns`.
-        batch_bytes_min: rows wait until they are this large.
-    """
+    """Rows come in the order of the reads; a partition's rows go out in the order of their offsets."""
 
     def __init__(self, *, include_headers: bool, batch_bytes_min: int) -> None:
         self._include_headers = include_headers
@@ -56,12 +51,7 @@ class BatchJoiner:
     def add(
         self, piece: FetchSlice, first_offset: int, rows: pa.RecordBatch, size_bytes: int
     ) -> Iterator[pa.RecordBatch]:
-        """Take rows of a slice, and yield the batches that they complete.
-
-        Args:
-            rows: columns of a data object.
-            size_bytes: theirs.
-        """
+        """Take rows of a slice, and yield the batches that they complete."""
         run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME))
         key, has_offsets = run[:2], piece.object.has_offsets
         waiting = self._waiting.get(key)

@@ -48,11 +48,6 @@ def offsets_for_times(
     Runs where ledgers are folded (driver, Consumer), never in a task. Reads at most a few sections per
     partition, partitions in parallel.
 
-    Args:
-        ledger: of the topic, folded as far as needed.
-        brokers: whose roots hold the rows.
-        times_ms: partition to epoch milliseconds.
-
     Returns:
         None for a partition without a readable row that late.
 

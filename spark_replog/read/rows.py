@@ -55,7 +55,8 @@ def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_
     columns = [batch.column(0), batch.column(1), batch.column(2)]
     names = ["key", "value", "timestamp"]
     if append_time_ms is not None:
-        columns[2] = _constant_time(batch.num_rows, append_time_ms)
+        times = np.full(batch.num_rows, append_time_ms * 1000, dtype=np.int64)
+        columns[2] = array_of(times).cast(TIMESTAMP_TYPE)
     if include_headers and "headers" in batch.schema.names:
         names.append("headers")
         columns.append(_null_empty(batch.column(3)))
@@ -119,10 +120,6 @@ def _null_empty(headers: pa.Array) -> pa.Array:
     if not pc.any(empty).as_py():
         return headers
     return pc.if_else(empty, pa.scalar(None, HEADERS_TYPE), headers)
-
-
-def _constant_time(rows: int, time_ms: int) -> pa.Array:
-    return array_of(np.full(rows, time_ms * 1000, dtype=np.int64)).cast(TIMESTAMP_TYPE)
 
 
 @lru_cache(maxsize=8)

@@ -176,11 +176,7 @@ def _ranges(cells: Cells) -> tuple[list[int], list[int]]:
 
 
 def read_table(reader: Reader, column_count: int, row_count_max: int = ROWS_MAX) -> Cells:
-    """Read what `write_table` wrote; refuse rows that the bytes cannot account for before it takes memory.
-
-    Args:
-        row_count_max: the caller's own bound.
-    """
+    """Read what `write_table` wrote; refuse rows that the bytes cannot account for before it takes memory."""
     bytes_left = reader.left_count()
     row_count = reader.uint()
     if row_count > row_count_max or 8 * row_count * column_count > _table_bytes_max(bytes_left):

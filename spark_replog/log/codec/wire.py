@@ -59,11 +59,7 @@ class Writer:
         self.raw: Callable[[bytes], None] = self.data.extend
 
     def uint(self, value: int) -> None:
-        """Append an unsigned varint, 7 bits a byte, low bits first.
-
-        Raises:
-            ValueError: negative or above 64 bits.
-        """
+        """Append an unsigned varint, 7 bits a byte, low bits first. Raises ValueError: negative or above 64 bits."""
         if 0 <= value < 0x80:  # most numbers
             self.data.append(value)
             return

@@ -84,11 +84,7 @@ class AgreedTime:
         return {writer: clock_ms for writer, (clock_ms, *_) in self._writers.items()}
 
     def observe(self, writer: str, clock_ms: int) -> None:
-        """Add the clock of the next applied append.
-
-        Args:
-            writer: one process, or one run of a query.
-        """
+        """Add the clock of the next applied append."""
         is_again = next(reversed(self._writers), "") == writer
         before = self._writers.pop(writer, None)
         counted_ms, held_ms = (clock_ms if not self._writers else 0), 0

@@ -90,9 +90,9 @@ class ClusterLedgerState(EntryFold):
             BrokerFence: self._apply_broker_fence,
             TopicPublish: self._apply_topic_publish,
             TopicUnpublish: self._apply_topic_unpublish,
-            AclsAdd: self._apply_acls_add,
-            AclsRemove: self._apply_acls_remove,
-            QuotaAlter: self._apply_quota_alter,
+            AclsAdd: lambda command, *_: _done(self.acls.add(command.bindings), "all of these ACLs exist"),
+            AclsRemove: lambda command, *_: _done(self.acls.remove(command.bindings), "none of these ACLs exists"),
+            QuotaAlter: lambda command, *_: _done(self.quotas.alter(command), "the quotas are already set"),
             ClusterConfigSet: self._apply_config_set,
         }
 
@@ -152,21 +152,6 @@ class ClusterLedgerState(EntryFold):
         del self.topics[command.name]
         return OK
 
-    def _apply_acls_add(self, command: AclsAdd, *_: int) -> CommandResult:
-        if not self.acls.add(command.bindings):
-            return CommandResult(Outcome.EXISTS, {}, "all of these ACLs exist")
-        return OK
-
-    def _apply_acls_remove(self, command: AclsRemove, *_: int) -> CommandResult:
-        if not self.acls.remove(command.bindings):
-            return CommandResult(Outcome.EXISTS, {}, "none of these ACLs exists")
-        return OK
-
-    def _apply_quota_alter(self, command: QuotaAlter, *_: int) -> CommandResult:
-        if not self.quotas.alter(command):
-            return CommandResult(Outcome.EXISTS, {}, "the quotas are already set")
-        return OK
-
     def _apply_config_set(self, command: ClusterConfigSet, *_: int) -> CommandResult:
         before = dict(self.config)
         for key, value in command.changes:
@@ -186,3 +171,7 @@ _TABLES = fields(
     map_of(TEXT, TEXT),
 )
 _QUOTAS = map_of(QUOTA_ENTITY, map_of(TEXT, UINT))
+
+
+def _done(changed: int, otherwise: str) -> CommandResult:
+    return OK if changed else CommandResult(Outcome.EXISTS, {}, otherwise)

@@ -413,12 +413,7 @@ class ObjectTable:
         self.next_number = index << ORDINAL_BITS
 
     def begin_append(self, index: int, ranges: Iterable[tuple[PartitionState, tuple[int, int]]], undo: Undo) -> None:
-        """Begin an append: the next objects belong to it.
-
-        Args:
-            ranges: the offsets that it gets.
-            undo: of the change to its producer.
-        """
+        """Begin an append: the next objects belong to it."""
         if not self.unstable or self.unstable[-1].index != index:
             self.unstable.append(Unstable(index))
         pending = self.unstable[-1]
@@ -526,8 +521,8 @@ class ObjectTable:
             item.changed_index = self.next_number >> ORDINAL_BITS
             if is_hint:
                 self._note_dropped(item)
-            is_free = number >= self.paged_below and not self._is_unstable(number)
-            if item.live_count == 0 and is_free:
+            is_unstable = bool(self.unstable) and number >> ORDINAL_BITS >= self.unstable[0].index
+            if item.live_count == 0 and number >= self.paged_below and not is_unstable:
                 self._forget(number)
         while len(self.dropped) > DROPPED_MAX:
             del self.dropped[next(iter(self.dropped))]
@@ -539,12 +534,6 @@ class ObjectTable:
     def forget_below(self, floor: int) -> None:
         """Forget the dropped objects below the floor: a listing of their generation finds them."""
         self.dropped = {each: at_ms for each, at_ms in self.dropped.items() if each.generation >= floor}
-
-    def _is_lacked(self, number: int) -> bool:
-        return any(number in numbers for numbers in self.missing.values())
-
-    def _is_unstable(self, number: int) -> bool:
-        return bool(self.unstable) and number >> ORDINAL_BITS >= self.unstable[0].index
 
     def _forget(self, number: int) -> None:
         self.drop_inline(number)
@@ -638,7 +627,8 @@ class ObjectTable:
         """
         number = self._number_of(command)
         item = None if number is None else self._objects[number]
-        if number is None or item is None or not (item.live_count or self._is_lacked(number)):
+        is_needed = item is not None and (item.live_count or any(number in each for each in self.missing.values()))
+        if number is None or item is None or not is_needed:
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
             return CommandResult(Outcome.INVALID, {}, detail)
         added = frozenset(command.broker_ids) - item.holders
@@ -736,13 +726,7 @@ def find_bad_outputs(command: Replace) -> str:
 def judge_replace(
     command: Replace, partition: PartitionState, inputs: Sequence[SectionRow], objects: Sequence[LogObject]
 ) -> str:
-    """Return why the state does not allow a replacement, '' when it does.
-
-    Args:
-        command: without contradictions in itself.
-        partition: whose rows are replaced.
-        inputs: its live sections of the command's offsets.
-    """
+    """Return why the state does not allow a replacement, '' when it does."""
     first, end = command.first_offset, command.end_offset
     if end > partition.high_watermark:
         return f"offset {end} is above the high watermark {partition.high_watermark}"

@@ -198,13 +198,7 @@ def _whole_piece(directory: Directory, number: int) -> Piece:
 
 
 def plan_pieces(directories: Iterable[Directory], slot: int, intervals: list[Interval]) -> tuple[list[Piece], bool]:
-    """Return the pieces that cover intervals of a slot, in order, and whether all intervals are covered.
-
-    Args:
-        directories: of the runs, newest first.
-        slot: whose rows.
-        intervals: half-open, ascending, not empty.
-    """
+    """Return the pieces that cover intervals of a slot, in order, and whether all intervals are covered."""
     plan: list[Piece] = []
     for directory in directories:
         if not intervals:
@@ -364,12 +358,12 @@ class SectionPages(_Pages):
                 total += size_bytes
                 rest = _without(rest, base, end)
         for piece in self.pieces(slot, rest) if rest else ():
-            total += piece.size_bytes if piece.is_whole else self._size_of(self.rows(piece))
+            if piece.is_whole:
+                total += piece.size_bytes
+            else:
+                page, first, last = self.rows(piece)
+                total += int(counted_sizes(page.cells[:, first:last]).sum())
         return total
-
-    @staticmethod
-    def _size_of(rows: PageRows) -> int:
-        return int(counted_sizes(rows.page.cells[:, rows.first : rows.last]).sum())
 
     def rows(self, piece: Piece) -> PageRows:
         """Return the rows of a piece."""

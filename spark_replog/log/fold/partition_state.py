@@ -534,9 +534,6 @@ class PartitionState:
     def fence(self, broker_id: BrokerId, fenced: Collection[BrokerId]) -> bool:
         """Remove a fenced broker from the ISR; without another in-sync replica the partition loses its leader.
 
-        Args:
-            fenced: all fenced brokers, this one included.
-
         Returns:
             Whether anything changed.
         """

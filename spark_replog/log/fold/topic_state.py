@@ -194,10 +194,10 @@ class TopicLedgerState(EntryFold):
             Append: self._apply_append,
             SequencedAppend: self._apply_append,
             ProducerInit: lambda command, *_: self.producers.sequenced.apply_init(command),
-            TopicInit: self._apply_topic_init,
+            TopicInit: self._apply_new_partitions,
             TopicClose: lambda command, *_: self._topics.apply_topic_close(command),
             LogStartAdvance: lambda command, *_: self._topics.apply_log_start_advance(command),
-            PartitionsAdd: self._apply_partitions_add,
+            PartitionsAdd: self._apply_new_partitions,
             ConfigSet: lambda command, *_: self._topics.apply_config_set(command),
             IsrChange: lambda command, index, _: self._leadership.apply_isr_change(command, index),
             BrokerFence: lambda command, *_: self._leadership.apply_broker_fence(command),
@@ -533,11 +533,9 @@ class TopicLedgerState(EntryFold):
         return CommandResult(Outcome.APPLIED, judgement.ranges)
 
     def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        topic = self._topics.open_topic(command.topic_id)
+        if isinstance(topic, CommandResult):
+            return topic
         if any(item.id.generation < self.gc_floor for item in command.outputs):
             return CommandResult(Outcome.BELOW_FLOOR, {}, f"an object is below the floor {self.gc_floor}")
         partition = self._partitions.get((command.topic_id, command.partition))
@@ -560,14 +558,11 @@ class TopicLedgerState(EntryFold):
         self.objects.drop_rows({partition: partition.log_start_offset}, partition.cut_dead())
         return OK
 
-    def _apply_topic_init(self, command: TopicInit, index: int, number: int) -> CommandResult:
-        result = self._topics.apply_topic_init(command)
-        if result.outcome is Outcome.APPLIED:
-            self._leadership.settle_topic(command.topic_id)
-        return result
-
-    def _apply_partitions_add(self, command: PartitionsAdd, index: int, number: int) -> CommandResult:
-        result = self._topics.apply_partitions_add(command)
+    def _apply_new_partitions(self, command: TopicInit | PartitionsAdd, index: int, number: int) -> CommandResult:
+        if isinstance(command, TopicInit):
+            result = self._topics.apply_topic_init(command)
+        else:
+            result = self._topics.apply_partitions_add(command)
         if result.outcome is Outcome.APPLIED:
             self._leadership.settle_topic(command.topic_id)
         return result
@@ -590,11 +585,9 @@ class TopicLedgerState(EntryFold):
         return OK
 
     def _apply_group_records(self, command: GroupRecords, index: int, number: int) -> CommandResult:
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        topic = self._topics.open_topic(command.topic_id)
+        if isinstance(topic, CommandResult):
+            return topic
         return self.groups.apply(command)
 
     def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:

@@ -105,6 +105,13 @@ class TopicTable:
         self._add_partitions(topic, command.assignments)
         return OK
 
+    def open_topic(self, topic_id: TopicId) -> TopicState | CommandResult:
+        """Return a topic that is not deleted, or the refusal of a command on it."""
+        topic = self.topics.get(topic_id)
+        if topic is None:
+            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, topic_id)
+        return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted") if topic.closed else topic
+
     def apply_topic_close(self, command: TopicClose) -> CommandResult:
         """Fold a deletion: every later append is refused."""
         topic = self.topics.get(command.topic_id)
@@ -121,11 +128,9 @@ class TopicTable:
 
     def apply_partitions_add(self, command: PartitionsAdd) -> CommandResult:
         """Fold growth; existing partitions never move."""
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        topic = self.open_topic(command.topic_id)
+        if isinstance(topic, CommandResult):
+            return topic
         count = len(topic.partitions)
         if command.total == count:
             return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' has {count} partitions")
@@ -138,11 +143,9 @@ class TopicTable:
 
     def apply_log_start_advance(self, command: LogStartAdvance) -> CommandResult:
         """Fold a trim: all of its partitions, or none if one contradicts the state."""
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        topic = self.open_topic(command.topic_id)
+        if isinstance(topic, CommandResult):
+            return topic
         for number, offset in command.offsets:
             if number >= len(topic.partitions):
                 return CommandResult(Outcome.INVALID, {}, f"topic '{topic.name}' has no partition {number}")
@@ -163,11 +166,9 @@ class TopicTable:
 
     def apply_log_clean(self, command: LogClean) -> CommandResult:
         """Fold how far a partition is clean."""
-        topic = self.topics.get(command.topic_id)
-        if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        if topic.closed:
-            return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted")
+        topic = self.open_topic(command.topic_id)
+        if isinstance(topic, CommandResult):
+            return topic
         partition = self.partitions.get((command.topic_id, command.partition))
         if partition is None or command.clean_offset > partition.high_watermark:
             detail = f"{topic.name}-{command.partition} has no rows up to offset {command.clean_offset}"
