@@ -60,9 +60,10 @@ def answers_of(
         done, open_ = wait(open_, max(0.0, min(rest_ms, WAIT_MS_MAX)) / 1000.0, FIRST_COMPLETED)
         count += sum(call.exception() is None and counts(call.result()) for call in done)
         if not done and rest_ms <= 0:
-            if progress() == moved:
+            before, moved = moved, progress()
+            if moved == before:
                 break
-            end_ms, moved = clock.monotonic_ms() + timeout_ms, progress()
+            end_ms = clock.monotonic_ms() + timeout_ms
     if open_ and grace_ms and count >= needed:
         wait(open_, grace_ms / 1000.0)
     answers: Answers[K, T] = Answers({}, {}, {})
