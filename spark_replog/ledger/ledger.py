@@ -460,9 +460,8 @@ class Ledger(Generic[S]):
         turns, requests, keeper, batch = self._turns, self._requests, self._fold.keeper, Batch()
         try:
             with turns.gate:
-                requests.is_proposing = True
-                candidates = requests.open()
-            for request in candidates:
+                requests.taken = requests.open()
+            for request in requests.taken:
                 if sum(map(len, batch.commands)) >= self._settings.entry_size_bytes_max:
                     break
                 if request.answer is None and (commands := self._ask(request)):  # else an interrupted caller has left
@@ -480,7 +479,7 @@ class Ledger(Generic[S]):
                     requests.send(batch)
                 turns.changed.notify_all()
         finally:
-            requests.is_proposing = False
+            requests.taken = []
         return bool(batch.places)
 
     def _ask(self, request: Request) -> tuple[bytes, ...]:
@@ -514,7 +513,7 @@ class Ledger(Generic[S]):
                 is_over = each is request or (is_refused and each.deadline_ms - each.timeout_ms <= since_ms)
                 if not is_over or each.answer is not None:
                     continue
-                may_be_sent = each.is_sent or self._requests.is_proposing
+                may_be_sent = each.is_sent or each in self._requests.taken
                 if is_driver and each.is_sent:  # else the driver may be sending it now
                     may_be_sent = core.is_user_open() or each.is_hidden
                 error = self._errors.outcome_unknown if may_be_sent else self._errors.not_decided

@@ -56,11 +56,11 @@ class Requests:
     """The open requests of one ledger; hold its gate to call a method.
 
     Attributes:
-        is_proposing: a value is being made of some that wait, so each of them may be in flight in a moment.
+        taken: those of which a value is being made, so each of them may be in flight in a moment.
     """
 
     def __init__(self) -> None:
-        self.is_proposing = False
+        self.taken: list[Request] = []
         self._open: list[Request] = []
 
     def add(self, request: Request) -> None:

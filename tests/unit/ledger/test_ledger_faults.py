@@ -837,6 +837,37 @@ def test_a_read_only_process_leaves_the_root_as_it_is(make_store):
     assert not (store.root_path(0) / out_key(LEDGER_ID)).exists()
 
 
+def test_a_call_whose_time_ends_while_its_entry_is_made_may_be_decided(make_store):
+    """It waits for another caller, who is proposing its command just now."""
+    process = make_store(3).process(FAST)
+    process.append(b"before")
+    process.append(b"owner")
+    process.ledger.core.proposer.depose()  # the commands are asked for once more after a claim
+    asked, errors, is_over = [], [], threading.Event()
+
+    def wait_for_other() -> None:
+        with pytest.raises(OutcomeUnknownError) as error:
+            process.ledger.append(lambda _: b"other", timeout_ms=500, is_first=True)
+        errors.append(error.value.code)
+        is_over.set()
+
+    other = threading.Thread(target=wait_for_other)
+
+    def propose(_: object) -> bytes:
+        asked.append(1)
+        if len(asked) == 1:
+            other.start()
+            wait_until(lambda: len(process.ledger._requests.open()) == 2)
+        else:
+            assert is_over.wait(60)
+        return b"mine"
+
+    assert process.ledger.append(propose, timeout_ms=60_000).result == "applied"
+    other.join(60)
+    assert errors == [ErrorCode.REPLOG_COMMIT_OUTCOME_UNKNOWN] and len(asked) == 2
+    assert process.commands() == [b"before", b"owner", b"other", b"mine"]
+
+
 def test_an_entry_far_above_the_group_commit_size_is_one_record_and_above_the_bound_it_is_refused(make_store):
     store = make_store(3)
     settings = LedgerSettings(command_size_bytes_max=3_000_000)
