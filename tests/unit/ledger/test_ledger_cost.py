@@ -232,6 +232,25 @@ def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
     assert reader.journal_gets() == 4
 
 
+def test_callers_that_wait_share_the_next_read(make_store):
+    process = make_store(3).process(UNHURRIED)
+    process.append(b"a")
+    process.ledger.refresh()
+    may_end = threading.Event()
+    readers = [threading.Thread(target=process.ledger.refresh) for _ in range(4)]
+    driver = threading.Thread(target=lambda: process.ledger.with_turn(lambda: may_end.wait(60)))
+    driver.start()
+    wait_until(lambda: process.ledger._turns.is_taken)
+    for each in readers:
+        each.start()
+    wait_until(lambda: len(process.ledger._turns.changed._waiters) == len(readers))
+    process.reset()
+    may_end.set()
+    for each in [driver, *readers]:
+        each.join(60)
+    assert process.journal_gets() == 3, "one get for each root, and not for each caller"
+
+
 def test_a_listing_says_how_many_gets_reach_the_first_empty_position():
     """One after the last record that it shows; 0, so that the reader guesses, where it shows none near."""
     listed = read_plan.Listed({5: 100, 6: 100, 9: 100})
