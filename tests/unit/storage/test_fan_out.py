@@ -83,3 +83,7 @@ def test_without_a_number_all_are_waited_for_also_for_ever(waits):
 def test_an_error_that_is_no_storage_error_is_raised():
     with pytest.raises(ZeroDivisionError):
         answers_of(calls("a", ZeroDivisionError()), 0)
+
+
+def test_any_two_majorities_share_one():
+    assert [majority_of(count) for count in range(1, 6)] == [1, 2, 2, 3, 3]
