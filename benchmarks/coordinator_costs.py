@@ -1,4 +1,4 @@
-"""What the coordinator costs without storage: an append of many partitions.
+"""What the coordinator costs without storage: an append of many partitions, delayed operations.
 
     python -m benchmarks.coordinator_costs
 
@@ -14,12 +14,45 @@ from collections.abc import Callable, Mapping
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.ids import LedgerId, ObjectId, new_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section
 
+OPERATION_COUNT = 1_000_000
 PARTITION_COUNT = 1_000
 APPEND_COUNT = 50
+
+
+class Waiting(DelayedOperation):
+    """Completes when it is told to."""
+
+    __slots__ = ("is_ready",)
+
+    def __init__(self) -> None:
+        super().__init__(60_000)
+        self.is_ready = False
+
+    def try_complete(self) -> bool:
+        """Complete when ready."""
+        return self.is_ready and self.force_complete()
+
+
+def purgatory() -> float:
+    """Watch a million operations, each under its key, and complete them all. Must: 10 s."""
+    waiting = DelayedOperationPurgatory()
+    operations = []
+    start = time.process_time()
+    for number in range(OPERATION_COUNT):
+        operation = Waiting()
+        operations.append(operation)
+        waiting.try_complete_else_watch(operation, (number,))
+    assert waiting.timer.size == OPERATION_COUNT
+    for number, operation in enumerate(operations):
+        operation.is_ready = True
+        waiting.check_and_complete(number)
+    assert (waiting.timer.size, waiting.watchers) == (0, {})
+    return time.process_time() - start
 
 
 def append_records() -> float:
@@ -72,6 +105,7 @@ def _check(answers: Mapping[LedgerId, ProduceResponse]) -> None:
 
 MEASURES: tuple[tuple[str, Callable[[], float], float], ...] = (
     ("append_records: 1,000 partitions in one call", append_records, 0.030),
+    ("purgatory: 1,000,000 operations watched and completed", purgatory, 10.0),
 )
 
 

@@ -1,1 +1,1 @@
-"""From task messages to a decided entry: replica manager, append, replication, replica fetchers, ISR and elections."""
+"""From task messages to a decided entry: replica manager, append, purgatory, replica fetchers, ISR and elections."""

@@ -24,8 +24,9 @@ from spark_replog.commit.append_judge import (
 from spark_replog.commit.append_request import SUCCESSES, AppendRequest, ProduceResponse, refuse_all, respond
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
-from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, WaitingAppends, run_round
+from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, run_round
 from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
 from spark_replog.daemon_thread import DaemonThread
@@ -51,7 +52,7 @@ class AppendServices:
 
     config: CoordinatorConfig
     clock: Clock
-    waiting: WaitingAppends
+    purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher
     cluster: Cluster
     catch_up: CatchUp
@@ -206,7 +207,7 @@ class LedgerAppend:
         assert self._verdict is not None and self._verdict.round is not None
         this, services, judge = self._verdict.round, self._services, self._judge
         round_services = RoundServices(
-            services.waiting,
+            services.purgatory,
             services.fetcher,
             services.clock,
             services.config.replica_lag_time_max_ms,
@@ -262,7 +263,7 @@ class LedgerAppend:
                 self._failover_count += 1
                 self._ledger.refresh()  # another process may have cut them, or found them, long ago
                 known.start_over()
-                self._services.waiting.look()
+                self._complete_parked()
             return
         raise RetriableError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -286,7 +287,7 @@ class LedgerAppend:
             return False
         self._failover_count += 1
         self._judge.known.start_over()  # judged again, with the new leaders
-        self._services.waiting.look()
+        self._complete_parked()
         return True
 
     def _log_departures(self, verdict: Verdict, index: int) -> None:
@@ -299,7 +300,16 @@ class LedgerAppend:
                 broker_id,
                 reason,
             )
-        self._services.waiting.look()
+        self._complete_parked()
+
+    def _complete_parked(self) -> None:
+        """Wake other appends of this process whose partition now has other in-sync replicas or another leader."""
+        with self._ledger.lock:
+            keys = [
+                (t.topic_id, number) for t in self._ledger.state.topics.values() for number in range(len(t.partitions))
+            ]
+        for key in keys:
+            self._services.purgatory.check_and_complete(key)
 
 
 def _is_open(error: Exception) -> bool:
@@ -340,7 +350,8 @@ class ReplicaManager:
         self._catch_up = CatchUp(cluster.brokers, config, cluster.clock, fetcher)
         self._later = BackgroundRuns(partial(self._look_after_replicas, is_copying=True))
         self._after_append = after_append
-        self._services = AppendServices(config, cluster.clock, WaitingAppends(), fetcher, cluster, self._catch_up)
+        purgatory = DelayedOperationPurgatory(clock=cluster.clock)
+        self._services = AppendServices(config, cluster.clock, purgatory, fetcher, cluster, self._catch_up)
 
     def append_records(self, requests: Mapping[LedgerId, AppendRequest]) -> dict[LedgerId, ProduceResponse]:
         """Replicate and decide one append per ledger, each alone and all in parallel.

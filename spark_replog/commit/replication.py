@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 from spark_replog.clock import Clock
+from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.commit.state_changes import leaving_replicas
 from spark_replog.errors import ErrorCode, ReplogError
@@ -178,69 +179,46 @@ class ProducePartitionStatus:
     """The answer if nothing else happens before the timeout; None once satisfied."""
 
 
-class DelayedProduce:
-    """An append that waits for copies: it is over when no partition is pending, or when it is completed by force.
-
-    Holds offsets only, no rows. Any thread.
+class DelayedProduce(DelayedOperation):
+    """Completes when no partition is pending. Holds offsets only, no rows.
 
     A pending partition ends with (A) the error of its lookup, if it no longer exists; (B)
     NOT_LEADER_OR_FOLLOWER, if its leader epoch has changed since the tail was made; (C) the result of
     ``Partition.check_enough_replicas_reach_offset`` for the replicas in sync by then.
 
     Args:
+        timeout_ms: until REQUEST_TIMED_OUT for the partitions still pending.
         partitions: the provisional tails, by (topic id, partition).
         statuses: what each of them waits for.
         lookup: leader epoch and ISR now.
     """
 
-    __slots__ = ("_finished", "_lock", "_lookup", "_partitions", "statuses")
+    __slots__ = ("_lookup", "_partitions", "statuses")
 
     def __init__(
         self,
+        timeout_ms: int,
         partitions: Mapping[PartitionKey, Partition],
         statuses: Mapping[PartitionKey, ProducePartitionStatus],
         lookup: LeaderLookup,
     ) -> None:
+        super().__init__(timeout_ms)
         self._partitions = partitions
         self._lookup = lookup
-        self._lock = threading.RLock()
-        self._finished = threading.Event()
         self.statuses = statuses
 
-    @property
-    def is_completed(self) -> bool:
-        """Return whether it is over: its statuses do not change any more."""
-        return self._finished.is_set()
-
     def try_complete(self) -> bool:
-        """Look at each pending partition; return whether the append is over.
-
-        Call it without a lock that the look-up of a partition takes.
-        """
-        with self._lock:
-            if self.is_completed:
-                return True
-            is_pending = False
-            for key, status in self.statuses.items():
-                if status.acks_pending:
-                    is_done, error = self._judge(key, status.required_offset)
-                    if is_done:
-                        status.acks_pending = False
-                        status.error = error
-                    else:
-                        is_pending = True
-            if not is_pending:
-                self._finished.set()
-            return not is_pending
-
-    def complete(self) -> None:
-        """End it; what is pending has the answer REQUEST_TIMED_OUT."""
-        with self._lock:
-            self._finished.set()
-
-    def wait(self, timeout_ms: float) -> bool:
-        """Wait until it is over; return whether it is."""
-        return self._finished.wait(timeout_ms / 1000)
+        """Look at each pending partition; complete when none is left."""
+        is_pending = False
+        for key, status in self.statuses.items():
+            if status.acks_pending:
+                is_done, error = self._judge(key, status.required_offset)
+                if is_done:
+                    status.acks_pending = False
+                    status.error = error
+                else:
+                    is_pending = True
+        return not is_pending and self.force_complete()
 
     def errors(self) -> dict[PartitionKey, ErrorCode]:
         """Return the partitions that failed, once completed."""
@@ -255,36 +233,6 @@ class DelayedProduce:
             return True, ErrorCode.NOT_LEADER_OR_FOLLOWER
         partition.follow_shrink(now.isr)
         return partition.check_enough_replicas_reach_offset(required_offset)
-
-
-class WaitingAppends:
-    """The appends of one replica manager that wait for copies. Thread safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._operations: set[DelayedProduce] = set()
-
-    def __len__(self) -> int:
-        with self._lock:
-            return len(self._operations)
-
-    @contextmanager
-    def including(self, operation: DelayedProduce) -> Iterator[None]:
-        """Let ``look`` wake an append while the block runs."""
-        with self._lock:
-            self._operations.add(operation)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._operations.discard(operation)
-
-    def look(self) -> None:
-        """Look at them again: a partition has another leader or other in-sync replicas."""
-        with self._lock:
-            operations = list(self._operations)
-        for each in operations:
-            each.try_complete()
 
 
 def delayed_produce_required(required_acks: int, partition_count: int, failed_count: int) -> bool:
@@ -497,13 +445,13 @@ def _tail_of(
 
 @dataclass(frozen=True, slots=True)
 class RoundServices:
-    """The services that a waiting round uses: copies, time, the newest entries of the ledger, and who else waits.
+    """The services that a waiting round uses: timers, copies, time, and the newest entries of the ledger.
 
     Attributes:
         refresh: folds the entries of other processes.
     """
 
-    waiting: WaitingAppends
+    purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher
     clock: Clock
     lag_ms: int
@@ -535,66 +483,45 @@ def run_round(
 
 
 class _WaitingRound:
-    """One round while it runs. ``_on_copied`` runs in fetch threads, the rest in the thread that waits."""
+    """One round while it runs. Its methods run in fetch threads, and in any thread that advances the purgatory."""
 
     def __init__(
         self, this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
     ) -> None:
         self._this, self._known, self._services = this, known, services
         self._lookup = lookup
-        self._timeout_ms = timeout_ms
-        self._operation = DelayedProduce(this.partitions, this.statuses, lookup)
+        self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
         self._is_overdue = False
         self._has_moved = False
 
     def run(self, help_late: Callable[[], bool]) -> dict[PartitionKey, ErrorCode] | None:
-        operation = self._operation
-        with self._services.waiting.including(operation):  # before the first look, so that no event is missed
-            if not operation.try_complete():
-                self._copy_and_wait(help_late)
-        errors = operation.errors()
-        return None if self._has_moved or (errors and self._is_joined()) else errors
-
-    def _copy_and_wait(self, help_late: Callable[[], bool]) -> None:
         this, services, operation = self._this, self._services, self._operation
+        purgatory = services.purgatory
+        # A copy wakes by its object, an election by its partition.
+        keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
+        if purgatory.try_complete_else_watch(operation, keys):
+            return operation.errors()
         # A replica may be late by lag_ms: it leaves after that, not at it.
         now_ms = services.clock.monotonic_ms()
         since_ms = self._known.note_lacking({target for _, target in this.missing}, now_ms)
-        late_ms = deque(sorted(each + services.lag_ms + 1 for each in since_ms))
-        if late_ms[0] <= now_ms:
+        due_ms = sorted(each + services.lag_ms + 1 for each in since_ms)
+        if due_ms[0] <= now_ms:
             self._on_overdue()
+        lag_timers = [purgatory.timer.add(each, self._on_overdue) for each in due_ms if each > now_ms]
         missing = [(job, target) for job, target in this.missing if target not in self._known.departures()]
         copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in missing]
+        # A look may wait for a hung root and delay timers, so it comes after the lag timer, not right before.
+        first_look_ms = (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
         try:
-            self._wait(now_ms, late_ms, help_late)
+            purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
         finally:
-            operation.complete()  # also if a look has failed
+            operation.force_complete()  # if a look has failed
+            for timer in lag_timers:
+                purgatory.timer.cancel(timer)
             for future in copies:  # do not begin copies that are no longer needed
                 future.cancel()
-
-    def _wait(self, began_ms: int, late_ms: deque[int], help_late: Callable[[], bool]) -> None:
-        """Wait for the end or the timeout; meanwhile look for other processes' entries, and let late replicas leave.
-
-        Args:
-            late_ms: when replicas begin to be late, ascending.
-        """
-        services, operation = self._services, self._operation
-        expires_ms = began_ms + self._timeout_ms
-        # A look may wait for a hung root and delay what is due, so it comes after the first replica is late.
-        look_ms = began_ms + (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
-        now_ms = began_ms
-        while not operation.is_completed:
-            if late_ms and late_ms[0] <= min(now_ms, expires_ms):
-                late_ms.popleft()
-                self._on_overdue()
-            elif expires_ms <= now_ms:
-                return
-            elif look_ms <= now_ms:
-                self._look(help_late)
-                look_ms = services.clock.monotonic_ms() + LOOK_INTERVAL_MS
-            else:
-                operation.wait(min([expires_ms, look_ms, *late_ms]) - now_ms)
-            now_ms = services.clock.monotonic_ms()
+        errors = operation.errors()
+        return None if self._has_moved or (errors and self._is_joined()) else errors
 
     def _on_copied(self, job: CopyJob, target: BrokerId, error: Exception | None) -> None:
         known = self._known
@@ -610,15 +537,15 @@ class _WaitingRound:
         elif isinstance(error, ReplogError) and "sources" in error.context:
             with known.lock:
                 known.lost[job.id] = job.sources
-            self._operation.complete()  # its leader is lost: waiting cannot help
+            self._operation.force_complete()  # its leader is lost: waiting cannot help
         else:
             self._depart(target, str(error))
-        self._operation.try_complete()
+        self._services.purgatory.check_and_complete(_watch_key(job))
 
     def _on_overdue(self) -> None:
         self._is_overdue = True
         self._let_late_leave()
-        self._operation.try_complete()
+        self._operation.safe_try_complete()
 
     def _let_late_leave(self) -> None:
         late = self._late()
@@ -657,10 +584,14 @@ class _WaitingRound:
             _log.info("an append that waits for copies could not look for newer entries: %s", error)
         if not self._operation.is_completed and self._is_overdue and (self._is_joined() or help_late()):
             self._has_moved = True
-            self._operation.complete()
-        self._operation.try_complete()
+            self._operation.force_complete()
+        self._operation.safe_try_complete()
 
     def _is_joined(self) -> bool:
         """Return whether a replica has joined an ISR by another process's ENTRY: with it, late ones may leave."""
         found = ((partition, self._lookup(key)) for key, partition in self._this.partitions.items())
         return any(not isinstance(now, ErrorCode) and partition.is_joined_by(now.isr) for partition, now in found)
+
+
+def _watch_key(job: CopyJob) -> tuple[LedgerId, ObjectId]:
+    return job.ledger_id, job.id

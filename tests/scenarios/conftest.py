@@ -20,8 +20,8 @@ from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.commit.replication import WaitingAppends
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.ids import ObjectId, new_id
@@ -84,9 +84,9 @@ class LocalStore:
         self.manager = ReplicaManager(self.cluster)
 
     @property
-    def waiters(self) -> WaitingAppends:
-        """The appends of this process that wait."""
-        return self.manager._services.waiting
+    def purgatory(self) -> DelayedOperationPurgatory:
+        """Where this process's appends wait."""
+        return self.manager._services.purgatory
 
     def create(self, name: str, partitions: int = 1, replicas: int = 3, **more: object) -> None:
         self.controller.create_topic(name, partitions, replicas, start_index=0, **more)  # type: ignore[arg-type]

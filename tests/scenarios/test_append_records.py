@@ -338,12 +338,13 @@ def test_an_election_answers_a_parked_append_at_once(store, faults) -> None:
             target=lambda: answers.append(store.append("orders", {0: 1}, batch=0, objects=objects))
         )
         waiting.start()
-        waiters = store.waiters
-        wait_until(lambda: len(waiters))
+        purgatory = store.purgatory
+        wait_until(lambda: purgatory.timer.size)
+        handle = store.cluster.lookup("orders")
         leader = store.controller.describe_topic("orders").partitions[0].leader
         for broker_id in {leader, 2}:
             BrokerAdmin(store.cluster).fence(broker_id)
-        waiters.look()
+        purgatory.check_and_complete((handle.topic_id, 0))
         waiting.join(5)
         is_alive, broken.stores[2].data_gate = waiting.is_alive(), threading.Event()
         assert not is_alive  # long before the lag time
@@ -365,7 +366,7 @@ def test_an_isr_change_of_another_process_wakes_a_parked_append(store, faults, m
             target=lambda: answers.append(store.append("orders", {0: 1}, batch=0, objects=objects))
         )
         waiting.start()
-        wait_until(lambda: len(store.waiters))
+        wait_until(lambda: store.purgatory.timer.size)
         other = Cluster.open(store.cluster.path)
         leave = encode_command(IsrChange(None, third, False, other.clock.now_ms()))
         other.topic_ledger(other.lookup("orders").ledger_id).append(lambda _: leave, timeout_ms=10_000)
@@ -392,8 +393,8 @@ def test_an_append_that_elects_wakes_those_that_wait(store, faults, parked, monk
         answers: list = []
         waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=0, objects=waits)))
         waiting.start()
-        waiters = store.waiters
-        wait_until(lambda: len(waiters))
+        purgatory = store.purgatory
+        wait_until(lambda: purgatory.timer.size)
         assert len(parked) == 1
         store.away(leader)
         other = store.append("orders", {}, batch=0, query="query-2", objects=elects, acks=acks)
@@ -423,15 +424,15 @@ def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, fau
         answers: list = []
         waiting = threading.Thread(target=lambda: answers.append(store.append("orders", {}, batch=1, objects=objects)))
         waiting.start()
-        waiters = store.waiters
-        wait_until(lambda: len(waiters))
+        purgatory = store.purgatory
+        wait_until(lambda: purgatory.timer.size)
         cut = (
             encode_command(Truncate(stable)),
             encode_command(IsrChange(None, 0, False, store.cluster.clock.now_ms())),
         )
         ledger.append(lambda _: cut, timeout_ms=10_000)
         assert ends(store) == [1]
-        waiters.look()
+        purgatory.check_and_complete((handle.topic_id, 0))
         waiting.join(5)
         is_alive = waiting.is_alive()
         broken.stores[2].data_gate.set()
@@ -443,7 +444,7 @@ def test_an_append_that_is_cut_off_while_it_waits_is_not_acknowledged(store, fau
 
 
 @pytest.mark.case("server-records-let-go-once-appended")
-def test_what_was_appended_is_let_go(store, faults) -> None:
+def test_what_was_appended_is_let_go_while_its_operation_is_still_listed(store, faults) -> None:
     class Tracked(Append):
         """An append that can be seen to die."""
 
@@ -462,7 +463,7 @@ def test_what_was_appended_is_let_go(store, faults) -> None:
         del append
         answers.clear()
         gc.collect()
-        assert len(store.waiters) == 0
+        assert store.purgatory.watchers  # completed, not purged
         assert alive() is None
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import threading
 
 import pytest
 
+from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replication import (
     DelayedProduce,
     LeaderAndIsr,
     ObjectCopies,
     Partition,
     ProducePartitionStatus,
-    WaitingAppends,
     delayed_produce_required,
 )
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import PartitionKey
+from tests.manual_clock import ManualClock
 
 KEY: PartitionKey = ("topic", 0)
 
@@ -38,7 +38,7 @@ def one_waiting(
     partition = Partition((1, 2), isr, min_insync, 0)
     partition.append(rows, copies)
     leaders = Leaders()
-    operation = DelayedProduce({KEY: partition}, {KEY: ProducePartitionStatus(rows)}, leaders)
+    operation = DelayedProduce(1000, {KEY: partition}, {KEY: ProducePartitionStatus(rows)}, leaders)
     return operation, partition, leaders
 
 
@@ -52,9 +52,9 @@ def test_an_append_waits_iff_acks_all_and_data_and_one_success(acks: int, partit
 @pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_case_a_the_lookup_of_the_partition_fails() -> None:
     operation, _, leaders = one_waiting(ObjectCopies({1}))
-    assert not operation.try_complete()
+    assert not operation.safe_try_complete()
     leaders.answers[KEY] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert operation.try_complete()
+    assert operation.safe_try_complete()
     assert operation.errors() == {KEY: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -62,14 +62,12 @@ def test_case_a_the_lookup_of_the_partition_fails() -> None:
 def test_case_b_another_leads_the_partition() -> None:
     # testClearPurgatoryOnBecomingFollower: answered at once, not at the timeout.
     operation, _, leaders = one_waiting(ObjectCopies({1}))
-    waiting = WaitingAppends()
-    with waiting.including(operation):
-        assert not operation.try_complete()
-        leaders.answers[KEY] = LeaderAndIsr(1, (1, 2))
-        waiting.look()
-        assert operation.is_completed
+    purgatory = DelayedOperationPurgatory(clock=ManualClock())
+    assert not purgatory.try_complete_else_watch(operation, [KEY])
+    leaders.answers[KEY] = LeaderAndIsr(1, (1, 2))
+    assert purgatory.check_and_complete(KEY) == 1
     assert operation.errors() == {KEY: ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    assert len(waiting) == 0
+    assert purgatory.timer.size == 0
 
 
 @pytest.mark.case("kafka-98")
@@ -77,11 +75,11 @@ def test_case_c1_the_isr_shrinks_after_the_rows_are_there() -> None:
     # required 10, min ISR 2, ISR {1, 2}: the high watermark reaches 10, then the ISR shrinks to {1}.
     copies = ObjectCopies({1})
     operation, partition, _ = one_waiting(copies)
-    assert not operation.try_complete()
+    assert not operation.safe_try_complete()
     copies.holders.add(2)
     assert partition.high_watermark() == 10
     partition.shrink(2)
-    assert operation.try_complete()
+    assert operation.safe_try_complete()
     assert operation.errors() == {KEY: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 
 
@@ -92,7 +90,7 @@ def test_case_c1_the_isr_shrinks_first() -> None:
     copies = ObjectCopies({1})
     operation, partition, _ = one_waiting(copies)
     partition.shrink(2)
-    assert operation.try_complete()
+    assert operation.safe_try_complete()
     assert operation.errors() == {KEY: ErrorCode.NOT_ENOUGH_REPLICAS}
     assert partition.high_watermark() == 0
 
@@ -101,12 +99,11 @@ def test_case_c1_the_isr_shrinks_first() -> None:
 def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
     copies = ObjectCopies({1})
     operation, _, _ = one_waiting(copies)
-    assert not operation.try_complete()
+    assert not operation.safe_try_complete()
     copies.holders.add(2)
-    assert operation.try_complete()
+    assert operation.safe_try_complete()
     assert operation.errors() == {}
-    copies.holders.clear()
-    assert operation.try_complete()  # and stays so
+    assert not operation.safe_try_complete()
 
 
 @pytest.mark.case("server-5-5-6-4-shrink-completes-waits")
@@ -114,9 +111,9 @@ def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
 def test_case_c_who_left_the_isr_by_anothers_entry_is_not_waited_for(min_insync: int, error: ErrorCode | None) -> None:
     operation, partition, leaders = one_waiting(ObjectCopies({1}), min_insync=min_insync)
     leaders.answers[KEY] = LeaderAndIsr(0, (1, 2, 3))
-    assert not operation.try_complete()
+    assert not operation.safe_try_complete()
     leaders.answers[KEY] = LeaderAndIsr(0, (1, 3))
-    assert operation.try_complete()
+    assert operation.safe_try_complete()
     assert operation.errors() == ({KEY: error} if error else {})
     assert partition.in_sync == {1}
 
@@ -132,6 +129,8 @@ def test_the_rows_must_all_be_there() -> None:
 
 @pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_a_time_out_answers_what_is_pending_and_keeps_what_is_satisfied() -> None:
+    clock = ManualClock()
+    purgatory = DelayedOperationPurgatory(clock=clock)
     satisfied, refused, waiting = (Partition((0, 1), (0, 1), minimum, 0) for minimum in (1, 2, 1))
     satisfied.append(1, ObjectCopies({0, 1}))
     refused.append(1, ObjectCopies({0}))
@@ -140,50 +139,17 @@ def test_a_time_out_answers_what_is_pending_and_keeps_what_is_satisfied() -> Non
     waiting.append(1, copies)
     partitions = {("t", 0): satisfied, ("t", 1): refused, ("t", 2): waiting}
     statuses = {key: ProducePartitionStatus(1) for key in partitions}
-    operation = DelayedProduce(partitions, statuses, Leaders())
-    assert not operation.try_complete()
-    assert not operation.is_completed and not operation.wait(0)
-    operation.complete()
-    assert operation.wait(0)
+    operation = DelayedProduce(1000, partitions, statuses, Leaders())
+    assert not purgatory.try_complete_else_watch(operation, list(partitions))
+    clock.time_ms = 999
+    purgatory.advance()
+    assert not operation.is_completed
+    clock.time_ms = 1000
+    purgatory.advance()
     # Mixed results in one reply are normal.
     assert operation.errors() == {
         ("t", 1): ErrorCode.NOT_ENOUGH_REPLICAS,
         ("t", 2): ErrorCode.REQUEST_TIMED_OUT,
     }
     copies.holders.add(1)
-    assert operation.try_complete()
-    assert operation.errors()["t", 2] is ErrorCode.REQUEST_TIMED_OUT  # a late copy changes no answer
-
-
-@pytest.mark.case("server-exactly-once")
-def test_who_waits_is_woken_by_whichever_thread_completes_it_and_its_answer_stays() -> None:
-    copies = ObjectCopies({1})
-    operation, _, _ = one_waiting(copies)
-    waiting = WaitingAppends()
-    woken: list[bool] = []
-    with waiting.including(operation):
-        threads = [threading.Thread(target=lambda: woken.append(operation.wait(60_000)), daemon=True) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        assert not operation.try_complete()
-        copies.holders.add(2)
-        lookers = [threading.Thread(target=waiting.look, daemon=True) for _ in range(4)]
-        for thread in lookers:
-            thread.start()
-        for thread in (*threads, *lookers):
-            thread.join(30)
-    assert woken == [True] * 4
-    assert operation.errors() == {}
-
-
-@pytest.mark.case("server-6-2-order-complete-watch-complete")
-def test_an_append_is_listed_before_it_is_looked_at_first() -> None:
-    """An event between the first look and the listing would be missed."""
-    operation, _, leaders = one_waiting(ObjectCopies({1}))
-    waiting = WaitingAppends()
-    with pytest.raises(ValueError, match="interrupted"), waiting.including(operation):
-        leaders.answers[KEY] = LeaderAndIsr(1, (1, 2))
-        waiting.look()
-        assert operation.is_completed
-        raise ValueError("interrupted")
-    assert len(waiting) == 0
+    assert purgatory.check_and_complete(("t", 2)) == 0
