@@ -26,7 +26,8 @@ from spark_replog.errors import DataLossError, ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState, SectionRow
+from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState
+from spark_replog.log.fold.section_table import SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetch, slices_of
 from spark_replog.read.fetcher import Fetcher

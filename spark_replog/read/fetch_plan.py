@@ -10,7 +10,8 @@ from typing import NamedTuple, TypeAlias
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import LedgerId, TopicId
-from spark_replog.log.fold.partition_state import ObjectRef, SectionRow, tuples_of
+from spark_replog.log.fold.partition_state import ObjectRef
+from spark_replog.log.fold.section_table import SectionRow, tuples_of
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
 

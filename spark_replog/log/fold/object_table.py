@@ -26,11 +26,10 @@ from spark_replog.log.fold.partition_state import (
     TIMESTAMP_STORED_APPEND_TIME,
     ObjectRef,
     PartitionState,
-    SectionRow,
     passes_high_watermark,
-    tuples_of,
 )
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
+from spark_replog.log.fold.section_table import SectionRow, tuples_of
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
 
 Undo = ProducerUndo | SequencedUndo

@@ -1,42 +1,26 @@
-"""One partition in the fold: who leads it, its leader epochs, its offsets, and the table of its sections. Pure.
+"""One partition in the fold: who leads it, its leader epochs, its offsets. Pure.
 
-The table is columns of machine integers, about 55 bytes a section. Source of elections and epochs: Kafka's
-``PartitionLeaderElectionAlgorithms`` and ``LeaderEpochFileCache`` (KIP-101, KIP-279). The caller decides which brokers
-are live: the fold takes those that are not fenced, an admin command those whose root answers as well.
+Source of elections and epochs: Kafka's ``PartitionLeaderElectionAlgorithms`` and ``LeaderEpochFileCache`` (KIP-101,
+KIP-279). The caller decides which brokers are live: the fold takes those that are not fenced, an admin command those
+whose root answers as well.
 """
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, pairwise, repeat
-from typing import Any, NamedTuple, TypeVar, cast
-
-import numpy as np
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
-from spark_replog.log.codec.snapshot import PageKind, Rows, SectionColumn, damaged
+from spark_replog.log.codec.snapshot import damaged
 from spark_replog.log.codec.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.fold.paged_table import Piece, SectionPages
+from spark_replog.log.fold.section_table import SectionRow, SectionTable
 from spark_replog.log.model import LogStartReason, Section
 
 T = TypeVar("T", bound=NamedTuple)
 
 NO_LEADER: BrokerId = -1
 """The leader of a partition that has none."""
-
-
-def tuples_of(kind: type[T], rows: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-    """Return rows as named tuples of a kind, made as they are read.
-
-    Without a call of a Python function for each row, as the constructor and ``_make`` are.
-
-    Args:
-        kind: its fields are those of the rows; neither their number nor their types are checked.
-        rows: often a zip of columns.
-    """
-    return cast("Iterator[T]", map(tuple.__new__, repeat(kind), rows))
 
 
 def passes_high_watermark(holders: Collection[BrokerId], isr: Collection[BrokerId], min_insync: int) -> bool:
@@ -208,28 +192,19 @@ class SectionRef(NamedTuple):
     end_offset: int
 
 
-class SectionRow(NamedTuple):
-    """One row of the table; `object_number` counts the ledger's objects."""
+class Moves(NamedTuple):
+    """The replicas that a running reassignment adds and removes."""
 
-    base_offset: int
-    row_count: int
-    object_number: int
-    start_byte: int
-    size_bytes: int
-    crc32c: int
-    min_timestamp_ms: int
-    max_timestamp_ms: int
-    timestamp_type: int
-    end_offset: int
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
 
 
 class PartitionState:
     """One partition. Mutable by the fold only.
 
     Attributes:
-        slot: its number in the ledger, for ever.
         replicas: assigned brokers, preferred leader first.
-        adding, removing: replicas that a running reassignment adds and removes.
+        moves: of a running reassignment.
         isr: in-sync brokers, in the order of `replicas`; never empty.
         leader: -1 if every in-sync replica is fenced.
         partition_epoch: counts changes of leader, ISR or replicas.
@@ -242,14 +217,12 @@ class PartitionState:
     """
 
     def __init__(self, replicas: tuple[BrokerId, ...], slot: int = 0, pages: SectionPages | None = None) -> None:
-        self.slot = slot
         self.replicas = replicas
         self.isr = replicas
         self.leader = replicas[0]
         self.leader_epoch = 0
         self.partition_epoch = 0
-        self.adding: tuple[BrokerId, ...] = ()
-        self.removing: tuple[BrokerId, ...] = ()
+        self.moves = Moves()
         self.leader_epochs = LeaderEpochCache()
         self.leader_epochs.assign(0, 0)
         self.min_insync = 1
@@ -260,24 +233,7 @@ class PartitionState:
         self.log_end_offset = 0
         self.high_watermark = 0
         self.clean_points: tuple[tuple[int, int], ...] = ()
-        self._pages = pages
-        self._paged_bytes: tuple[object, int] = ((), 0)
-        self._bases, self._ends, self._rows, self._objects = array("q"), array("q"), array("q"), array("q")
-        self._starts, self._sizes, self._crcs = array("q"), array("q"), array("I")
-        self._min_ms, self._max_ms, self._types = array("q"), array("q"), array("b")
-        self._columns: tuple[array[int], ...] = (
-            self._bases,
-            self._ends,
-            self._rows,
-            self._objects,
-            self._starts,
-            self._sizes,
-            self._crcs,
-            self._min_ms,
-            self._max_ms,
-            self._types,
-        )
-        """The rows in memory, in the order of a page's columns after the slot."""
+        self.sections = SectionTable(slot, pages)
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -287,33 +243,22 @@ class PartitionState:
     @property
     def live_bytes(self) -> int:
         """Return the bytes of the sections with rows at or above the log start."""
-        return sum(self._sizes) + self._bytes_in_pages()
+        return self.sections.live_bytes(*self.bounds)
 
-    def rows_in_memory(self) -> Rows:
-        """Return a copy of the rows that are not in pages."""
-        columns = [np.array(column, np.int64) for column in self._columns]
-        cells = np.stack([np.full(len(columns[0]), self.slot, np.int64), *columns])
-        return Rows(PageKind.SECTIONS, cells, [], [])
+    @property
+    def slot(self) -> int:
+        """Return its number in the ledger, for ever."""
+        return self.sections.slot
 
-    def take_rows(self, rows: Rows) -> None:
-        """Append rows to those in memory."""
-        for mine, values in zip(self._columns, rows.cells[1:], strict=True):
-            mine.extend(values.tolist())
+    @property
+    def adding(self) -> tuple[BrokerId, ...]:
+        """Return the replicas that a running reassignment adds."""
+        return self.moves.adding
 
-    def leave_to_pages(self, object_below: int) -> None:
-        """Forget the rows of objects below a number: they are in pages."""
-        rows = self.rows_in_memory()
-        kept = rows.take(np.flatnonzero(rows.cells[SectionColumn.OBJECT] >= object_below))
-        if len(kept) < len(rows):
-            self._cut(0, len(rows))
-            self.take_rows(kept)
-
-    def _cut(self, first: int, last: int) -> list[int]:
-        """Remove rows from memory; return their objects' numbers."""
-        numbers = self._objects[first:last].tolist()
-        for column in self._columns:
-            del column[first:last]
-        return numbers
+    @property
+    def removing(self) -> tuple[BrokerId, ...]:
+        """Return the replicas that a running reassignment removes."""
+        return self.moves.removing
 
     def add(self, section: Section, object_number: int, append_ms: int) -> None:
         """Append a section's rows at the log end.
@@ -327,77 +272,30 @@ class PartitionState:
         low_ms, high_ms = section.min_timestamp_ms, section.max_timestamp_ms
         if self.log_append_time:
             low_ms = high_ms = append_ms
-        self._bases.append(self.log_end_offset)
-        self.log_end_offset += section.row_count
-        self._ends.append(self.log_end_offset)
-        self._rows.append(section.row_count)
-        self._objects.append(object_number)
-        self._starts.append(section.start_byte)
-        self._sizes.append(section.size_bytes)
-        self._crcs.append(section.crc32c)
-        self._min_ms.append(low_ms)
-        self._max_ms.append(high_ms)
-        self._types.append(self.log_append_time)
+        self.log_end_offset = self.sections.add(
+            section, self.log_end_offset, object_number, low_ms, high_ms, self.log_append_time
+        )
 
-    def _parts(self, start_offset: int, end_offset: int) -> list[Piece | tuple[int, int]]:
-        """Return where the sections of [start, end) are, in order: rows [first, last) in memory, or pages."""
+    def _clip(self, start_offset: int, end_offset: int) -> tuple[int, int]:
         low, high = self.bounds
-        low, high = max(low, start_offset), min(high, end_offset)
-        if low >= high:
-            return []
-        if self._pages is None or not self._pages.runs:
-            return [(bisect_right(self._ends, low), bisect_left(self._bases, high))]
-        in_memory, holes = self._split(low, high)
-        parts: list[tuple[int, Piece | tuple[int, int]]] = [(self._bases[each[0]], each) for each in in_memory]
-        if holes:
-            parts += [(piece.base, piece) for piece in self._pages.pieces(self.slot, holes)]
-            parts.sort(key=lambda each: each[0])
-        return [part for _, part in parts]
+        return max(low, start_offset), min(high, end_offset)
 
-    def _split(self, low: int, high: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return the rows [first, last) in memory with offsets in [low, high), and the offsets that pages cover."""
-        parts: list[tuple[int, int]] = []
-        holes: list[tuple[int, int]] = []
-        first, last = bisect_right(self._ends, low), bisect_left(self._bases, high)
-        breaks = self._breaks(first, last) if last - first > 1 else []
-        at = low
-        for begun, ended in pairwise((first, *breaks, last)) if last > first else ():
-            base = self._bases[begun]
-            if base > at:
-                holes.append((at, base))
-            parts.append((begun, ended))
-            at = self._ends[ended - 1]
-        if at < high:
-            holes.append((at, high))
-        return parts, holes
+    def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
+        """Return the live sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
+        return self.sections.between(*self._clip(start_offset, end_offset))
 
-    def _breaks(self, first: int, last: int) -> list[int]:
-        """Return the rows in (first, last) that do not begin where the row before them ends."""
-        bases, ends = self._bases[first + 1 : last], self._ends[first : last - 1]
-        if bases == ends:
-            return []
-        # Of copies: an array that numpy looks at cannot grow.
-        is_break = np.frombuffer(bases, np.int64) > np.frombuffer(ends, np.int64)
-        breaks: list[int] = (np.flatnonzero(is_break) + first + 1).tolist()
-        return breaks
+    def replace(self, rows: Sequence[SectionRow]) -> list[int]:
+        """Replace the rows that span the same offsets, which are below the high watermark.
 
-    def _rows_of(self, part: Piece | tuple[int, int]) -> Iterator[SectionRow]:
-        """Return the rows of a part, made as they are read: few at first, as many callers need no more."""
-        return chain.from_iterable(self._chunks_of(part))
+        Returns:
+            The numbers of the objects of the sections that left memory. Those in pages are hidden from now on.
+        """
+        assert rows[-1].end_offset <= self.high_watermark, rows
+        return self.sections.replace(rows)
 
-    def _chunks_of(self, part: Piece | tuple[int, int]) -> Iterator[Iterator[SectionRow]]:
-        if isinstance(part, Piece):
-            assert self._pages is not None
-            page, at, last = self._pages.rows(part)
-            every: Sequence[memoryview | array[int]] = page.columns[1:]
-        else:
-            every, (at, last) = self._columns, part
-        count = _ROWS_FIRST
-        while at < last:
-            some = slice(at, min(at + count, last))
-            columns = [each[some].tolist() for each in every]
-            yield tuples_of(SectionRow, zip(columns[0], *columns[2:], columns[1], strict=True))
-            at, count = some.stop, count * _ROWS_FIRST
+    def in_pages(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the live offsets of [start, end) that pages cover, as intervals; loads none."""
+        return self.sections.in_pages(*self._clip(start_offset, end_offset))
 
     def clean(self, offset: int, time_ms: int) -> bool:
         """Note that the log is clean below an offset since a time; return whether that is new.
@@ -414,26 +312,6 @@ class PartitionState:
         self.clean_points = points
         return True
 
-    def sections_between(self, start_offset: int, end_offset: int) -> Iterator[SectionRow]:
-        """Return the live sections that hold any offset in [start_offset, end_offset); O(log n + result)."""
-        parts = self._parts(start_offset, end_offset)
-        return chain.from_iterable(chain.from_iterable(map(self._chunks_of, parts)))
-
-    def replace(self, rows: Sequence[SectionRow]) -> list[int]:
-        """Replace the rows that span the same offsets, which are below the high watermark.
-
-        Returns:
-            The numbers of the objects of the sections that left memory. Those in pages are hidden from now on.
-        """
-        first = bisect_left(self._bases, rows[0].base_offset)
-        last = bisect_left(self._bases, rows[-1].end_offset)
-        assert rows[-1].end_offset <= self.high_watermark, rows
-        gone = self._objects[first:last].tolist()
-        values = zip(*((row[0], row.end_offset, *row[1:9]) for row in rows), strict=True)
-        for column, each in zip(self._columns, values, strict=True):
-            column[first:last] = array(column.typecode, each)
-        return gone
-
     def advance_log_start(self, offset: int, reason: LogStartReason) -> list[int]:
         """Remove the rows below an offset, at most the high watermark and above the log start.
 
@@ -449,18 +327,11 @@ class PartitionState:
     def retire(self) -> list[int]:
         """Remove all rows of a deleted topic; return the numbers of the objects of those in memory."""
         self.retired = True
-        return self._cut(0, len(self._bases))
+        return self.sections.cut_from(0)
 
     def cut_dead(self) -> list[int]:
         """Remove the rows in memory that are below the log start; return the numbers of their objects."""
-        return self._cut(0, bisect_right(self._ends, self.log_start_offset))
-
-    def in_pages(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return the live offsets of [start, end) that pages cover, as intervals; loads none."""
-        low, high = self.bounds
-        low, high = max(low, start_offset), min(high, end_offset)
-        is_paged = self._pages is not None and self._pages.runs and low < high
-        return self._split(low, high)[1] if is_paged else []
+        return self.sections.cut_below(self.log_start_offset)
 
     def live_sections(self) -> Iterator[SectionRow]:
         """Return the sections with rows from the log start on, oldest first."""
@@ -474,27 +345,17 @@ class PartitionState:
             spans[row.object_number] = (base, row.end_offset)
         return spans
 
-    def _bytes_in_pages(self) -> int:
-        """Return the bytes of the live sections in pages; counted again when runs or the offsets there have changed."""
-        low, high = self.bounds
-        if self._pages is None or not self._pages.runs or low >= high:
-            return 0
-        holes = self._split(low, high)[1]
-        if self._paged_bytes[0] != (self._pages.runs, holes):
-            self._paged_bytes = (self._pages.runs, holes), self._pages.live_bytes(self.slot, holes)
-        return self._paged_bytes[1]
-
     def end_within_bytes(self, start_offset: int, end_offset: int, size_max_bytes: int) -> tuple[int, int]:
         """Return the (exclusive end, bytes) of the rows from ``start_offset`` that fit in ``size_max_bytes``.
 
         A section's bytes are spread evenly over its offsets. O(log n + sections within the bytes).
         """
         total = 0
-        for part in self._parts(start_offset, end_offset):
+        for part in self.sections.parts(*self._clip(start_offset, end_offset)):
             if isinstance(part, Piece) and part.is_whole and total + part.size_bytes <= size_max_bytes:
                 total += part.size_bytes
                 continue
-            for row in self._rows_of(part):
+            for row in self.sections.rows_of(part):
                 first = max(row.base_offset, start_offset)
                 last, span = min(row.end_offset, end_offset), row.end_offset - row.base_offset
                 size_bytes = row.size_bytes * (last - first) // span
@@ -506,16 +367,8 @@ class PartitionState:
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Return the base offset of the first live section with a row at or after the time; O(pages + rows of one)."""
-        for part in self._parts(*self.bounds):
-            if not isinstance(part, Piece):
-                late = np.flatnonzero(np.array(self._max_ms[slice(*part)], np.int64) >= timestamp_ms)
-                if len(late):
-                    return self._bases[part[0] + int(late[0])]
-                continue
-            for row in self._rows_of(part) if part.top >= timestamp_ms else ():
-                if row.max_timestamp_ms >= timestamp_ms:
-                    return row.base_offset
-        return None
+        found = (self.sections.first_late(part, timestamp_ms) for part in self.sections.parts(*self.bounds))
+        return next((base for base in found if base is not None), None)
 
     def shrink(self, broker_id: BrokerId) -> bool:
         """Remove a broker from the ISR, and elect the first in-sync replica if it led; return whether it was removed.
@@ -590,10 +443,7 @@ class PartitionState:
         cut_count = self.log_end_offset - end_offset
         if cut_count <= 0:
             return 0
-        at = bisect_left(self._bases, end_offset)
-        if at and self._ends[at - 1] > end_offset:
-            raise ValueError(f"offset {end_offset} is inside a section: an append is cut as a whole")
-        self._cut(at, len(self._bases))
+        self.sections.cut_from(end_offset)
         self.log_end_offset = end_offset
         self.high_watermark = min(self.high_watermark, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
@@ -603,7 +453,7 @@ class PartitionState:
 
     def objects_in_memory(self, start_offset: int) -> list[int]:
         """Return the number of the object of each section at or after an offset that is not in pages."""
-        return self._objects[bisect_left(self._bases, start_offset) :].tolist()
+        return self.sections.objects_from(start_offset)
 
 
 _IDS = list_of(BROKER_ID)
@@ -635,7 +485,8 @@ def _read_partition(reader: Reader) -> PartitionState:
     values = {name: kind.read(reader) for name, kind in _FIELDS.items()}
     if not values["replicas"]:
         raise damaged("a partition has no replicas")
-    partition = PartitionState(values["replicas"])
+    partition = PartitionState(values["replicas"], values.pop("slot"))
+    partition.moves = Moves(values.pop("adding"), values.pop("removing"))
     for name, value in values.items():
         setattr(partition, name, value)
     partition.leader_epochs.entries = tuple(EpochEntry(*entry) for entry in _EPOCHS.read(reader))

@@ -246,7 +246,7 @@ class TopicLedgerState(EntryFold):
         self.objects.read_open(reader, partitions)
         self.objects.read_inline(reader)
         for slot in np.unique(sections.cells[SLOT]).tolist():
-            partitions[slot].take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
+            partitions[slot].sections.take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
 
     def freeze(self) -> FrozenTopics:
         """Return the present state; its pages are made later, outside of the ledger's lock."""
@@ -268,7 +268,7 @@ class TopicLedgerState(EntryFold):
             Tables(
                 self._pages.runs,
                 self.objects.pages.runs,
-                joined([no_rows(PageKind.SECTIONS), *(each.rows_in_memory() for each in partitions)]),
+                joined([no_rows(PageKind.SECTIONS), *(each.sections.rows_in_memory() for each in partitions)]),
                 self.objects.rows_in_memory(),
                 {each.slot: each.bounds for each in partitions},
                 self.objects.settled_below,
@@ -307,7 +307,7 @@ class TopicLedgerState(EntryFold):
         if made.is_flushed:
             self._trims = {slot: low for slot, (low, high) in tables.bounds.items() if high}
             for partition in self._topics.every_partition():
-                partition.leave_to_pages(tables.settled_below)
+                partition.sections.leave_to_pages(tables.settled_below)
             self.objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost, made.dead)
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
@@ -595,7 +595,7 @@ class TopicLedgerState(EntryFold):
         sections: dict[int, set[Section]] = {number: set() for number in object_numbers}
         keys = {each.slot: (key, each) for key, each in self._partitions.items()}
         wanted = np.array(sorted(object_numbers), np.int64)
-        in_memory = (each.rows_in_memory() for each in self._partitions.values())
+        in_memory = (each.sections.rows_in_memory() for each in self._partitions.values())
         for rows in chain(in_memory, self._pages.every_row()):
             cells = rows.cells[:, np.isin(rows.cells[SectionColumn.OBJECT], wanted)]
             for slot, base, _, _, number, start_byte, *_ in cells.T.tolist():

@@ -25,7 +25,7 @@ from spark_replog.log.codec.wire import (
 )
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.paged_table import SectionPages
-from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, PartitionState
+from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, Moves, PartitionState
 from spark_replog.log.model import (
     OK,
     BrokerFence,
@@ -87,7 +87,7 @@ class TopicTable:
         for topic_id, name, config, closed, partitions in _TOPICS.read(reader):
             self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
             for number, partition in enumerate(partitions):
-                partition.retired, partition._pages = closed, self._pages
+                partition.retired, partition.sections.pages = closed, self._pages
                 _follow_config(partition, config)
                 self.partitions[topic_id, number] = partition
 
@@ -322,7 +322,7 @@ class Leadership:
         is_new_replica = not set(command.replicas) <= set(partition.replicas)
         partition.partition_epoch += 1
         partition.replicas, partition.isr = command.replicas, command.isr
-        partition.adding, partition.removing = command.adding, command.removing
+        partition.moves = Moves(command.adding, command.removing)
         _follow_config(partition, topic.config)
         cut_count = 0
         if command.is_unclean:

@@ -117,7 +117,7 @@ def test_a_head_does_not_grow_with_the_log_and_a_snapshot_costs_what_is_new(smal
     assert len(life.state.freeze().head) < 1.5 * young
     written = sum(map(len, life.written))
     assert written < 128 * 8, "pages written: a row is written a few times, not once for each snapshot"
-    assert not any(len(column) for column in life.partition()._columns)
+    assert not any(len(column) for column in life.partition().sections._columns)
     assert len(life.state.objects._objects) == 0
 
 
@@ -186,7 +186,7 @@ def test_a_plan_calls_no_function_for_a_row(where):
     life.append(1200)
     if where == "pages":
         life.snapshot()
-        assert life.runs() and not any(len(column) for column in life.partition()._columns)
+        assert life.runs() and not any(len(column) for column in life.partition().sections._columns)
     few, many = (calls(lambda: plan(life, 0, count)) for count in (100, 1000))  # noqa: B023
     assert [len(plan(life, 0, count)) for count in (100, 1000)] == [100, 1000]
     assert many <= few + 5, "rows are made some at a time, each time eight times as many"
@@ -635,7 +635,7 @@ def test_the_newest_objects_of_each_broker_are_found_in_pages_and_in_memory(smal
             life.snapshot()
     last_rows = made[-5:]  # one of each partition: some in pages, some in memory
     found = life.state.newest_objects([0, 1, 7], 2)
-    assert [len(each._bases) > 0 for each in life.state._partitions.values()].count(False) == 2
+    assert [len(each.sections._columns.bases) > 0 for each in life.state._partitions.values()].count(False) == 2
     for broker_id in (0, 1, 7):
         wanted = [item for item, holders in reversed(last_rows) if broker_id in holders][:2]
         assert [each.id for each in found[broker_id]] == wanted

@@ -8,9 +8,9 @@ import pytest
 from spark_replog.errors import ReplogError, UnsupportedFormatError
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
-from spark_replog.log.fold import partition_state
+from spark_replog.log.fold import partition_state, section_table
 from spark_replog.log.fold.object_table import ORDINAL_BITS
-from spark_replog.log.fold.partition_state import tuples_of
+from spark_replog.log.fold.section_table import tuples_of
 from spark_replog.log.model import (
     Append,
     BrokerFence,
@@ -290,7 +290,7 @@ def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
         looked_at.extend(rows)
         return tuples_of(kind, rows)
 
-    monkeypatch.setattr(partition_state, "tuples_of", counted)
+    monkeypatch.setattr(section_table, "tuples_of", counted)
     found = log.state.sections(kit.TOPIC, 0, 250_005, 250_006)
 
     assert len(found) == 1

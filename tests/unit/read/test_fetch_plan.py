@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import ObjectId
-from spark_replog.log.fold.partition_state import ObjectRef, SectionRow
+from spark_replog.log.fold.partition_state import ObjectRef
+from spark_replog.log.fold.section_table import SectionRow
 from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
 
 TOPIC = "ab" * 16
