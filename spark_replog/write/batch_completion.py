@@ -54,6 +54,7 @@ class BatchCompletion:
         self.fatal: ReplogError | None = None
         """Set when a newer producer with this name exists: sending has ended."""
         self._has_reported_wait = False
+        self.has_sequences = sequences is not None
         self.expiry_due_ms = math.inf
         """When the first waiting batch expires; newer batches expire later."""
 
@@ -61,8 +62,6 @@ class BatchCompletion:
         """Resolve what can be resolved, and fail expired batches."""
         if self._sequences is not None:
             self._sequences.resolve()
-        elif now_ms < self.expiry_due_ms:
-            return
         for batch in self._accumulator.expired_batches(now_ms):
             self._expire(batch)
 

@@ -185,58 +185,6 @@ class DataRequest:
         )
 
 
-class RequestTable:
-    """The requests of one sender that are not over. One owner; not thread-safe.
-
-    Attributes:
-        in_flight: by sequence, in drain order: those that hold memory and count towards ``max.in.flight``.
-    """
-
-    def __init__(self) -> None:
-        self.in_flight: dict[int, DataRequest] = {}
-        self._released: dict[int, DataRequest] = {}
-        """Without memory: parked, or with an unanswered put."""
-        self.next_sequence = 0
-
-    def add(self, request: DataRequest) -> None:
-        """Take a request that was just built, with the next sequence."""
-        self.in_flight[request.sequence] = request
-        self.next_sequence += 1
-
-    def find(self, sequence: int) -> DataRequest | None:
-        """Return the request of a sequence, unless it is over."""
-        return self.in_flight.get(sequence) or self._released.get(sequence)
-
-    def filling(self, destination: Destination, max_in_flight: int) -> list[DataRequest]:
-        """Return the requests on a destination's roots if any root has ``max.in.flight`` of them, else none."""
-        found = [each for each in self.in_flight.values() if not each.puts.keys().isdisjoint(destination.brokers)]
-        if len(found) < max_in_flight:
-            return []
-        counts = [sum(broker_id in each.puts for each in found) for broker_id in destination.brokers]
-        return found if max(counts) >= max_in_flight else []
-
-    def has_earlier(self, request: DataRequest) -> bool:
-        """Return whether an earlier request with rows of the same partition is not delivered yet."""
-        names = request.topic_partitions
-        return any(
-            other.sequence < request.sequence
-            and other.state in BEFORE_DELIVERY
-            and not names.isdisjoint(other.topic_partitions)
-            for other in self.in_flight.values()
-        )
-
-    def release(self, request: DataRequest) -> None:
-        """Take a request out of flight; remember it while an answer may come."""
-        del self.in_flight[request.sequence]
-        if request.state is RequestState.PARKED or request.unanswered_count:
-            self._released[request.sequence] = request
-
-    def forget_if_over(self, request: DataRequest) -> None:
-        """Forget a released request that awaits no answer."""
-        if request.state is not RequestState.PARKED and request.unanswered_count == 0:
-            self._released.pop(request.sequence, None)
-
-
 class Delivered(Enum):
     """The immediate outcome of ``Delivery.deliver``."""
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from spark_replog.clock import ExponentialBackoff
 from spark_replog.config import ProducerConfig
@@ -53,7 +54,6 @@ from spark_replog.write.data_request import (
     Put,
     PutState,
     RequestState,
-    RequestTable,
 )
 from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sequences import ProducerSequences
@@ -71,25 +71,38 @@ def _is_of_old_metadata(error: ReplogError | None) -> bool:
     return is_of_generation or isinstance(error, (RetriableError, NotFoundError))
 
 
-class _RunTime:
-    """The time by which requests are judged.
+@dataclass(slots=True)
+class _Requests:
+    """The requests of one sender that are not over."""
 
-    A write task may wait minutes for rows. A request must not expire while its next attempt was due but nothing ran the
-    sender, so there pauses between the runs do not count. A plain producer's thread never pauses.
-    """
+    in_flight: dict[int, DataRequest] = field(default_factory=dict)
+    """By sequence, in drain order: those that hold memory and count towards ``max.in.flight`` of their roots."""
+    released: dict[int, DataRequest] = field(default_factory=dict)
+    """Those without memory that still await an answer: parked, or with an unanswered put."""
+    next_sequence: int = 0
 
-    def __init__(self, *, leaves_pauses_out: bool) -> None:
-        self._leaves_pauses_out = leaves_pauses_out
-        self._paused_ms = 0
-        self.now_ms = -1
-        """Of the last run; -1 before the first."""
+    def filling(self, destination: Destination, max_in_flight: int) -> list[DataRequest]:
+        """Return the requests on a destination's roots if any root has ``max.in.flight`` of them, else none."""
+        found = [each for each in self.in_flight.values() if not each.puts.keys().isdisjoint(destination.brokers)]
+        if len(found) < max_in_flight:
+            return []
+        counts = [sum(broker_id in each.puts for each in found) for broker_id in destination.brokers]
+        return found if max(counts) >= max_in_flight else []
 
-    def advance(self, now_ms: int) -> int:
-        """Begin a run, and return its time."""
-        if self._leaves_pauses_out and self.now_ms >= 0:
-            self._paused_ms += max(0, now_ms - self.now_ms - POLL_MS_MAX)
-        self.now_ms = now_ms
-        return now_ms - self._paused_ms
+    def has_earlier(self, request: DataRequest) -> bool:
+        """Return whether an earlier request with rows of the same partition is not delivered yet."""
+        names = request.topic_partitions
+        return any(
+            other.sequence < request.sequence
+            and other.state in BEFORE_DELIVERY
+            and not names.isdisjoint(other.topic_partitions)
+            for other in self.in_flight.values()
+        )
+
+    def forget_if_over(self, request: DataRequest) -> None:
+        """Forget a released request that awaits no answer."""
+        if request.state is not RequestState.PARKED and request.unanswered_count == 0:
+            self.released.pop(request.sequence, None)
 
 
 class Sender:
@@ -126,9 +139,11 @@ class Sender:
         self._completion = BatchCompletion(accumulator, builder, config, sequences)
         self.requests: list[DataRequest] = []
         """Without a delivery: every object so far, in drain order."""
-        self._table = RequestTable()
+        self._table = _Requests()
         self._health = transport.health
-        self._time = _RunTime(leaves_pauses_out=delivery is None)
+        self._now_ms = -1
+        """Of the last run; -1 before the first."""
+        self._paused_ms = 0
         self.dropped_row_count = 0
         self.failure: ReplogError | None = None
         """Why draining has ended: a write task's first failed request, or a newer producer of this name."""
@@ -146,10 +161,6 @@ class Sender:
         return any(request.state in OPEN for request in self._table.in_flight.values())
 
     @property
-    def _keeps_order(self) -> bool:
-        return self._config.max_in_flight == 1
-
-    @property
     def _late_after_ms(self) -> int:
         return self._config.request_timeout_ms // LATE_SHARE
 
@@ -159,7 +170,12 @@ class Sender:
         Returns:
             Milliseconds until something is due even without an answer, at most 1,000.
         """
-        run_ms = self._time.advance(now_ms)
+        if self._delivery is None and self._now_ms >= 0:
+            # A write task may wait minutes for rows. A request must not expire while its next attempt was due but
+            # nothing ran the sender, so pauses between calls do not count. A plain producer's thread never pauses.
+            self._paused_ms += max(0, now_ms - self._now_ms - POLL_MS_MAX)
+        self._now_ms = now_ms
+        run_ms = now_ms - self._paused_ms  # the time by which requests are judged
         in_flight = self._table.in_flight
         for result, is_held in self._transport.poll(run_ms):
             self._on_answer(result, is_held, run_ms)
@@ -168,7 +184,8 @@ class Sender:
                 self._on_delivered(delivered)
         for request in list(in_flight.values()):
             self._advance(request, run_ms)
-        self._completion.run_once(now_ms)
+        if self._completion.has_sequences or now_ms >= self._completion.expiry_due_ms:
+            self._completion.run_once(now_ms)
         if self._completion.fatal is not None and self.failure is None:
             self.failure = self._completion.fatal
             self._accumulator.abort_undrained(self.failure, numbered_too=True)
@@ -206,13 +223,13 @@ class Sender:
 
     def _send(self, destination: Destination, now_ms: int) -> bool:
         """Drain one object and start its puts; return False if no batch may be sent after all."""
-        batches = self._accumulator.drain(destination, self._time.now_ms)
+        batches = self._accumulator.drain(destination, self._now_ms)
         if not batches:
             return False
         request = self._builder.build(destination, batches, sequence=self._table.next_sequence, now_ms=now_ms)
         request.expires_ms = now_ms + self._config.delivery_timeout_ms
         if self._delivery is not None:
-            request.expires_ms -= self._time.now_ms - min(batch.created_ms for batch in batches)
+            request.expires_ms -= self._now_ms - min(batch.created_ms for batch in batches)
             self._delivery.begin(request)
         else:
             self.requests.append(request)
@@ -220,8 +237,9 @@ class Sender:
             request.quiet_answers = iter(range(request.required_count - 1))
         targets = () if request.inline else self._targets(request, now_ms)
         request.puts = {broker_id: Put(broker_id) for broker_id in targets}
-        self._table.add(request)
-        if self._keeps_order:
+        self._table.next_sequence += 1
+        self._table.in_flight[request.sequence] = request
+        if self._config.max_in_flight == 1:
             self._accumulator.mute(request.topic_partitions)
         if self._config.acks == 0:
             self._completion.acknowledge(request)
@@ -244,8 +262,7 @@ class Sender:
     # ------------------------------------------------------------------------------------ answers
 
     def _on_answer(self, result: PutResult, is_held: bool, now_ms: int) -> None:
-        request = self._table.find(result.sequence)
-        assert request is not None, "a request with an unanswered put is not forgotten"
+        request = self._table.in_flight.get(result.sequence) or self._table.released[result.sequence]
         request.unanswered_count -= 1
         put = request.puts[result.broker_id]
         is_newest = result.attempt == put.attempt
@@ -259,7 +276,8 @@ class Sender:
                 put.next_attempt_ms = now_ms
         elif is_newest and put.state is PutState.OPEN:
             self._on_error(put, result.error, now_ms)
-        self._table.forget_if_over(request)
+        if request.sequence in self._table.released:
+            self._table.forget_if_over(request)
 
     def _on_error(self, put: Put, error: ReplogError, now_ms: int) -> None:
         put.error = error
@@ -270,13 +288,13 @@ class Sender:
             put.next_attempt_ms = now_ms + int(self._backoff.pause_ms(put.attempt - 1))
 
     def _on_delivered(self, result: DeliveryResult) -> None:
-        request = self._table.find(result.sequence)
+        request = self._table.in_flight.get(result.sequence) or self._table.released.get(result.sequence)
         if request is None or not (request.state in OPEN or request.state is RequestState.PARKED):
             return  # acks=0: acknowledged before
         is_parked = request.state is RequestState.PARKED
         if any(_is_of_old_metadata(response.error) for response in result.responses.values()):
             self.wants_metadata = True
-        self._completion.complete(request, result, self._time.now_ms)
+        self._completion.complete(request, result, self._now_ms)
         self._end(request, RequestState.ANSWERED)
         if is_parked:
             request.batches = []
@@ -295,7 +313,7 @@ class Sender:
         if request.state in BEFORE_DELIVERY:
             self._judge_copies(request, now_ms)
         elif request.state in OPEN:
-            self._completion.expire_in_flight(request, self._time.now_ms)
+            self._completion.expire_in_flight(request, self._now_ms)
         if request.state not in OPEN and self._release_if_over(request, now_ms):
             return
         for put in request.puts.values():
@@ -423,7 +441,7 @@ class Sender:
         """Set the final state; where order is kept, later records of the partitions may now be drained."""
         was_parked = request.state is RequestState.PARKED
         request.move_to(state)
-        if self._keeps_order and not was_parked:
+        if self._config.max_in_flight == 1 and not was_parked:
             self._accumulator.unmute(request.topic_partitions)
 
     def _drop(self, request: DataRequest) -> None:
@@ -442,7 +460,7 @@ class Sender:
             self.failure = self.failure or error
         else:
             self.wants_metadata = True
-            self._completion.fail(request, error, self._time.now_ms)
+            self._completion.fail(request, error, self._now_ms)
         self._end(request, RequestState.FAILED)
 
     def _release_if_over(self, request: DataRequest, now_ms: int) -> bool:
@@ -459,7 +477,9 @@ class Sender:
             if is_new and request.error is None and put.broker_id not in self._health.reported:
                 self._health.reported.add(put.broker_id)
                 self._report(copy_missed(request, put, self._config))
-        self._table.release(request)
+        del self._table.in_flight[request.sequence]
+        if request.state is RequestState.PARKED or request.unanswered_count:
+            self._table.released[request.sequence] = request
         if request.state is not RequestState.PARKED:
             request.batches = []
         self._builder.free(request)

@@ -424,4 +424,4 @@ class TestParked:
         assert [handles[index].result(0).offset for index in (0, 2)] == [0, 2]
         assert handles[1].exception(0) is DISCONNECT
         setup.check_clean()
-        assert setup.sender._table._released == {}
+        assert setup.sender._table.released == {}
