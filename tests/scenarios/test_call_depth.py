@@ -43,6 +43,8 @@ from tests.unit.spark.sink_writes import Task
 QUIET_SECONDS_MIN, QUIET_SECONDS_MAX = 0.02, 0.5
 ATTEMPTS = 15
 """On a busy machine a thread may come a round late: each attempt waits longer for it than the one before."""
+ATTEMPTS_OF_A_STORE = 8
+"""There a root may lack what was written last, and each read of that store costs more: then another one is made."""
 
 
 class Rounds:
@@ -137,6 +139,19 @@ def store_with(send_count, writer_count=1, *topics, fsync=False):
     return found
 
 
+def store_with_snapshots():
+    """Make a store with a topic of two snapshots; the second names the first as decided."""
+    path = store_with(20)
+    writer, root = Cluster.open(path), open_store(BrokerSet.open(path).url(0))
+    topic = writer.lookup("orders")
+    with Producer(writer) as producer:
+        for _ in range(2):
+            producer.send("orders", b"x").result(60)
+            writer.topic_ledger(topic.ledger_id).snapshot(timeout_ms=60_000)
+    assert list(root.list_keys(snapshot_folder(topic.ledger_id)))
+    return path
+
+
 def records_of(path):
     """Return how many journal records the store's longest journal has."""
     keys = [info.key.rpartition("/")[0] for info in open_store(BrokerSet.open(path).url(0)).list_keys("ledgers/")]
@@ -170,7 +185,7 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
     """
     found = []
     for number in rounds.attempts():
-        if number % 8 == 0:  # on a busy machine a root lacks the last head of a snapshot, and an open looks once more
+        if number % ATTEMPTS_OF_A_STORE == 0:
             path = store_with(send_count, writer_count)
             assert records_of(path) >= record_count
         before, cluster = rounds.count, far(path, rounds)
@@ -182,15 +197,10 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
 
 
 def test_a_cold_open_gets_heads_of_snapshots_and_the_last_records_at_once(rounds):
-    path, found = store_with(20), []
-    writer, root = Cluster.open(path), open_store(BrokerSet.open(path).url(0))
-    topic = writer.lookup("orders")
-    with Producer(writer) as producer:
-        for _ in range(2):  # the second names the first as decided
-            producer.send("orders", b"x").result(60)
-            writer.topic_ledger(topic.ledger_id).snapshot(timeout_ms=60_000)
-    assert list(root.list_keys(snapshot_folder(topic.ledger_id)))
-    for _ in rounds.attempts():
+    found = []
+    for number in rounds.attempts():
+        if number % ATTEMPTS_OF_A_STORE == 0:
+            path = store_with_snapshots()
         before, cluster = rounds.count, far(path, rounds)
         cluster.topic_state(cluster.lookup("orders"))
         found.append(1 + rounds.count - before)
@@ -227,8 +237,10 @@ def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, dept
 
     What more topics add is that a root answers eight calls of a kind at once.
     """
-    path, found = store_with(3, 1, *topics), []
-    for _ in rounds.attempts():
+    found = []
+    for number in rounds.attempts():
+        if number % ATTEMPTS_OF_A_STORE == 0:
+            path = store_with(3, 1, *topics)
         before, cluster = rounds.count, far(path, rounds)
         command(cluster)
         found.append(1 + rounds.count - before)
@@ -239,8 +251,10 @@ def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, dept
 
 def test_a_plan_of_a_repair_asks_all_roots_at_once(rounds):
     """Root files; of each root its replog.json and what says that it is out; each root again; then all journals."""
-    path, found, depth_max = store_with(3, 1, *"abc", fsync=True), [], 20
-    for _ in rounds.attempts():
+    found, depth_max = [], 20
+    for number in rounds.attempts():
+        if number % ATTEMPTS_OF_A_STORE == 0:
+            path = store_with(3, 1, *"abc", fsync=True)
         before, cluster = rounds.count, far(path, rounds)
         assert [each.condition for each in StoreRepair(cluster).plan()] == [RootCondition.OK] * 3
         found.append(1 + rounds.count - before)
