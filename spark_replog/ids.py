@@ -61,6 +61,11 @@ def new_root_id(number: int) -> str:
     return f"{number:012x}{new_id()[12:]}"
 
 
+def root_number(root_id: str | None) -> int:
+    """Return the number in the id of a rebuilt root, 0 for the first root of a broker, which has no id."""
+    return int(root_id[:12], 16) if root_id else 0
+
+
 def process_id() -> str:
     """Return the id of this process, 32 hex digits; a forked one has its own."""
     if not _process_ids:

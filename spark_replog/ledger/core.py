@@ -266,8 +266,7 @@ class LedgerCore:
                 continue
             if state.must_check:
                 state.must_check = False
-                if state.standing not in WENT_BACK:
-                    state.enter(Standing.UNVERIFIED)
+                state.unverify()
             operation = self._next_operation(root, state, now_ms)
             if operation is not None:
                 state.busy = operation

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_replog.errors import CorruptDataError
+from spark_replog.ids import root_number
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.reader import JournalOrder
 from spark_replog.ledger.record import (
@@ -52,10 +53,10 @@ from spark_replog.storage.paths import (
 POSITION_MARGIN = 16
 """How far one of two journals is copied beyond the highest position that the other one names, for records written
 since: a process that knew the old journal goes on after its end and reads the new records there."""
-POSITION_STEP = 1 << 20
-"""How far after the highest position that is known of the lost journal the new one begins. That journal was longer if
-the names of its last records are gone: a snapshot may come from a process that began while the root was away. Positions
-that stay empty cost nothing, and no process commits so many records without any root naming one of them."""
+POSITIONS_PER_ROOT = 1 << 32
+"""The journals of a rebuilt root begin at this position, times the number of its id, which rises from rebuild to
+rebuild. So each position tells which root of the broker it belongs to, and whatever records and snapshots name of
+earlier ones is below, also what its rebuilder does not know. Positions that stay empty cost nothing."""
 MARKER_MARGIN = 4
 """Each marker belongs to another snapshot, so few can have come since the newest one was read."""
 READ_WINDOW = 16
@@ -73,7 +74,7 @@ class OwnedLog:
         hashes: entry hash per decided index, from the marker's base on.
         payloads: value per decided index above it.
         known: last known record per root, NOTHING_KNOWN for the lost one.
-        marker: where the new journal begins: its position is far after the highest that is known of the lost one, its
+        marker: where the new journal begins: its position is above all of earlier roots (`POSITIONS_PER_ROOT`), its
             snapshot replaces entries that are gone, if any, and its renewal is new.
         marker_no: number of the lost root's next marker, as far as this process knows.
     """
@@ -91,8 +92,12 @@ class OwnedLog:
         return replace(self, marker=self.marker._replace(position=max(self.marker.position, position + 1)))
 
     @classmethod
-    def of(cls, core: LedgerCore, root: int) -> OwnedLog | None:
-        """Return what a core that never read this root knows; None if it no longer owns the ledger, or lacks values."""
+    def of(cls, core: LedgerCore, root: int, root_id: str) -> OwnedLog | None:
+        """Return what a core that never read this root knows; None if it no longer owns the ledger, or lacks values.
+
+        Args:
+            root_id: of the new root.
+        """
         prefix, proposer = core.prefix, core.proposer
         if not proposer.is_leading or proposer.epoch is None:
             return None
@@ -100,8 +105,8 @@ class OwnedLog:
         floor = core.roots[root].floor
         if int(prefix.snapshot_name[:20] or -1) != prefix.base.index:
             return None  # memory was full: own it again, with the newest snapshot
-        longest = prefix.longest_named(root)
-        position = max(floor.position, prefix.views[root].next_position, longest + 1) + POSITION_STEP
+        known_end = max(floor.position, prefix.views[root].next_position, prefix.named[root] + 1)
+        position = max(root_number(root_id) * POSITIONS_PER_ROOT, known_end)
         marker = Marker(position, prefix.base, prefix.snapshot_name, os.urandom(HASH_SIZE_BYTES))
         hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
         return cls(proposer.epoch, prefix.length, hashes, payloads, known, marker, floor.marker_no)

@@ -28,7 +28,6 @@ from spark_replog.ledger.ledger_errors import LedgerErrors
 from spark_replog.ledger.leveling import JournalLeveler, journals_behind
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.requests import Batch, Request, Requests
-from spark_replog.ledger.root import WENT_BACK, Standing
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotStats, SnapshotWriter
 from spark_replog.ledger.state_fold import RESTORES_MAX, StateFold, Wholeness
@@ -288,9 +287,7 @@ class Ledger(Generic[S]):
         for number in [number for number in tuple(self._to_check) if self.core.roots[number].busy is None]:
             self._to_check.discard(number)
             self._run.io.check_again(number)
-            state = self.core.roots[number]
-            if state.standing not in WENT_BACK:
-                state.enter(Standing.UNVERIFIED)
+            self.core.roots[number].unverify()
 
     def _drive_read(self, kind: GoalKind = GoalKind.READ) -> None:
         """Drive the core until the tail is known; it times out when no record arrives, not when a journal is long."""
@@ -709,12 +706,12 @@ class Ledger(Generic[S]):
         """Return the position after the last record of the broker's journal that this process has read."""
         return self.core.prefix.views[self._ids.index(broker_id)].next_position
 
-    def owned_log(self, broker_id: int) -> OwnedLog | None:
+    def owned_log(self, broker_id: int, root_id: str) -> OwnedLog | None:
         """Return all decided entries and the epoch that owns them; None if another process claimed, or memory was full.
 
         Call it right after ``append``, on a ledger that has never read that root: it keeps all values for that root.
         """
-        return OwnedLog.of(self.core, self._ids.index(broker_id))
+        return OwnedLog.of(self.core, self._ids.index(broker_id), root_id)
 
     # -- journals that lack entries ---------------------------------------------------------------
 

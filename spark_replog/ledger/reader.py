@@ -32,10 +32,6 @@ ROUND_STEP_MAX = 1 << 40
 """A round that is further above its predecessor is damage."""
 
 
-NAMED_APART_MAX = 4096
-"""If two roots name positions of one journal further apart than this, one of the roots is wrong."""
-
-
 ORIGIN = JournalPoint()
 PAYLOADS_KEPT_MAX = 4096
 PAYLOADS_KEPT_BYTES_MAX = 8 * 1024 * 1024
@@ -404,10 +400,6 @@ class DecidedPrefix:
         """
         view = self.views[root]
         return lacking_count > 1 or (lacking_count == 1 and view.matched == NO_INDEX and not view.entries)
-
-    def longest_named(self, root: int) -> int:
-        """Return the highest position that any root's records name here, at most NAMED_APART_MAX above `named`."""
-        return min(max(self._named_by[root]), self.named[root] + NAMED_APART_MAX)
 
     def _vote(self, root: int, position: int, record: JournalRecord, previous: bytes) -> None:
         index = record.index

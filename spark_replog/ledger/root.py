@@ -249,10 +249,16 @@ class RootState:
         if self.standing in _SEEN:
             self.enter(Standing.OUTDATED)
 
+    def unverify(self) -> None:
+        """Note that another root may be in this one's place, with journals that were rebuilt."""
+        if self.standing not in WENT_BACK:
+            self.search_marker()
+            self.enter(Standing.UNVERIFIED)
+
     def search_marker(self) -> None:
         """Look for the newest marker from the first number on: a rebuild may have put fewer than there were before.
 
-        What its rebuilder knew of the lost journal came from a snapshot, and may be older than an earlier rebuild.
+        Its rebuilder learned from a snapshot how many there were, whose writer may not have seen the newest ones.
         """
         self.floor = self.floor._replace(marker_no=0)
 

@@ -44,12 +44,13 @@ from spark_replog.maintenance.journal_scrub import (
     JournalReport,
     scrub_journals,
 )
+from spark_replog.maintenance.new_root import forget_finished, root_id_to_make
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
 from spark_replog.quorum import majority_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.paths import ROOT_FILE_KEY, data_folder, ledger_folders, out_key
+from spark_replog.storage.paths import REBUILD_KEY, ROOT_FILE_KEY, data_folder, ledger_folders, out_key
 from spark_replog.storage.root_file import RootFile, encode_root_file, read_root
 
 _log = logging.getLogger(__name__)
@@ -367,6 +368,7 @@ class StoreRepair:
                 if self._is_rebuilt_since(roots[broker_id]):
                     roots[broker_id].condition = RootCondition.OK
                     continue
+                forget_finished(self._brokers.store(broker_id), roots[broker_id].root_id)
                 self._brokers.store(broker_id).delete(ROOT_FILE_KEY)
                 roots[broker_id].condition = RootCondition.LOST
             except ReplogError as error:
@@ -438,9 +440,11 @@ class StoreRepair:
                 broker=broker_id,
             )
         store = brokers.store(broker_id)
-        if read_root(store) is not None:
-            return  # another repair finished the root: it may hold rows now that no other root has
         store.make_folder("")
+        root_id = root_id_to_make(self._cluster, broker_id) if is_metadata else ""
+        if read_root(store) is not None:
+            store.delete(REBUILD_KEY)
+            return  # another repair finished the root: it may hold rows now that no other root has
         for ledger_id in (brokers.cluster_id, *ledger_ids) if is_metadata else ledger_ids:
             for folder in ledger_folders(ledger_id, metadata=is_metadata):
                 store.make_folder(folder)
@@ -460,12 +464,11 @@ class StoreRepair:
                 timeout_ms = self._config.delivery_timeout_ms
                 warn_of_cut(ledger_id, ledger.append(leave, timeout_ms=timeout_ms, is_first=True))
             return
-        self._rebuild_journal(
-            root, brokers.cluster_id, ClusterLedgerState, partial(self._registration, broker_id=broker_id)
-        )
+        registration = partial(self._registration, broker_id=broker_id, root_id=root_id)
+        self._rebuild_journal(root, root_id, brokers.cluster_id, ClusterLedgerState, registration)
         for ledger_id in ledger_ids:
             self._keep_rows(ledger_id, broker_id)
-            self._rebuild_journal(root, ledger_id, partial(TopicLedgerState, ledger_id), leave)
+            self._rebuild_journal(root, root_id, ledger_id, partial(TopicLedgerState, ledger_id), leave)
 
     def _keep_rows(self, ledger_id: LedgerId, broker_id: BrokerId) -> Ledger[TopicLedgerState]:
         """Give other roots the rows that, as far as the log knows, only a root to rebuild has: its leave cuts the rest.
@@ -498,6 +501,7 @@ class StoreRepair:
     def _rebuild_journal(
         self,
         root: RootRepair,
+        root_id: str,
         ledger_id: LedgerId,
         make_state: Callable[[], _State],
         propose: Callable[[_State], Proposed],
@@ -516,7 +520,7 @@ class StoreRepair:
             ledger = self._ledger_without(broker_id, ledger_id, make_state())
             outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
             warn_of_cut(ledger_id, outcome)
-            owned = ledger.owned_log(broker_id)
+            owned = ledger.owned_log(broker_id, root_id)
             if owned is not None:
                 others = [self._brokers.store(each) for each in self._snapshot_sources(broker_id)]
                 copy_snapshots(ledger_id, others, store)
@@ -725,6 +729,7 @@ class StoreRepair:
         """Give a rebuilt root its root file, then let it join the in-sync replicas."""
         if root.condition is not RootCondition.OK:
             self._write_root_file(root.broker_id)
+            self._brokers.store(root.broker_id).delete(REBUILD_KEY)
         behind = [each for each in ledger_ids if not self._admit(each, root)]
         if behind:
             root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."

@@ -6,6 +6,8 @@ from spark_replog.ids import LedgerId
 
 ROOT_FILE_KEY = "replog.json"
 """The identity of a root; write-once, made before anything else."""
+REBUILD_KEY = "rebuild.json"
+"""Which root a repair makes here; it is removed once ``replog.json`` is there."""
 LEDGERS_PREFIX = "ledgers/"
 
 

@@ -25,13 +25,14 @@ from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.open_store import normalise_url, open_store
-from spark_replog.storage.paths import ROOT_FILE_KEY
+from spark_replog.storage.paths import REBUILD_KEY, ROOT_FILE_KEY
 from spark_replog.storage.retrying_store import RetryingStore
 
 FORMAT_VERSION = 1
 ROOT_FILE_BYTES_MAX = 1 << 20
 """Larger files are not read: a store of 1,000 brokers needs 100 KB."""
 _FORMAT = "replog-root"
+_REBUILD_FORMAT = "replog-rebuild"
 _PUT_BACK = "Name roots of one cluster only, or put the right replog.json back."
 _CHECKSUM = b',\n  "crc32c": "%08x"\n}\n'
 _CHECKSUM_BYTES = len(_CHECKSUM % 0)
@@ -84,6 +85,22 @@ def encode_root_file(root: RootFile) -> bytes:
         "fsync": root.fsync,
     }
     return _sealed(json.dumps(fields, indent=2).encode().removesuffix(b"\n}"))
+
+
+def encode_rebuild(root_id: str) -> bytes:
+    """Return ``rebuild.json`` of the root with this id."""
+    return json.dumps({"format": _REBUILD_FORMAT, "version": 1, "rootId": root_id}).encode()
+
+
+def read_rebuild(store: ObjectStore) -> str | None:
+    """Return the id of the root that repairs make here; None if no repair is at work, or what says so is damaged."""
+    try:
+        data = store.get(REBUILD_KEY, size_bytes=ROOT_FILE_BYTES_MAX)
+        fields = _typed(json.loads(bytes(data or b"")), dict)
+        found = _typed(fields["rootId"], str) if fields["format"] == _REBUILD_FORMAT else ""
+    except (CorruptDataError, KeyError, ValueError):
+        return None
+    return found if HEX_ID.fullmatch(found) else None
 
 
 def _sealed(body: bytes) -> bytes:

@@ -8,13 +8,27 @@ import threading
 import pytest
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.errors import ErrorCode, RetriableError
+from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.journal_rebuild import POSITIONS_PER_ROOT
+from spark_replog.ledger.proposer import Proposer
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
-from spark_replog.ledger.record import genesis_hash
-from spark_replog.ledger.snapshot_files import decode_marker
+from spark_replog.ledger.record import LastKnown, genesis_hash
+from spark_replog.ledger.shell_io import newest_marker
+from spark_replog.ledger.snapshot_files import JournalPoint, decode_marker
 from spark_replog.log.fold import frozen_topics, paged_table
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
-from spark_replog.storage.paths import journal_folder, marker_folder, out_key, page_folder, snapshot_folder
+from spark_replog.storage.paths import (
+    REBUILD_KEY,
+    ROOT_FILE_KEY,
+    journal_folder,
+    marker_folder,
+    out_key,
+    page_folder,
+    snapshot_folder,
+)
+from spark_replog.storage.root_file import decode_root_file, encode_rebuild
 from tests.at_rest import wait_at_rest
 from tests.scenarios.repairing import fill, lose, read_all, repair
 from tests.waiting import wait_until
@@ -302,3 +316,74 @@ def test_a_journal_begins_after_one_that_the_writer_of_the_snapshot_never_read(s
     store.cluster, store.manager = sleeper
     fill(store, 30, 2, holders={0, 1})
     assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
+
+
+def test_a_journal_begins_above_all_that_names_the_one_before_it(store, monkeypatch) -> None:
+    """Also where its rebuilder knows none of these names: who wrote last had not seen the journal before it."""
+    store.create("orders", 2)
+    ledger_id = store.cluster.lookup("orders").ledger_id
+    folder = store.path / "broker-1" / journal_folder(ledger_id)
+    fill(store, 0, 20)
+    wait_at_rest(store.cluster.brokers)
+    ledger = store.cluster.topic_ledger(ledger_id)
+    ledger.refresh()
+    first_points = ledger.core.points_at(ledger.state.applied_index)
+    first_known, ends = ledger.core.proposer._known(), [len(list(folder.iterdir()))]
+    real_points, real_known = LedgerCore.points_at, Proposer._known
+
+    def stale_points(core: LedgerCore, index: int) -> list[JournalPoint]:
+        return [first_points[1] if root == 1 else each for root, each in enumerate(real_points(core, index))]
+
+    def stale_known(proposer: Proposer) -> tuple[LastKnown, ...]:
+        return tuple(first_known[1] if root == 1 else each for root, each in enumerate(real_known(proposer)))
+
+    for number in range(2):
+        lose(store, 1)
+        assert repair(store).roots[1].is_repaired
+        positions = {int(path.name) for path in folder.iterdir()}
+        assert min(positions) > ends[-1]
+        store.reopen()
+        fill(store, 20 + 30 * number, 30)
+        wait_at_rest(store.cluster.brokers)
+        ends.append(max(int(path.name) for path in folder.iterdir()))
+        sleeper = store.cluster, store.manager
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerCore, "points_at", stale_points)
+            patch.setattr(Proposer, "_known", stale_known)
+            store.cluster.topic_ledger(ledger_id).snapshot(timeout_ms=60_000)
+        store.reopen()
+    lose(store, 1)
+    assert repair(store).roots[1].is_repaired
+    assert scrub_journals(Cluster.open(str(store.path), config=store.config)).findings == []
+    assert min(int(path.name) for path in folder.iterdir()) > ends[-1]
+    store.away(2)
+    store.cluster, store.manager = sleeper
+    fill(store, 80, 2, holders={0, 1})
+    assert not (store.path / "broker-1" / out_key(ledger_id)).exists()
+
+
+def test_a_repair_that_died_is_continued_and_the_next_loss_makes_another_root(store, monkeypatch) -> None:
+    store.create("orders", 2)
+    folder = store.path / "broker-1" / journal_folder(store.cluster.lookup("orders").ledger_id)
+    fill(store, 0, 3)
+    lose(store, 1)
+    firsts = []
+
+    def end() -> None:
+        raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "it ends before the root file is written.")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreRepair, "_write_root_file", lambda *_: end())
+            assert not repair(store).roots[1].is_repaired
+        firsts.append(min(int(path.name) for path in folder.iterdir()))
+    assert (store.path / "broker-1" / REBUILD_KEY).exists()
+    assert repair(store).roots[1].is_repaired
+    assert not (store.path / "broker-1" / REBUILD_KEY).exists()
+    firsts.append(min(int(path.name) for path in folder.iterdir()))
+    assert len(set(firsts)) == 1
+    made = (store.path / "broker-1" / ROOT_FILE_KEY).read_bytes()
+    (store.path / "broker-1" / REBUILD_KEY).write_bytes(encode_rebuild(decode_root_file(made, url="").root_id))
+    assert repair(store, rebuild=frozenset({1})).roots[1].is_repaired
+    newest = newest_marker(store.cluster.lookup("orders").ledger_id, store.cluster.brokers.store(1))
+    assert newest[0].position >= firsts[0] + POSITIONS_PER_ROOT

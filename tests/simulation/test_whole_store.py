@@ -93,7 +93,7 @@ VARIANTS = {
     ),
     # A snapshot comes from a process that began while the root was away; one that knew more puts `out` on the new root.
     "a rebuilt journal begins right after what is known of the lost one": Variant(
-        journal_rebuild, "POSITION_STEP", 0, "faults", 0, "it ends before position"
+        journal_rebuild, "POSITIONS_PER_ROOT", 0, "faults", 0, "it ends before position"
     ),
     "a reader acts on a name that is not durable": Variant(
         PosixStore, "_settle", always(None), "power", 36, "offset 6 of first was"
