@@ -247,7 +247,7 @@ def uses(pattern: str) -> set[str]:
 
 
 def test_one_place_says_what_a_majority_is():
-    assert uses(r"// 2 \+ 1\b") == {"spark_replog/quorum.py"}
+    assert uses(r"// 2 \+ 1\b|> len\(\w+\) // 2\b|\b2 \* len\(") == {"spark_replog/quorum.py"}
 
 
 def test_one_place_waits_for_enough_roots():

@@ -27,7 +27,7 @@ from spark_replog.quorum import majority_of
 from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is_named, snapshot_too_large
 from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
-from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.object_store import CreateOutcome, ObjectStore
 from spark_replog.storage.paths import (
     journal_folder,
     journal_key,
@@ -138,8 +138,7 @@ class SnapshotIo:
         return None
 
     def _list_heads(self, root: JournalRoot) -> list[str]:
-        names = [info.key.rpartition("/")[2] for info in root.store.list_keys(snapshot_folder(self._ledger_id))]
-        return [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
+        return heads_on(root.store, self._ledger_id)
 
     def _first(self, what: str, key: str, size_bytes_max: int) -> bytes:
         """Return the file of a snapshot from the first root whose bytes are those of its name."""
@@ -424,3 +423,9 @@ class SnapshotIo:
             f"broker {self._roots[number].broker_id} ({self._roots[number].store.url}) did not delete a file within "
             f"{_LISTING_PATIENCE * self._timeout_ms} ms.",
         )
+
+
+def heads_on(store: ObjectStore, ledger_id: str) -> list[str]:
+    """Return the names of the heads that a root's listing shows."""
+    names = [info.key.rpartition("/")[2] for info in store.list_keys(snapshot_folder(ledger_id))]
+    return [name for name in names if SNAPSHOT_NAME.fullmatch(name)]

@@ -15,12 +15,13 @@ from spark_replog.ids import LedgerId
 from spark_replog.ledger.reader import JournalOrder
 from spark_replog.ledger.record import JournalRecord, genesis_hash
 from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX, JournalPoint, decode_snapshot
+from spark_replog.ledger.snapshot_io import heads_on
 from spark_replog.quorum import majority_of
-from spark_replog.snapshot import SNAPSHOT_NAME, is_named
+from spark_replog.snapshot import is_named
 from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectStore
-from spark_replog.storage.paths import snapshot_folder, snapshot_key
+from spark_replog.storage.paths import snapshot_key
 
 HEADS_MAX = 4
 """The newest ones: usually there are two, and one that a marker names."""
@@ -32,9 +33,8 @@ def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[
     Call it before the journals are read: a head that is stored later names records that are written later. A root that
     does not answer is left out.
     """
-    listings = {
-        number: IO_POOL.submit_to(f"{store.url}#start", _names, store, ledger_id) for number, store in enumerate(stores)
-    }
+    lanes = enumerate(f"{store.url}#start" for store in stores)
+    listings = {number: IO_POOL.submit_to(lane, heads_on, stores[number], ledger_id) for number, lane in lanes}
     held: dict[str, list[ObjectStore]] = {}
     for number, names in answers_of(listings, math.inf).found.items():
         for name in names:
@@ -43,11 +43,6 @@ def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[
     newest = sorted((name for name, holders in held.items() if len(holders) >= majority), reverse=True)[:HEADS_MAX]
     heads = (_points(ledger_id, name, held[name], len(stores)) for name in newest)
     return [points for points in heads if points is not None]
-
-
-def _names(store: ObjectStore, ledger_id: LedgerId) -> list[str]:
-    names = (info.key.rpartition("/")[2] for info in store.list_keys(snapshot_folder(ledger_id)))
-    return [name for name in names if SNAPSHOT_NAME.fullmatch(name)]
 
 
 def _points(

@@ -206,7 +206,7 @@ class StoreRepair:
         roots = {root.broker_id: root for root in self._look_at_all()}
         metadata = self._brokers.metadata_broker_ids
         whole = [each for each in metadata if roots[each].condition is RootCondition.OK and each not in torn]
-        if len(metadata) > 2 and len(whole) > len(metadata) // 2:
+        if len(metadata) > 2 and len(whole) >= majority_of(len(metadata)):
             for broker_id in torn:  # the others name records that it has no more
                 roots[broker_id].condition = RootCondition.STALE
         self._judge_journals(list(roots.values()))
@@ -340,7 +340,7 @@ class StoreRepair:
         for found in report.findings:
             if found.broker_id in whole and found.fault in BAD_JOURNALS:
                 bad.setdefault(found.broker_id, found)
-        is_enough = len((whole.keys() & set(metadata)) - bad.keys()) > len(metadata) // 2
+        is_enough = len((whole.keys() & set(metadata)) - bad.keys()) >= majority_of(len(metadata))
         for broker_id, found in bad.items():
             words = f"its journal of ledger {found.ledger_id} is {found.fault.value}: {found.detail}"
             if is_enough:
@@ -545,7 +545,8 @@ class StoreRepair:
         """Return the roots to copy snapshots from: a majority has all that count, so one that is away is not needed."""
         metadata, roots = self._brokers.metadata_broker_ids, self._report.roots
         whole = [each for each in metadata if roots[each].condition is RootCondition.OK]
-        return whole if len(whole) > len(metadata) // 2 else [each for each in metadata if each != broker_id]
+        is_enough = len(whole) >= majority_of(len(metadata))
+        return whole if is_enough else [each for each in metadata if each != broker_id]
 
     def _ledger_without(self, broker_id: BrokerId, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
         def refuse() -> None:

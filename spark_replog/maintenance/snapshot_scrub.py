@@ -20,10 +20,11 @@ from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX
+from spark_replog.ledger.snapshot_io import heads_on
 from spark_replog.maintenance.scrub import AwayRoots, Fault
-from spark_replog.snapshot import SNAPSHOT_NAME, is_named
+from spark_replog.snapshot import is_named
 from spark_replog.storage.io_pool import IO_POOL
-from spark_replog.storage.paths import snapshot_folder
+from spark_replog.storage.paths import snapshot_key
 
 _log = logging.getLogger(__name__)
 
@@ -139,8 +140,7 @@ class SnapshotScrub:
     def _heads_on(self, broker_id: BrokerId, ledger_id: LedgerId) -> set[str]:
         try:
             self._away.check(broker_id)
-            keys = (info.key for info in self._brokers.store(broker_id).list_keys(snapshot_folder(ledger_id)))
-            return {key for key in keys if SNAPSHOT_NAME.fullmatch(key.rpartition("/")[2])}
+            return {snapshot_key(ledger_id, name) for name in heads_on(self._brokers.store(broker_id), ledger_id)}
         except ReplogError as error:
             self._away.note(broker_id, error)
             return set()

@@ -20,6 +20,7 @@ from spark_replog.errors import (
     UnsupportedFormatError,
 )
 from spark_replog.ids import BROKER_ID_MAX, HEX_ID, KEY, BrokerId
+from spark_replog.quorum import majority_of
 from spark_replog.storage.call_counter import CallCounter
 from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
@@ -246,7 +247,7 @@ def agree(read: Mapping[str, ReadRoot]) -> Agreement:
         if other == shared:
             continue
         url, difference = next(iter(others)), _difference(other, shared)
-        if 2 * len(roots) <= sum(map(len, votes.values())):
+        if len(roots) < majority_of(sum(map(len, votes.values()))):
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CLUSTER_MISMATCH,
                 f"the root files disagree, and no side has a majority: that of {url} has {difference} as "
