@@ -64,6 +64,9 @@ def test_the_others_get_a_moment_once_there_are_enough_answers_that_count(waits)
     )
     assert answers.found == {0: "", 1: "b"}
     assert asked == [3.0, 0.5]
+    asked.clear()
+    answers_of(calls("", None), 3_000, needed_count=1, counts=lambda answer: answer != "", clock=clock)
+    assert asked == [3.0, 3.0, 0.0], "the other one is waited for until the time is over"
 
 
 def test_the_time_begins_again_while_the_calls_make_progress(waits):
