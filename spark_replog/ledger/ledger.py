@@ -379,6 +379,9 @@ class Ledger(Generic[S]):
             self._leave(request, error)
             if not isinstance(error, ReplogError):
                 raise
+        finally:
+            with self._turns.gate:
+                self._requests.remove(request)  # else its rows stay in memory until the next append
         with suppress(RuntimeError):  # no thread is left: the entry is decided all the same
             self._begin_upkeep()
         return request
@@ -403,8 +406,6 @@ class Ledger(Generic[S]):
         if isinstance(error, RetriableError) and is_sent:
             error = self._errors.sent_and_unread(error)
         request.answer = request.answer or error
-        with self._turns.gate:
-            self._requests.remove(request)
 
     def _drive_write(self, request: Request) -> None:
         """Drive the core until this request is answered; others are served on the way."""

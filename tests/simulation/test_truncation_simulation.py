@@ -83,7 +83,8 @@ class CutsOneMore(ObjectTable):
     def truncate(self, after_index: int) -> int:
         cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
         cut_count = super().truncate(after_index)
-        return cut_count + sum(each.truncate(each._bases[-1]) for each in cut if each._bases)
+        left = [(each, list(each.live_sections())) for each in cut]
+        return cut_count + sum(each.truncate(sections[-1].base_offset) for each, sections in left if sections)
 
 
 class RemembersCutBatches(ProducerTable):
