@@ -525,7 +525,7 @@ class SnapshotKeeper:
         A process that still holds such an older snapshot takes the newest one once a head or a page of it is gone.
         """
         snapshot, roots = self._state.snapshot, core.roots
-        named = {state.floor.base_index for state in roots}
+        named = {state.floor.base_index for state in roots} - {NO_INDEX}
         for number, (cut, _) in list(self._cuts.items()):
             if roots[number].floor.marker_no > cut.marker_no and not self._is_cutting(number):
                 self._cuts.pop(number, None)
