@@ -123,10 +123,14 @@ def test_the_rebuilder_claims_far_above_every_promise_that_was_lost(store) -> No
     repair(store)
     store.reopen()
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-    ledger.refresh()
-    views = ledger.core.prefix.views
-    assert all(view.promised.round >= REBUILD_ROUND_STEP for view in views)
-    assert views[1].commit_index >= 0
+
+    def is_far_above() -> bool:
+        """Return what holds once all roots were read: a late one is not waited for."""
+        ledger.refresh()
+        views = ledger.core.prefix.views
+        return all(view.promised.round >= REBUILD_ROUND_STEP for view in views) and views[1].commit_index >= 0
+
+    wait_until(is_far_above)
 
 
 class GatedStore:
