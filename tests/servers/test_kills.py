@@ -20,7 +20,7 @@ KILLS = 2
 
 
 @pytest.mark.guarantee("G3")
-@pytest.mark.parametrize("real", [*ON_ALL, pytest.param((Nfs, ""), id="nfs")], indirect=True)
+@pytest.mark.parametrize("real", [*ON_ALL, pytest.param(Nfs, id="nfs")], indirect=True)
 def test_a_writer_that_is_killed_again_and_again_has_each_batch_in_the_log_once(real):
     roots = RealRoots.of(real, 3)
     roots.make("orders")
