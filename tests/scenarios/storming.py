@@ -18,7 +18,7 @@ from spark_replog.errors import ReplogError
 TOPIC, GROUP, PARTITIONS = "orders", "readers", 3
 BURST = 12
 """Rows that are under way at once, in several requests."""
-PAUSE_SECONDS = 0.1
+PAUSE_SECONDS = 0.4
 """Between two bursts: what happens to the roots takes seconds, and more rows would show no more."""
 PRODUCER = {"batch.size": 64, "delivery.timeout.ms": 30_000, "request.timeout.ms": 10_000}
 CONSUMER = {"auto.offset.reset": "earliest", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_000}

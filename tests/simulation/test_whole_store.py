@@ -16,16 +16,18 @@ import pytest
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.ledger import journal_rebuild
 from spark_replog.ledger.core import LedgerCore
+from spark_replog.ledger.root import RootState
 from spark_replog.storage.posix_store import PosixStore
-from tests.simulation.whole_store import FAULTS, POWER, RETURNS, ROOTS, schedule_of, shrunk, violation_of
+from tests.simulation.whole_store import FAULTS, JOURNALS, POWER, RETURNS, ROOTS, schedule_of, shrunk, violation_of
 
 SHARE = 1000
-FEW = {"faults": 5, "returns": 2}
+FEW = {"faults": 5, "returns": 2, "journals": 2}
 """How many schedules at most of kinds in which longer runs are to be looked through by hand: ``--seed N``."""
 LEAST = {
     "power": (POWER, {"killed": 3, "power cuts": 1.5, "batches APPLIED": 2, "batches DUPLICATE": 0.2, "reads": 5}),
     "roots": (ROOTS, {"outages": 0.7, "lost roots": 0.1, "rebuilt roots": 0.1, "snapshots": 0.7, "reads": 4}),
     "returns": (RETURNS, {"replaced outages": 1, "went on": 1}),
+    "journals": (JOURNALS, {"lost journals": 2, "batches APPLIED": 3}),
     "faults": (FAULTS, {"lost roots": 0.5, "reads": 2}),
 }
 """Of each kind of schedule: its jobs, and what happens in it at least, on average."""
@@ -94,6 +96,9 @@ VARIANTS = {
     # A snapshot comes from a process that began while the root was away; one that knew more puts `out` on the new root.
     "a rebuilt journal begins right after what is known of the lost one": Variant(
         journal_rebuild, "POSITIONS_PER_ROOT", 0, "faults", 0, "it ends before position"
+    ),
+    "a journal that ends before what a snapshot names is taken for whole": Variant(
+        RootState, "is_cut_short", always(False), "journals", 1, "a write succeeds while roots"
     ),
     "a reader acts on a name that is not durable": Variant(
         PosixStore, "_settle", always(None), "power", 36, "offset 6 of first was"
