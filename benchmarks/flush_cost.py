@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.bench_session import ROOT, scratch, session
-from benchmarks.plain_path import timed
+from benchmarks.plain_path import READER, timed
 from spark_replog.client.producer import Producer
 from spark_replog.client.store import open_store
 from spark_replog.cluster.init_store import init_cluster
@@ -40,16 +40,6 @@ def switched(store, *arguments):
     if os.path.exists({flag!r}):
         settle(store, *arguments)
 PosixStore._settle = switched
-"""
-_READER = """
-import sys, time
-from spark_replog.client.store import open_store
-consumer = open_store(sys.argv[1]).consumer("rows", auto_offset_reset="earliest")
-consumer.poll(100)
-print("ready", flush=True)
-while True:
-    for record in consumer.poll(1_000):
-        print(record.offset, time.clock_gettime_ns(time.CLOCK_MONOTONIC), flush=True)
 """
 Samples = dict[bool, list[float]]
 
@@ -92,7 +82,7 @@ def visible_ms(switch: Switch, producer: Producer, path: Path, rows: int) -> tup
     """Return the times of sends beside a reader, and the times until it has the rows."""
     sends: Samples = {WITH: [], WITHOUT: []}
     found: Samples = {WITH: [], WITHOUT: []}
-    command = [sys.executable, "-c", _READER, str(path)]
+    command = [sys.executable, "-c", READER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=switch.environ) as reader:
         assert reader.stdout is not None
         while reader.stdout.readline() != "ready\n":

@@ -24,7 +24,7 @@ from spark_replog.client.store import open_store
 from spark_replog.cluster.init_store import init_cluster
 
 WARM = 30
-_READER = """
+READER = """
 import sys, time
 from spark_replog.client.store import open_store
 consumer = open_store(sys.argv[1]).consumer("rows", auto_offset_reset="earliest")
@@ -66,7 +66,7 @@ def percentiles(values: list[float]) -> str:
 def visible_ms(path: Path, producer: Producer, sends: int, pause_ms: int, value: bytes) -> tuple[list[float], float]:
     """Return from the begin of each send to the record in another process, and that one's looks a second."""
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", _READER, str(path)]
+    command = [sys.executable, "-c", READER, str(path)]
     found = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as reader:
         assert reader.stdout is not None

@@ -103,7 +103,7 @@ class GroupAssignment:
         return bool(self._counts) and self._discovery.counts_of(set(self._counts)) != self._counts
 
     def forget_counts(self) -> None:
-        """Assign anew at the next poll."""
+        """Let the next poll assign the partitions again."""
         self._counts = {}
 
     def adopt(self, keys: tuple[TopicPartition, ...]) -> None:

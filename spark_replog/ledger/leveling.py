@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from spark_replog.ledger.ledger import Ledger
 
 LEVEL_PAUSE_MS = 100
-"""Between two turns; appends that come meanwhile bring the journals up themselves. While turns help nobody, each pause
-is twice as long as the one before."""
+"""The pause between two turns. Appends that come meanwhile bring the journals up themselves. While turns help no root,
+each pause is twice as long as the one before."""
 BACKGROUND_MS = 60_000
 """How long a process goes on after an append; the next one starts it again."""
 

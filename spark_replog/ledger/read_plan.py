@@ -143,7 +143,7 @@ class JournalForecast:
         self._news = 0  # how many records the last read found, but the first
 
     def note_read(self, record_count: int) -> None:
-        """A read of the journal's tail has found so many records: the next one may find as many."""
+        """A read of the journal's tail has found this number of records: the next one may find as many."""
         self._news = min(record_count, FIRST_WINDOW - 1)
 
     def first(self, position: int, *, is_listed: bool, listed: Listed | None) -> int:
@@ -159,7 +159,7 @@ class JournalForecast:
         return FIRST_WINDOW if listed is None else max(1, listed.window(position))
 
     def following(self, records: Sequence[bytes], window: int, position: int, listed: Listed | None) -> int:
-        """Return how many to get after so many slow gets of records.
+        """Return how many to get after this number of slow gets of records.
 
         Args:
             window: how many were got last; position: the next one.

@@ -313,7 +313,7 @@ class FsspecStore:
         try:
             run_on(client.loop, lambda: self._create_from(client, path, parts))
         except NoPartsError:
-            self._is_refused_parts = True  # for as long as this store: each try may send megabytes in vain
+            self._is_refused_parts = True  # for as long as this store: each try may send megabytes for nothing
             return False
         return True
 

@@ -183,7 +183,7 @@ class Storm:
         if root.is_symlink():
             root.unlink()
         elif root.exists():
-            root.rmdir()  # nobody has written there
+            root.rmdir()  # fails if a process has written there
         root.with_suffix(".away").rename(root)
 
     def swap(self) -> None:

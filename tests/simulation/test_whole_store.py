@@ -1,6 +1,6 @@
 """Whole stores in seeded schedules: what was read or told stays, whatever roots, processes and power do (G2, G3, G4).
 
-``--seeds`` sets how many schedules run (one for so many of it as `SHARE`), ``--seed N`` replays one. `VARIANTS` are
+``--seeds`` sets how many schedules run (one for each `SHARE` seeds), ``--seed N`` replays one. `VARIANTS` are
 faults that the product once had, or might have: each is a change of the code, and a seed whose schedule notices it.
 """
 

@@ -83,7 +83,7 @@ class Run(NamedTuple):
     """One run: the name of its directory, or of its only page.
 
     Attributes:
-        spans: (slot, base, end) of each slot, so that a run is not loaded in vain; () for more than `SPANS_MAX` slots.
+        spans: (slot, base, end) of each slot, so that a run is not loaded for nothing; () beyond `SPANS_MAX` slots.
         sizes: bytes of the sections of each span; of objects 0.
         firsts: the first piece of each span, so that a reader of the oldest rows needs no directory; () if not known:
             the head has them for the oldest run only.
