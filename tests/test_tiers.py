@@ -97,7 +97,7 @@ def test_without_a_path_the_newcomers_tests_run_on_all_processors(run_pytest):
             "test_two": "PASSED", "test_root_goes_and_comes_back": "PASSED",
         },
     ), text  # fmt: skip
-    assert "[gw1]" in text
+    assert len(set(re.findall(r"\[gw\d+\]", text))) > 1  # the last to be ready may get none of so few files
     assert re.search(r"^fast +0.0 min +4 tests$", text, re.M)
 
 
