@@ -123,7 +123,7 @@ class Committer:
     def commit(self) -> None:
         """Put the object and decide the append."""
         assert isinstance(self.cluster.clock, AgeClock)
-        generation, after_index = self.ledger.state.generation, self.ledger.state.applied_index
+        generation, after_index = self.ledger.state.generations.newest, self.ledger.state.applied_index
         name = f"{QUERY[:8]}-{self.commits}-0-{new_id()}.arrow"
         self.store.create(data_key(self.topic.ledger_id, generation, name), self.data, make_parent=True)
         sections = self.made.sections
@@ -333,7 +333,7 @@ def files_of(path: Path) -> tuple[int, int, int, int, int]:
     """Return live objects, files of data, pages, and all others on the root, and the names in its fullest folder."""
     cluster = open_cold(path)
     ledger = cluster.topic_ledger(cluster.lookup("t").ledger_id)
-    live = ledger.ask(lambda state: sum(len(state.referenced_objects(g)) for g in range(state.generation + 1)))
+    live = ledger.ask(lambda state: sum(len(state.referenced_objects(g)) for g in range(state.generations.newest + 1)))
     keys = [info.key.split("/") for info in cluster.brokers.store(0).list_keys("")]
     fullest = max(Counter("/".join(each[:-1]) for each in keys).values())
     data = sum(len(each) > 2 and each[2] == "data" for each in keys)

@@ -366,7 +366,7 @@ class TransactionCoordinator:
         """Return whether the ledger holds the append, which can no longer be decided."""
         ledger = self._cluster.topic_ledger(ledger_id)
         with ledger.lock:
-            return bool(ledger.state.judge_decided(append).ranges)
+            return bool(ledger.state.judge_decided(append).base_offsets)
 
     def _work(self, append: Append, ledger_id: LedgerId, done: Future[None]) -> None:
         """Commit on a thread of the I/O pool."""
@@ -433,7 +433,7 @@ def claim_producer(
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
         nonlocal asked_epoch
-        known = state.producers.sequenced.get(producer_id)
+        known = state.producers.sequenced.producers.get(producer_id)
         epoch = -1 if known is None else known.epoch
         if known is not None and known.instance_id == instance_id:
             asked_epoch = epoch
@@ -452,7 +452,7 @@ def claim_producer(
     ledger.append(propose, timeout_ms=timeout_ms)
     # The fold decides, not the answer: a lost race left the id with the other instance.
     with ledger.lock:
-        known = ledger.state.producers.sequenced.get(producer_id)
+        known = ledger.state.producers.sequenced.producers.get(producer_id)
     if known is None or known.instance_id != instance_id:
         raise FencedError(
             ErrorCode.PRODUCER_FENCED,

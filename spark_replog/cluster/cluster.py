@@ -43,8 +43,8 @@ from spark_replog.log.quotas import (
     CONSUMER_BYTE_RATE,
     PRODUCER_BYTE_RATE,
     FetchQuota,
-    bounded_throttle_time_ms,
     rate_key,
+    throttle_time_ms,
 )
 from spark_replog.log.write_plan import unknown_topic
 from spark_replog.logs import Once, event
@@ -263,7 +263,7 @@ class Cluster:
             with ledger.lock:
                 key = rate_key(quota.scope, user, append.client_id)
                 observed, window_ms = ledger.state.produce_rates.measure(key, ledger.state.append_time_ms)
-            waits.append(bounded_throttle_time_ms(observed, quota.limit_per_second, window_ms, limit_ms))
+            waits.append(throttle_time_ms(observed, quota.limit_per_second, window_ms, limit_ms))
         return max(waits)
 
     def fetch_quota(self, principal: str, client_id: str) -> FetchQuota | None:

@@ -212,8 +212,8 @@ class AppendJudge:
         if outcome in (Outcome.DUPLICATE, Outcome.SKIPPED):
             result = settling.result
             # Rows at its own offsets are its own: a leader may move without a cut, as when a lost root is rebuilt.
-            if result is None or not judged.ranges or result.base_offsets != judged.ranges:
-                result = CommandResult(outcome, judged.ranges, judged.detail)
+            if result is None or not judged.base_offsets or result.base_offsets != judged.base_offsets:
+                result = judged
             return Settling(appended, state.applied_index, epochs, result)
         is_forgotten = isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
         if outcome is not Outcome.APPLIED and (is_forgotten or state.producers.has_passed(appended.identity)):
@@ -258,7 +258,7 @@ class AppendJudge:
 
     def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
         request = self._request
-        append = self.known.doubt(state, request.append) if state.left_at else request.append
+        append = self.known.doubt(state, request.append) if state.leadership.left_at else request.append
         partitions = append.row_counts
         errors = self._authorizer.refused_partitions(state, append, partitions)
         if errors and not self.has_newest_access:  # newer ACLs must be read first, which may not happen here
@@ -271,8 +271,7 @@ class AppendJudge:
             append = self._leave_out(append, refused, unwritable)
         judgement = state.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
-            result = CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
-            return Verdict(Phase.SETTLING, append, result=result, refused=refused)
+            return Verdict(Phase.SETTLING, append, result=judgement, refused=refused)
         carries_rows = any(item.inline for item in append.objects)
         if carries_rows:
             append = held_by_ledger(state, append)

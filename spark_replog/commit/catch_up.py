@@ -202,7 +202,7 @@ class CatchUp:
         """Return why the brokers that are out of some ISR of the folded state have not joined, by broker, ascending."""
         with ledger.lock:
             out, fenced = out_of_sync(ledger.state), set(ledger.state.fenced)
-            last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
+            last_shrink_ms = {broker_id: ledger.state.leadership.last_shrink_ms.get(broker_id, 0) for broker_id in out}
             assigned = {broker_id for _, _, each in live_partitions(ledger.state) for broker_id in each.replicas}
         reasons = {}
         for broker_id in sorted(out | (fenced & assigned)):
@@ -260,7 +260,7 @@ class CatchUp:
             missing, is_out = ledger.ask(lambda state: (_missing_on(state, broker_id), broker_id in out_of_sync(state)))
             if not missing and not is_out:
                 return Admission(True, object_count, copied_bytes)
-            if ledger.ask(lambda state: state.left_at.get(broker_id, NO_INDEX)) > verified_after:
+            if ledger.ask(lambda state: state.leadership.left_at.get(broker_id, NO_INDEX)) > verified_after:
                 verified = ()
             known = {id(each) for each in missing if each.object.id in verified}
             wanted = [(each, broker_id) for each in missing if id(each) not in known]
@@ -333,7 +333,7 @@ class CatchUp:
         """Return brokers out of some ISR whose root answers and that left an ISR at least `wait_ms` ago."""
         with ledger.lock:
             out = out_of_sync(ledger.state)
-            last_shrink_ms = {broker_id: ledger.state.last_shrink_ms.get(broker_id, 0) for broker_id in out}
+            last_shrink_ms = {broker_id: ledger.state.leadership.last_shrink_ms.get(broker_id, 0) for broker_id in out}
         now_ms = self._clock.now_ms()
         returned = []
         for broker_id in sorted(out):
@@ -413,7 +413,7 @@ class CatchUp:
         then: Callable[[TopicLedgerState], list[IsrChange]] = lambda _: [],
     ) -> None:
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
-            left = {each for each, index in state.left_at.items() if index > after}
+            left = {each for each, index in state.leadership.left_at.items() if index > after}
             kept = holders if not left else [_without(each, left) for each in holders]
             commands: list[HoldersAdd | IsrChange] = [each for each in kept if each.broker_ids]
             return tuple(encode_command(each) for each in (*commands, *then(state)))
@@ -478,7 +478,7 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
     for ledger_id in dict.fromkeys(ledger_ids):
         ledger = cluster.topic_ledger(ledger_id)
         with ledger.lock:
-            if not ledger.state.has_missing_copies:  # as usual
+            if not any(ledger.state.objects.missing.values()):  # as usual
                 continue
         missing, in_sync = ledger.ask(_missing_and_in_sync)
         for each in missing:

@@ -284,7 +284,7 @@ class Replication:
         A root that is rebuilt leaves first, and its new disk has only the objects that entries name: not those that
         were put before and are decided after.
         """
-        left = state.left_at
+        left = state.leadership.left_at
         with self.lock:
             for (key, broker_id), after in list(self.copied_after.items()):
                 if left.get(broker_id, -1) > after:

@@ -167,13 +167,13 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
     planned before it is too old to commit (``REPLOG_JOB_TOO_LONG``).
     """
     length_ms = lag_ms // GENERATIONS_PER_LAG
-    began_ms = state.generation_began_ms.get(state.generation)
-    is_full = state.generation_object_count >= GENERATION_OBJECTS_MAX
+    began_ms = state.generations.began_ms.get(state.generations.newest)
+    is_full = state.generations.object_count >= GENERATION_OBJECTS_MAX
     is_over = began_ms is not None and now_ms - began_ms >= length_ms > now_ms - state.append_time_ms
     if not is_full and not is_over:
         return None
-    old = [each for each, at_ms in state.generation_began_ms.items() if at_ms <= now_ms - lag_ms]
-    return GenerationAdvance(state.generation + 1, max([state.gc_floor, *old]), now_ms)
+    old = [each for each, at_ms in state.generations.began_ms.items() if at_ms <= now_ms - lag_ms]
+    return GenerationAdvance(state.generations.newest + 1, max([state.generations.floor, *old]), now_ms)
 
 
 def hurried_generation(state: TopicLedgerState, now_ms: int, age_ms: int) -> GenerationAdvance | None:
@@ -183,17 +183,17 @@ def hurried_generation(state: TopicLedgerState, now_ms: int, age_ms: int) -> Gen
     that begins now lets a later call free them. Age 0: all files, and batches that are being written are refused.
     """
     if not age_ms:
-        return GenerationAdvance(state.generation + 1, state.generation + 1, now_ms)
-    old = [each for each, at_ms in state.generation_began_ms.items() if at_ms <= now_ms - age_ms]
-    began_ms = state.generation_began_ms.get(state.generation)
+        return GenerationAdvance(state.generations.newest + 1, state.generations.newest + 1, now_ms)
+    old = [each for each, at_ms in state.generations.began_ms.items() if at_ms <= now_ms - age_ms]
+    began_ms = state.generations.began_ms.get(state.generations.newest)
     is_new = began_ms is not None and abs(now_ms - began_ms) < age_ms // 4
-    advance = GenerationAdvance(state.generation + (not is_new), max([state.gc_floor, *old]), now_ms)
-    return None if is_new and advance.floor == state.gc_floor else advance
+    advance = GenerationAdvance(state.generations.newest + (not is_new), max([state.generations.floor, *old]), now_ms)
+    return None if is_new and advance.floor == state.generations.floor else advance
 
 
 def is_dead(state: TopicLedgerState) -> bool:
     """Return whether all topics of a ledger are deleted, and its floor has not passed all of their objects yet."""
-    is_passed = state.gc_floor == state.generation and not state.generation_object_count
+    is_passed = state.generations.floor == state.generations.newest and not state.generations.object_count
     return bool(state.topics) and all(topic.closed for topic in state.topics.values()) and not is_passed
 
 

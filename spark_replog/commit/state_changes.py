@@ -344,7 +344,7 @@ def failover_commands(
     ]
     if not is_forced and any(len(set(each.isr) - gone) < each.min_insync for each in led):
         return []
-    after_index = state.lost_after(gone)
+    after_index = state.objects.lost_after(gone)
     commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
     leaving = {broker_id for partition in led for broker_id in gone.intersection(partition.isr)}
     return [*commands, *leave_isr(state, leaving, now_ms)]

@@ -94,7 +94,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             name=handle.name,
             topic_id=handle.topic_id,
             ledger_id=handle.ledger_id,
-            generation=state.generation,
+            generation=state.generations.newest,
             replica_sets=tuple(_leader_first(each, each.replicas) for each in topic.partitions),
             in_sync=tuple(_leader_first(each, each.isr) for each in topic.partitions),
             min_insync=min_insyncs[0],

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
-from spark_replog.ledger.goal import AT_REST, TRANSITIONS, Goal, GoalKind, Phase, Progress
+from spark_replog.ledger.goal import AT_REST, REREAD_MS, TRANSITIONS, Goal, GoalKind, Phase, Progress
 from spark_replog.ledger.proposer import Proposer
 from spark_replog.ledger.read_plan import ReadPlan
 from spark_replog.ledger.reader import DecidedPrefix
@@ -46,7 +46,6 @@ from spark_replog.ledger.root import (
     Read,
     RootState,
     Standing,
-    Status,
     journal_cut_short,
     journal_hole,
     stale_journal,
@@ -98,7 +97,7 @@ class LedgerCore:
         self.stats = stats or LedgerStats()
         self.phase = Phase.IDLE
         self.goal = Goal(GoalKind.READ, 0, 0.0)
-        self.progress = Progress(0.0, 0.0)
+        self.progress = Progress(0.0, REREAD_MS)
         self.fatal: ReplogError | None = None
         self.snapshot: tuple[Base, str] | None = None
         self.settled: tuple[int, bool] | None = None
@@ -154,7 +153,7 @@ class LedgerCore:
         """Start a goal; each kind ends in DONE."""
         may_skip_read = self.rivals.may_skip_read(now_ms, self.goal.start_ms)
         self.goal = Goal(kind, self.goal.number + 1, now_ms)
-        self.progress = Progress(now_ms, self.rivals.operation_ms)
+        self.progress = Progress(now_ms, min(REREAD_MS, max(1.0, self.rivals.operation_ms)))
         self.rivals.yields = 0
         self.reads.read_all()
         for state in self.roots:
@@ -172,11 +171,6 @@ class LedgerCore:
             self._enter_sync(now_ms)
             if kind is GoalKind.STALE_READ:
                 self.reads.save_calls(self.roots, self.prefix, now_ms)
-
-    @property
-    def wake_at_ms(self) -> float | None:
-        """Return when `poll` must be called again even if nothing completes; None: not before something does."""
-        return self.progress.wake_at_ms
 
     def propose(self, payload: bytes) -> None:
         """In READY: put a value in flight, or claim first and come back to READY."""
@@ -240,11 +234,11 @@ class LedgerCore:
     def _enter(self, phase: Phase) -> None:
         assert phase in TRANSITIONS[self.phase], (self.phase, phase)
         self.phase = phase
-        self.progress.enter_phase()
+        self.progress.majority_at_ms = None
 
     def _enter_sync(self, now_ms: float) -> None:
         self._enter(Phase.SYNC)
-        self.progress.begin_sync(now_ms)
+        self.progress.sync_start_ms, self.progress.reread_at_ms = now_ms, None
         self._forget_reads()
 
     def _forget_reads(self) -> None:
@@ -272,7 +266,7 @@ class LedgerCore:
                 state.busy = operation
                 state.busy_goal = self.goal.number
                 state.busy_since_ms = now_ms
-                state.busy_named = self.prefix.named[root]
+                state.busy_named = self.prefix.named.highest[root]
                 operations.append(operation)
         return operations
 
@@ -286,8 +280,8 @@ class LedgerCore:
         if standing in TO_CHECK:
             return Check(root, state.failures > 0)
         if standing is Standing.OUT:
-            return PutOut(root, self.prefix.named[root], state.floor)
-        position, named = self.prefix.views[root].next_position, self.prefix.named[root]
+            return PutOut(root, self.prefix.named.highest[root], state.floor)
+        position, named = self.prefix.views[root].next_position, self.prefix.named.highest[root]
         if self.phase is Phase.SYNC:
             return None if standing in READ_BY_THIS_GOAL else self.reads.read(root, state, position, named, now_ms)
         if self.proposer.epoch is None:
@@ -340,7 +334,7 @@ class LedgerCore:
 
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):
-            state.pending = PendingCreate(position, record, encode_record(record), self.prefix.named[root])
+            state.pending = PendingCreate(position, record, encode_record(record), self.prefix.named.highest[root])
         own = self.proposer.own
         if own is not None and record.entry_hash == own.entry_hash:
             own.is_sent = True
@@ -355,15 +349,16 @@ class LedgerCore:
         if state.busy is not operation:
             return
         state.busy = None
-        if state.refusal is not None or completion.error is not None:
-            state.note_refusal(operation, completion.error, now_ms)
-        self.rivals.note_operation(now_ms - state.busy_since_ms)
-        if completion.status in (Status.FAILED, Status.UNKNOWN):
-            self._fail(state, completion.error, now_ms)
-            if isinstance(completion.error, ReplogError) and completion.error.code is ErrorCode.REPLOG_CLUSTER_MISMATCH:
-                self.fatal = completion.error  # the whole store was made again
+        error = completion.error
+        if state.refusal is not None or error is not None:
+            state.note_refusal(operation, error, now_ms)
+        self.rivals.operation_ms += (now_ms - state.busy_since_ms - self.rivals.operation_ms) / 8
+        if error is not None:
+            self._fail(state, error, now_ms)
+            if isinstance(error, ReplogError) and error.code is ErrorCode.REPLOG_CLUSTER_MISMATCH:
+                self.fatal = error  # the whole store was made again
             return
-        if (isinstance(operation, Create) and completion.status is Status.DONE) or (
+        if (isinstance(operation, Create) and not completion.exists) or (
             isinstance(operation, Read) and (operation.checks_marker or completion.records)
         ):
             state.marker_at_ms = state.busy_since_ms  # not now: the answer may have waited for hours for a call
@@ -381,7 +376,7 @@ class LedgerCore:
             state.enter(Standing.OUTDATED)
         elif isinstance(operation, Read):
             self._learn_all(operation, completion, state, now_ms)
-        elif completion.status is Status.EXISTS:
+        elif completion.exists:
             state.enter(Standing.OUTDATED)
         elif state.pending is not None and operation.position <= state.pending.named:
             self._went_back(operation.root, now_ms)
@@ -431,12 +426,9 @@ class LedgerCore:
     def _read_from(self, root: int, point: JournalPoint) -> None:
         """Drop what is known of a journal. An own claim there counts again once it was read with all before it."""
         self.prefix.set_view(root, point)
-        self._forget_claim(root)
-
-    def _forget_claim(self, root: int) -> None:
         self.proposer.claimed &= ~(1 << root)
 
-    def _fail(self, state: RootState, error: Exception | None, now_ms: float) -> None:
+    def _fail(self, state: RootState, error: Exception, now_ms: float) -> None:
         settings = self._settings
         wait_ms = min(settings.root_retry_max_ms, settings.root_retry_ms * (1 << min(state.failures, 10)))
         state.fail(error)
@@ -445,8 +437,8 @@ class LedgerCore:
     def _went_back(self, root: int, now_ms: float) -> None:
         """Stop using a root that lost records. Only an alarm: a lost record that no other root names goes unnoticed."""
         self.roots[root].enter(Standing.FORGOT)
-        self._forget_claim(root)
-        self._fail(self.roots[root], stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
+        self.proposer.claimed &= ~(1 << root)
+        self._fail(self.roots[root], stale_journal(self._root_names[root], self.prefix.named.highest[root]), now_ms)
 
     def _are_others_whole(self, root: int) -> bool:
         """Return whether a majority is left without a root that lost records, so that an `out` there stops nobody."""
@@ -471,7 +463,7 @@ class LedgerCore:
             state.misses += 1
             state.search_marker()
             if state.misses == 1:
-                self._fail(state, stale_journal(self._root_names[root], self.prefix.named[root]), now_ms)
+                self._fail(state, stale_journal(self._root_names[root], self.prefix.named.highest[root]), now_ms)
             elif self._are_others_whole(root):
                 self._went_back(root, now_ms)
             else:
@@ -524,7 +516,7 @@ class LedgerCore:
         elif proposer.is_single:
             self.rivals.streak = 0
         if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
-            self.rivals.note_claim(record.epoch.incarnation, now_ms)
+            self.rivals.claimed_ms[record.epoch.incarnation] = now_ms
             # A process that claims without a journal we know found its root away, or is rebuilding it. Our creates at
             # the old journal's positions would succeed in the new one and depose the rebuilder again and again.
             for other, last, other_view in zip(self.roots, record.known, self.prefix.views, strict=False):
@@ -619,8 +611,8 @@ class LedgerCore:
 
     def _open_claim(self) -> Epoch:
         """Return the newest claim if it is another process's and has led to no entry yet, else ZERO_EPOCH."""
-        newest = self.prefix.promised()
-        is_open = newest > self.prefix.last_epoch and newest.incarnation != self.proposer.incarnation
+        newest, last = self.prefix.promised(), self.prefix.epochs.get(self.prefix.length - 1, ZERO_EPOCH)
+        is_open = newest > last and newest.incarnation != self.proposer.incarnation
         return newest if is_open else ZERO_EPOCH
 
     def _yield(self, now_ms: float) -> None:

@@ -81,35 +81,26 @@ AT_REST = frozenset({Phase.IDLE, Phase.YIELD, Phase.READY, Phase.DONE})
 """No operation begins."""
 
 
+@dataclass(slots=True)
 class Progress:
     """How far a goal is, and until when it waits for roots. Other writers: ``rivals``.
 
     Attributes:
+        sync_start_ms: when it last began to read the journals.
+        reread_ms: pause before a tail is read again; reread_at_ms: when that is due.
+        majority_at_ms: when a majority had answered in this phase.
+        wake_at_ms: when it can go on even if no operation ends; None: not before.
         is_tail_unclear: it ended with a tail that may or may not be decided.
         has_rewound: it has read the journals from their beginnings again.
-        wake_at_ms: when it can go on even if no operation ends; None: not before.
     """
 
-    __slots__ = (
-        "_majority_at_ms", "_reread_at_ms", "_reread_ms", "_sync_start_ms", "has_rewound", "is_tail_unclear",
-        "wake_at_ms",
-    )  # fmt: skip
-
-    def __init__(self, now_ms: float, operation_ms: float) -> None:
-        self.is_tail_unclear = self.has_rewound = False
-        self.wake_at_ms: float | None = None
-        self._sync_start_ms = now_ms
-        self._majority_at_ms: float | None = None
-        self._reread_at_ms: float | None = None
-        self._reread_ms = min(REREAD_MS, max(1.0, operation_ms))
-
-    def enter_phase(self) -> None:
-        """Wait for a majority again."""
-        self._majority_at_ms = None
-
-    def begin_sync(self, now_ms: float) -> None:
-        """Begin to read the journals."""
-        self._sync_start_ms, self._reread_at_ms = now_ms, None
+    sync_start_ms: float
+    reread_ms: float
+    reread_at_ms: float | None = None
+    majority_at_ms: float | None = None
+    wake_at_ms: float | None = None
+    is_tail_unclear: bool = False
+    has_rewound: bool = False
 
     def wake(self, at_ms: float) -> None:
         """Let the goal go on at this time, if not earlier."""
@@ -122,18 +113,18 @@ class Progress:
         Those that are read get as long as the majority took, up to a tenth of the timeout: without them ``replog.json``
         is read again, which is one more round of gets, when everything is slow.
         """
-        if self._majority_at_ms is None:
-            self._majority_at_ms = now_ms
-        took_ms = self._majority_at_ms - self._sync_start_ms if is_read else 0.0
-        return self._majority_at_ms + max(settings.grace_ms, min(took_ms, settings.quorum_timeout_ms / 10))
+        if self.majority_at_ms is None:
+            self.majority_at_ms = now_ms
+        took_ms = self.majority_at_ms - self.sync_start_ms if is_read else 0.0
+        return self.majority_at_ms + max(settings.grace_ms, min(took_ms, settings.quorum_timeout_ms / 10))
 
     def is_reread_due(self, now_ms: float) -> bool:
         """Return whether to read a tail again now; the pauses grow."""
-        if self._reread_at_ms is None:
-            self._reread_at_ms = now_ms + self._reread_ms
-            self._reread_ms = min(self._reread_ms * 2, REREAD_MS_MAX)
-        if now_ms < self._reread_at_ms:
-            self.wake(self._reread_at_ms)
+        if self.reread_at_ms is None:
+            self.reread_at_ms = now_ms + self.reread_ms
+            self.reread_ms = min(self.reread_ms * 2, REREAD_MS_MAX)
+        if now_ms < self.reread_at_ms:
+            self.wake(self.reread_at_ms)
             return False
-        self._reread_at_ms = None
+        self.reread_at_ms = None
         return True

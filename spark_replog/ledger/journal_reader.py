@@ -16,7 +16,7 @@ from spark_replog.clock import Clock
 from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ledger.read_plan import LAST_WINDOW, READ_SIZE_BYTES_MAX, JournalForecast, Listed
 from spark_replog.ledger.record import RECORD_GET_BYTES, genesis_hash
-from spark_replog.ledger.root import Completion, Read, Status
+from spark_replog.ledger.root import Completion, Read
 from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
@@ -137,7 +137,7 @@ class JournalReader:
         marker = newest_marker(self._ledger_id, self.root.store, operation.marker_no)
         if listing is not None and marker is None:
             self._resumed = operation.position + len(records), listing
-        return Completion(operation, Status.DONE, tuple(records), marker=marker)
+        return Completion(operation, tuple(records), marker=marker)
 
     def _listing_for(self, operation: Read) -> Future[Listed | None] | None:
         """Return the listing that a read of gaps is held against, begun earlier or now."""
@@ -174,7 +174,7 @@ class JournalReader:
             after_gap = self._record_after_gap(operation.position + len(records), listing.result())
             if after_gap is not None:  # truncated between the two looks
                 marker = find_marker(operation.marker_no)
-        return Completion(operation, Status.DONE, records, True, marker, after_gap, before)
+        return Completion(operation, records, True, marker, after_gap, before)
 
     def _record_after_gap(self, end: int, listed: Listed | None) -> int | None:
         """Return the first position above an empty one that has a file, None if no listing shows one.

@@ -105,7 +105,7 @@ class OwnedLog:
         floor = core.roots[root].floor
         if int(prefix.snapshot_name[:20] or -1) != prefix.base.index:
             return None  # memory was full: own it again, with the newest snapshot
-        known_end = max(floor.position, prefix.views[root].next_position, prefix.named[root] + 1)
+        known_end = max(floor.position, prefix.views[root].next_position, prefix.named.highest[root] + 1)
         position = max(root_number(root_id) * POSITIONS_PER_ROOT, known_end)
         marker = Marker(position, prefix.base, prefix.snapshot_name, os.urandom(HASH_SIZE_BYTES))
         hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
@@ -142,6 +142,9 @@ class JournalRebuild:
     Args:
         store: the lost root; its journal folder exists, its ``replog.json`` does not.
         owned: see `OwnedLog`.
+
+    Attributes:
+        position: the first one that was not read and not written.
     """
 
     def __init__(self, ledger_id: str, root_name: str, store: ObjectStore, owned: OwnedLog) -> None:
@@ -150,7 +153,7 @@ class JournalRebuild:
         self._store = store
         self._owned = owned
         origin = owned.marker.point(owned.marker_no)
-        self._position = origin.position
+        self.position = origin.position
         self._order = JournalOrder(origin)
         self._first = origin.matched  # up to here a snapshot replaces the entries
         self._copied = self._first  # up to here the last ENTRY of each index, read back, is the decided one
@@ -160,11 +163,6 @@ class JournalRebuild:
         self._has_claim = False
         self._last_listed = NO_INDEX
         self.written_count = 0
-
-    @property
-    def position(self) -> int:
-        """Return the first position that was not read and not written."""
-        return self._position
 
     def run(self, on_record: Callable[[int, int], None]) -> bool:
         """Write the missing records.
@@ -180,9 +178,11 @@ class JournalRebuild:
             CorruptDataError: CORRUPT_MESSAGE: the record at `position` cannot be read: begin another rebuild after it.
         """
         self._put_markers()
-        self._last_listed = self._list_last()
+        places = (record_position(info.key) for info in self._store.list_keys(journal_folder(self._ledger_id)))
+        # A listing decides only where gaps are looked for.
+        self._last_listed = max((each for each in places if each is not None), default=NO_INDEX)
         while self._read_on():
-            position = self._position
+            position = self.position
             if position < self._last_listed:
                 self.written_count += self._fill_gap(position)
                 continue
@@ -213,28 +213,18 @@ class JournalRebuild:
         with suppress(CorruptDataError):  # a folder has its name
             if not is_there and self._store.create(key, data, make_parent=True) is CreateOutcome.CREATED:
                 return
-        if not self._is_marker(number):
+        try:
+            there = self._store.get(key, size_bytes=MARKER_SIZE_BYTES_MAX + 1)
+            decode_marker(there or b"", genesis=genesis_hash(self._ledger_id), where=f"marker {number}")
+        except CorruptDataError:
             self._store.delete(key)
             self._store.create(key, data, make_parent=True)
-
-    def _is_marker(self, number: int) -> bool:
-        try:
-            data = self._store.get(marker_key(self._ledger_id, number), size_bytes=MARKER_SIZE_BYTES_MAX + 1)
-            decode_marker(data or b"", genesis=genesis_hash(self._ledger_id), where=f"marker {number}")
-        except CorruptDataError:
-            return False
-        return True
-
-    def _list_last(self) -> int:
-        """Return the last listed position; a listing decides only where gaps are looked for."""
-        places = (record_position(info.key) for info in self._store.list_keys(journal_folder(self._ledger_id)))
-        return max((each for each in places if each is not None), default=NO_INDEX)
 
     def _read_on(self) -> bool:
         """Read the records after the known end, of any writer; return False if the ledger must be owned again."""
         ahead: deque[Buffer | None] = deque()
         while True:
-            position = self._position
+            position = self.position
             if not ahead:
                 ahead.extend(self._get_several(position, self._last_listed + 1 - position))
             data = ahead.popleft()
@@ -250,7 +240,7 @@ class JournalRebuild:
             if record.kind is RecordKind.ENTRY and record.index > self._first:
                 self._take_entry(record, position)
             self._vouched = max(self._vouched, record.commit_index)
-            self._position += 1
+            self.position += 1
             if self._has_claim and self._order.fault is not None:
                 return False
 

@@ -27,7 +27,7 @@ from spark_replog.ledger.journal_rebuild import OwnedLog
 from spark_replog.ledger.ledger_errors import LedgerErrors
 from spark_replog.ledger.leveling import JournalLeveler, journals_behind
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
-from spark_replog.ledger.requests import Batch, Request, Requests
+from spark_replog.ledger.requests import COMMAND_SIZE_BYTES_MAX, ENTRY_SIZE_BYTES_MAX, Batch, Request, Requests
 from spark_replog.ledger.shell_io import RootIo
 from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotStats, SnapshotWriter
 from spark_replog.ledger.state_fold import RESTORES_MAX, StateFold, Wholeness
@@ -271,9 +271,9 @@ class Ledger(Generic[S]):
         """Start what the first read needs before it asks for records, if it has not begun; returns at once."""
         with self._turns.gate:
             if not self._turns.is_taken and not self._run.has_started:
-                self._look_ahead()
+                self._look_ahead(0)
 
-    def _look_ahead(self, record_count: int = 0) -> None:
+    def _look_ahead(self, record_count: int) -> None:
         keeper = self._fold.keeper
         if keeper is not None and self._run.io.look_ahead(record_count):
             keeper.look_ahead()
@@ -345,7 +345,7 @@ class Ledger(Generic[S]):
             RetriableError: REPLOG_NO_QUORUM, REPLOG_LEDGER_BUSY: no majority answered, or other writers took every
                 turn; the command was never sent.
             ReplogError: REPLOG_STORE_REFUSED: for `quorum_timeout_ms` so many roots refused that no majority is left;
-                the command was never sent. RECORD_LIST_TOO_LARGE: it is above `command_size_bytes_max`.
+                the command was never sent. RECORD_LIST_TOO_LARGE: it is above `COMMAND_SIZE_BYTES_MAX`.
             ReplogError: what `refresh` raises.
         """
         if not self._run.has_started:
@@ -365,6 +365,13 @@ class Ledger(Generic[S]):
         end_ms = self._clock.monotonic_ms() + timeout_ms
         request = Request(propose, end_ms, timeout_ms, self.core.rivals.turns_lost, is_first)
 
+        def drive() -> None:
+            try:
+                self._drive_append(request)
+            except BaseException as error:  # before the turn ends: the next one changes what is known of the request
+                self._leave(request, error)
+                raise
+
         def rest_ms() -> float:
             left_ms = request.deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
@@ -374,7 +381,7 @@ class Ledger(Generic[S]):
         try:
             with self._turns.gate:
                 self._requests.add(request)
-            self._in_turn(partial(self._drive_write, request), lambda: request.answer is not None, rest_ms)
+            self._in_turn(drive, lambda: request.answer is not None, rest_ms)
         except BaseException as error:
             self._leave(request, error)
             if not isinstance(error, ReplogError):
@@ -407,15 +414,8 @@ class Ledger(Generic[S]):
             error = self._errors.sent_and_unread(error)
         request.answer = request.answer or error
 
-    def _drive_write(self, request: Request) -> None:
-        """Drive the core until this request is answered; others are served on the way."""
-        try:
-            self._drive_append(request)
-        except BaseException as error:  # before the turn ends: the next one changes what is known of the request
-            self._leave(request, error)
-            raise
-
     def _drive_append(self, request: Request) -> None:
+        """Drive the core until this request is answered; others are served on the way."""
         if self.core.fatal is not None:
             raise self.core.fatal
         if self._settings.read_only:
@@ -460,7 +460,7 @@ class Ledger(Generic[S]):
             with turns.gate:
                 requests.taken = requests.open()
             for request in requests.taken:
-                if sum(map(len, batch.commands)) >= self._settings.entry_size_bytes_max:
+                if sum(map(len, batch.commands)) >= ENTRY_SIZE_BYTES_MAX:
                     break
                 if request.answer is None and (commands := self._ask(request)):  # else an interrupted caller has left
                     batch.add(request, commands)
@@ -496,7 +496,7 @@ class Ledger(Generic[S]):
             return ()
         commands = (proposed,) if isinstance(proposed, bytes) else proposed
         size_bytes = sum(map(len, commands))
-        if size_bytes > self._settings.command_size_bytes_max:
+        if size_bytes > COMMAND_SIZE_BYTES_MAX:
             request.answer = self._errors.too_large(size_bytes)
             return ()
         return commands
@@ -543,7 +543,7 @@ class Ledger(Generic[S]):
             run.io.start(operations)
         wait_ms = 0.0
         if core.phase not in (Phase.READY, Phase.DONE):
-            until_ms = deadline_ms if core.wake_at_ms is None else min(deadline_ms, core.wake_at_ms)
+            until_ms = deadline_ms if core.progress.wake_at_ms is None else min(deadline_ms, core.progress.wake_at_ms)
             wait_ms = max(0.0, min(until_ms - now_ms, _POLL_MS_MAX))
         began_ms = now_ms
         run.is_stepping = False
@@ -701,7 +701,7 @@ class Ledger(Generic[S]):
 
     def named_position(self, broker_id: int) -> int:
         """Return the highest position of the broker's journal that other roots' records name; -1 for none."""
-        return self.core.prefix.named[self._ids.index(broker_id)]
+        return self.core.prefix.named.highest[self._ids.index(broker_id)]
 
     def journal_end(self, broker_id: int) -> int:
         """Return the position after the last record of the broker's journal that this process has read."""

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from spark_replog.clock import Clock
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ledger.core import DAMAGE, LedgerCore
-from spark_replog.ledger.requests import Request
+from spark_replog.ledger.requests import COMMAND_SIZE_BYTES_MAX, Request
 from spark_replog.ledger.types import LedgerSettings
 
 _LOG = logging.getLogger("spark_replog.ledger.ledger")  # users filter by the name of the ledger itself
@@ -114,7 +114,7 @@ class LedgerErrors:
         """Return the error of a command whose entry would be too large."""
         return ReplogError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the entry would have {size_bytes} bytes, and {self._settings.command_size_bytes_max} is the most. "
+            f"the entry would have {size_bytes} bytes, and {COMMAND_SIZE_BYTES_MAX} is the most. "
             "Nothing was decided. Write with fewer tasks or smaller batches, so that sections have more rows.",
             ledger_id=self._ledger_id,
         )

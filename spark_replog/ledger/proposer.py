@@ -60,8 +60,7 @@ class Proposer:
     def __init__(self, prefix: DecidedPrefix, incarnation: bytes, *, round_step: int = 1) -> None:
         self.prefix = prefix
         self.incarnation = incarnation
-        self.root_count = len(prefix.views)
-        self.is_single = self.root_count == 1
+        self.is_single = len(prefix.views) == 1
         self.epoch: Epoch | None = ZERO_EPOCH if self.is_single else None
         self.is_leading = self.is_single
         self.claimed = 0
@@ -95,7 +94,7 @@ class Proposer:
 
     def claimed_roots(self) -> list[int]:
         """Return the roots that hold this epoch's CLAIM."""
-        return [root for root in range(self.root_count) if self.claimed >> root & 1]
+        return [root for root in range(len(self.prefix.views)) if self.claimed >> root & 1]
 
     def has_claim_majority(self) -> bool:
         """Return whether phase 1 is complete."""
@@ -168,15 +167,14 @@ class Proposer:
         else:
             index, commit_index = proposal.index, proposal.index - 1
             digest, payload = proposal.entry_hash, proposal.payload
-        last_known = self._known()
-        return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, index, commit_index, digest, last_known, payload)
+        known = self._known()
+        return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, index, commit_index, digest, known, payload)
 
     def lacks_entries(self, root: int) -> bool:
         """Return whether a root that was read lacks decided entries whose values are not kept here."""
         missing, prefix = self.prefix.views[root].matched + 1, self.prefix
-        return missing not in prefix.payloads and missing < (
-            prefix.length if self.proposal is None else self.proposal.index
-        )
+        end = prefix.length if self.proposal is None else self.proposal.index
+        return missing < end and missing not in prefix.payloads
 
     def marker_for(self, root: int, floor: Floor, base: Base, name: str) -> Marker | None:
         """Return the marker that gives a root a decided snapshot in place of entries whose values are not kept here.
@@ -193,6 +191,4 @@ class Proposer:
         return Marker(position, base, name, floor.renewal)
 
     def _known(self) -> tuple[LastKnown, ...]:
-        if self.is_single:
-            return ()
-        return tuple([view.last for view in self.prefix.views])
+        return () if self.is_single else tuple([view.last for view in self.prefix.views])

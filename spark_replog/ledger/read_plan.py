@@ -66,7 +66,8 @@ class ReadPlan:
         """Begin a stale read: while markers are due, ask the root for its own that was asked longest ago."""
         learned_before, self._learned_before = self._learned_before, prefix.learned_count
         times = [-1.0 if state.marker_at_ms is None else state.marker_at_ms for state in roots]
-        is_quiet = prefix.tail_index < prefix.length and all(state.is_idle() for state in roots)
+        is_read = all(each.standing is Standing.KNOWN and each.busy is None and each.error is None for each in roots)
+        is_quiet = prefix.tail_index < prefix.length and is_read
         if not is_quiet or now_ms - min(times) < self._settings.marker_check_ms:
             return
         self._saves_markers, self.marker_root = True, times.index(min(times))

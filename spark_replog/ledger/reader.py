@@ -14,15 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_replog.errors import CorruptDataError, ErrorCode
-from spark_replog.ledger.record import (
-    NO_INDEX,
-    ZERO_EPOCH,
-    Epoch,
-    JournalRecord,
-    LastKnown,
-    RecordKind,
-    entry_hash,
-)
+from spark_replog.ledger.record import NO_INDEX, ZERO_EPOCH, Epoch, JournalRecord, LastKnown, RecordKind, entry_hash
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint
 from spark_replog.quorum import majority_of
 
@@ -53,10 +45,8 @@ class JournalOrder:
         fault_position: position of the record that showed it.
     """
 
-    __slots__ = ("_first_index", "epoch", "fault", "fault_position", "last_index")
-
     def __init__(self, origin: JournalPoint = ORIGIN) -> None:
-        self.epoch: Epoch = origin.promised
+        self.epoch = origin.promised
         self.last_index = self._first_index = origin.last_index
         self.fault: str | None = None
         self.fault_position = 0
@@ -109,15 +99,11 @@ class JournalView:
             covers the index.
     """
 
-    __slots__ = (
-        "_tail", "commit_index", "entries", "last", "matched", "next_position", "order", "origin", "promised",
-    )  # fmt: skip
-
     def __init__(self, origin: JournalPoint = ORIGIN) -> None:
         self.origin = origin
         self.next_position = origin.position
         self.order = JournalOrder(origin)
-        self.promised: Epoch = origin.promised
+        self.promised = origin.promised
         self.last = LastKnown(origin.position - 1, origin.last_crc)
         self.commit_index = self.matched = origin.matched
         self.entries: dict[int, tuple[Epoch, bytes]] = {}
@@ -199,20 +185,41 @@ class JournalView:
                 del self.entries[each]
             self.matched = index
 
-    def highest_index(self) -> int:
-        """Return the highest index that this root holds an ENTRY for, -1 for none."""
-        return max(self.entries, default=self.matched)
-
 
 @dataclass(slots=True, eq=False)
 class Vote:
-    """One value proposed for one index under one epoch, and the roots (bit mask) that hold it."""
+    """One value proposed for one index under one epoch, and the roots (bit mask) that hold it.
+
+    Attributes:
+        voucher: a root whose later record vouches for its ENTRY, so that it is decided, and that record's epoch.
+    """
 
     epoch: Epoch
     entry_hash: bytes
     payload: bytes
     previous: bytes
     roots: int = 0
+    voucher: tuple[int, Epoch] | None = None
+
+
+class NamedPositions:
+    """Per root the highest position that other roots' records name there.
+
+    With two or more other roots, two must name it: one damaged journal cannot put the others out of use.
+    """
+
+    def __init__(self, root_count: int) -> None:
+        self.highest = [NO_INDEX] * root_count
+        self._by_root = [[NO_INDEX] * root_count for _ in range(root_count)]
+
+    def note(self, root: int, known: Sequence[LastKnown], heard: Sequence[int]) -> None:
+        """Add what a root's record names; only the roots `heard` count."""
+        for other, last in enumerate(known):
+            self._by_root[other][root] = max(self._by_root[other][root], last.position)
+        for other in range(len(known)):
+            named = sorted([self._by_root[other][witness] for witness in heard if witness != other])
+            if named:
+                self.highest[other] = named[-2:][0]
 
 
 class DecidedPrefix:
@@ -227,8 +234,7 @@ class DecidedPrefix:
         votes: per index from the last decided one on, the proposed values by epoch.
         payloads: value per decided index, until it is folded and every root holds it (roots that were away are
             backfilled from here); the last one always, except the base's. `release` describes what else is kept.
-        named: per root the highest position that other roots' records name there. With two or more other roots, two
-            must name it: one damaged journal cannot put the others out of use.
+        named: the positions that records of other roots name.
         learned_count: changes with every record that is learned, and when a journal is read from another position.
         conflicts: (root, position, index) of records that give an index a second value in one epoch: that root's
             journal is damaged, or the one read before it. The majority's value wins.
@@ -243,27 +249,20 @@ class DecidedPrefix:
         self.hashes: dict[int, bytes] = {}
         self.payloads: dict[int, bytes] = {}
         self.payload_bytes = 0
-        self.named = [NO_INDEX] * root_count
+        self.named = NamedPositions(root_count)
         self.tail_index = NO_INDEX
         self.learned_count = 0
         self.conflicts: list[tuple[int, int, int]] = []
         self.epochs: dict[int, Epoch] = {}
         self.votes: dict[int, dict[tuple[Epoch, bytes], Vote]] = {}
-        self._vouched: dict[int, tuple[Vote, Epoch, int]] = {}
-        self._named_by = [[NO_INDEX] * root_count for _ in range(root_count)]
         self._genesis = genesis
         self._root_name = root_name
 
     def begun_again(self) -> DecidedPrefix:
         """Return a prefix that begins with entry 0, to read all journals again; what records have named stays."""
         made = DecidedPrefix(len(self.views), self._genesis, self._root_name)
-        made.named, made._named_by, made.learned_count = self.named, self._named_by, self.learned_count + 1
+        made.named, made.learned_count = self.named, self.learned_count + 1
         return made
-
-    @property
-    def last_epoch(self) -> Epoch:
-        """Return an epoch under which the last decided entry is known to be decided, ZERO_EPOCH before the first."""
-        return self.epochs.get(self.length - 1, ZERO_EPOCH)
 
     def base_at(self, index: int) -> Base:
         """Return a decided index as the base of a snapshot."""
@@ -281,9 +280,7 @@ class DecidedPrefix:
         self.hashes, self.epochs = {base.index: base.entry_hash}, {base.index: base.epoch}
         self.payloads.clear()
         self.payload_bytes = 0
-        for found in (self.votes, self._vouched):
-            for index in [each for each in found if each <= base.index]:
-                del found[index]
+        self.votes = {index: votes for index, votes in self.votes.items() if index > base.index}
         for view in self.views:
             view.match(self)
         self._extend()
@@ -299,12 +296,13 @@ class DecidedPrefix:
         for votes in self.votes.values():
             for vote in votes.values():
                 vote.roots &= ~(1 << root)
+                if vote.voucher is not None and vote.voucher[0] == root:
+                    vote.voucher = None
         self.votes = {
             index: kept
             for index, votes in self.votes.items()
             if (kept := {key: vote for key, vote in votes.items() if vote.roots})
         }
-        self._vouched = {index: each for index, each in self._vouched.items() if each[2] != root}
         self.tail_index = max([self.length - 1, *self.votes])
 
     def promised(self) -> Epoch:
@@ -331,7 +329,9 @@ class DecidedPrefix:
         if view.order.fault is not None:
             return
         if record.known:
-            self._note_known(root, record.known)
+            # A journal whose hash chain has not begun may be another ledger's.
+            heard = [number for number, each in enumerate(self.views) if each.matched > NO_INDEX or each.entries]
+            self.named.note(root, record.known, heard)
         if record.kind is RecordKind.ENTRY:
             self.tail_index = max(self.tail_index, record.index)
             # The last decided index stays: a claim asks which of ITS roots show the tail decided.
@@ -340,7 +340,10 @@ class DecidedPrefix:
         view.match(self)
         # After its own ENTRY: the commit index j of a backfill record for j vouches for that record.
         if record.commit_index >= self.length:
-            self._vouch(root, record)
+            for index in range(self.length, min(record.commit_index, self.tail_index) + 1):
+                votes, last = self.votes.get(index, {}), view.entries.get(index)
+                if last is not None and all(each.voucher is None for each in votes.values()):
+                    votes[last].voucher = root, record.epoch
         self._extend()
         assert view.matched < self.length
 
@@ -375,16 +378,6 @@ class DecidedPrefix:
             return vote.previous == previous
         return entry_hash(previous, record.index, record.payload) == record.entry_hash
 
-    def _note_known(self, root: int, known: Sequence[LastKnown]) -> None:
-        for other, last in enumerate(known):
-            self._named_by[other][root] = max(self._named_by[other][root], last.position)
-        # A journal whose hash chain has not begun may be another ledger's.
-        heard = [number for number, view in enumerate(self.views) if view.matched > NO_INDEX or view.entries]
-        for other in range(len(known)):
-            named = sorted([self._named_by[other][witness] for witness in heard if witness != other])
-            if named:
-                self.named[other] = named[-2:][0]
-
     def lacking(self, root: int, last: int | None = None) -> int:
         """Return how many decided entries a root's journal lacks, as far as it was read."""
         view, last = self.views[root], self.length - 1 if last is None else last
@@ -412,27 +405,19 @@ class DecidedPrefix:
                 self.conflicts.append((root, position, index))
         vote.roots |= 1 << root
 
-    def _vouch(self, root: int, record: JournalRecord) -> None:
-        for index in range(self.length, min(record.commit_index, self.tail_index) + 1):
-            last = self.views[root].entries.get(index)
-            if last is not None and index not in self._vouched:
-                self._vouched[index] = (self.votes[index][last], record.epoch, root)
-
     def _winner(self, index: int) -> tuple[Vote, Epoch] | None:
         """Return the decided value, and an epoch from which on no ENTRY for the index has another value."""
-        vouched = self._vouched.get(index)
-        if vouched is not None:
-            return vouched[:2]
-        for vote in self.votes.get(index, {}).values():
+        votes = self.votes[index].values()
+        for vote in votes:
+            if vote.voucher is not None:
+                return vote, vote.voucher[1]
+        for vote in votes:
             if vote.roots.bit_count() >= self.majority:
                 return vote, vote.epoch
         return None
 
     def _extend(self) -> None:
-        while self.length in self.votes:
-            winner = self._winner(self.length)
-            if winner is None:
-                return
+        while self.length in self.votes and (winner := self._winner(self.length)) is not None:
             self.decide(self.length, *winner)
 
     def decide(self, index: int, vote: Vote, epoch: Epoch | None = None) -> None:
@@ -451,7 +436,6 @@ class DecidedPrefix:
         self.payload_bytes += len(vote.payload)
         self.length += 1
         self.votes.pop(index - 1, None)
-        self._vouched.pop(index, None)
         for view in self.views:
             view.match(self)
 
@@ -489,7 +473,8 @@ class DecidedPrefix:
 
     def tail_of(self, claimed: Sequence[int]) -> int:
         """Return the last index that may be decided, as the roots of a claim show it; NO_INDEX for none."""
-        return max(max(self.views[root].highest_index() for root in claimed), self.length - 1)
+        views = [self.views[root] for root in claimed]
+        return max(self.length - 1, *(max(view.entries, default=view.matched) for view in views))
 
     def recover(self, claimed: Sequence[int]) -> int:
         """Decide all indexes below the tail from the entries on the roots of a claim; return the tail's index.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.storage.object_store import Buffer
+from spark_replog.wire import Reader, Writer
 
 MAGIC = b"RPLJ"
 VERSION = 1
@@ -108,50 +110,23 @@ def entry_hash(previous: bytes, index: int, payload: bytes) -> bytes:
     return digest.digest()
 
 
-def put_varint(out: bytearray, value: int) -> None:
-    """Append a number, 7 bits a byte, lowest first; the last byte is below 128."""
-    assert value >= 0, value
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def get_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a byte, and where it ends; raises IndexError or ValueError if there is none."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
-    if value >> 64:
-        raise ValueError("a number of more than 64 bits")
-    return value, at
-
-
 def encode_record(record: JournalRecord) -> bytes:
     """Return the record's bytes; the last four are the CRC32C of all before them."""
     assert len(record.nonce) == NONCE_SIZE_BYTES and len(record.entry_hash) == HASH_SIZE_BYTES, record
-    out = bytearray(MAGIC)
-    out += bytes((VERSION, record.kind, len(record.known)))
-    out += record.epoch.incarnation
-    out += record.nonce
-    out += record.entry_hash
-    put_varint(out, record.epoch.round)
-    put_varint(out, record.index + 1)
-    put_varint(out, record.commit_index + 1)
+    writer = Writer()
+    writer.raw(MAGIC)
+    writer.raw(bytes((VERSION, record.kind, len(record.known))))
+    writer.raw(record.epoch.incarnation + record.nonce + record.entry_hash)
+    writer.uint(record.epoch.round)
+    writer.uint(record.index + 1)
+    writer.uint(record.commit_index + 1)
     for position, crc in record.known:
-        put_varint(out, position + 1)
-        out += crc.to_bytes(4, "little")
-    put_varint(out, len(record.payload))
-    out += record.payload
-    out += crc32c(bytes(out)).to_bytes(_CRC_SIZE_BYTES, "little")
-    return bytes(out)
+        writer.uint(position + 1)
+        writer.raw(crc.to_bytes(4, "little"))
+    writer.uint(len(record.payload))
+    writer.raw(record.payload)
+    writer.raw(crc32c(writer.data).to_bytes(_CRC_SIZE_BYTES, "little"))
+    return bytes(writer.data)
 
 
 def record_crc(data: bytes) -> int:
@@ -178,13 +153,14 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
         CorruptDataError: CORRUPT_MESSAGE: truncated, foreign or altered bytes.
         UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.
     """
+    damaged = partial(damaged_record, root, position)
     if len(data) > RECORD_SIZE_BYTES_MAX:
-        raise damaged_record(root, position, f"it has more than {RECORD_SIZE_BYTES_MAX} bytes")
+        raise damaged(f"it has more than {RECORD_SIZE_BYTES_MAX} bytes")
     body = bytes(data)
     if len(body) < _PREFIX_SIZE_BYTES + _CRC_SIZE_BYTES or body[:4] != MAGIC:
-        raise damaged_record(root, position, f"its {len(body)} bytes are not a journal record")
+        raise damaged(f"its {len(body)} bytes are not a journal record")
     if crc32c(body[:-_CRC_SIZE_BYTES]) != record_crc(body):
-        raise damaged_record(root, position, "its CRC32C does not match")
+        raise damaged("its CRC32C does not match")
     if body[4] != VERSION:
         raise UnsupportedFormatError(
             ErrorCode.UNSUPPORTED_VERSION,
@@ -193,42 +169,16 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
             root=root,
             position=position,
         )
-    try:
-        return _decode_body(body)
-    except (IndexError, ValueError) as error:
-        raise damaged_record(root, position, f"its fields do not fit ({error})") from error
-
-
-def _decode_body(body: bytes) -> JournalRecord:
-    kind = RecordKind(body[5])
-    known_count = body[6]
-    at = 7
-    incarnation = body[at : at + INCARNATION_SIZE_BYTES]
-    at += INCARNATION_SIZE_BYTES
-    nonce = body[at : at + NONCE_SIZE_BYTES]
-    at += NONCE_SIZE_BYTES
-    digest = body[at : at + HASH_SIZE_BYTES]
-    at += HASH_SIZE_BYTES
-    round_, at = get_varint(body, at)
-    index, at = get_varint(body, at)
-    commit_index, at = get_varint(body, at)
-    last_known = []
-    for _ in range(known_count):
-        position, at = get_varint(body, at)
-        last_known.append(LastKnown(position - 1, int.from_bytes(body[at : at + 4], "little")))
-        at += 4
-    size_bytes, at = get_varint(body, at)
-    if at + size_bytes + _CRC_SIZE_BYTES != len(body):
-        raise ValueError(f"payload of {size_bytes} bytes in {len(body)}")
-    if (kind is RecordKind.ENTRY) != (index > 0):
-        raise ValueError(f"a {kind.name} for index {index - 1}")
-    return JournalRecord(
-        kind,
-        Epoch(round_, incarnation),
-        nonce,
-        index - 1,
-        commit_index - 1,
-        digest,
-        tuple(last_known),
-        body[at : at + size_bytes],
-    )
+    if body[5] not in (RecordKind.CLAIM, RecordKind.ENTRY):
+        raise damaged(f"it is of kind {body[5]}")
+    kind, reader = RecordKind(body[5]), Reader(body[7:-_CRC_SIZE_BYTES], damaged)
+    incarnation, nonce = reader.raw(INCARNATION_SIZE_BYTES), reader.raw(NONCE_SIZE_BYTES)
+    digest = reader.raw(HASH_SIZE_BYTES)
+    epoch = Epoch(reader.uint(), incarnation)
+    index, commit_index = reader.uint() - 1, reader.uint() - 1
+    known = [LastKnown(reader.uint() - 1, int.from_bytes(reader.raw(4), "little")) for _ in range(body[6])]
+    payload = reader.raw(reader.uint())
+    reader.finish()
+    if (kind is RecordKind.ENTRY) != (index >= 0):
+        raise damaged(f"it is a {kind.name} for index {index}")
+    return JournalRecord(kind, epoch, nonce, index, commit_index, digest, tuple(known), payload)

@@ -13,6 +13,11 @@ from typing import Any
 
 from spark_replog.ledger.types import AppendOutcome, Proposed
 
+ENTRY_SIZE_BYTES_MAX = 256 * 1024
+"""From this size on an entry takes no further request."""
+COMMAND_SIZE_BYTES_MAX = 32 * 1024 * 1024
+"""Of one request's commands, which may be more than `ENTRY_SIZE_BYTES_MAX` (ADR 11)."""
+
 
 @dataclass(slots=True, eq=False)
 class Request:

@@ -18,6 +18,7 @@ class Rivals:
 
     Attributes:
         operation_ms: how long an operation takes here, on average.
+        claimed_ms: incarnation of another process -> when its last claim was read.
         yields: turns that the current goal has yielded.
         streak: own entries in a row, without another process's record between them.
         turns_lost: own claims that another process's claim ended.
@@ -27,14 +28,10 @@ class Rivals:
         self.operation_ms = 0.0
         self.yields = self.streak = self.turns_lost = 0
         self._settings = settings
-        self._claimed_ms: dict[bytes, float] = {}  # incarnation -> when its last claim was read
+        self.claimed_ms: dict[bytes, float] = {}
         self._newest = ZERO_EPOCH
         self._newest_until_ms = 0.0
         self._claim_at_ms = 0.0
-
-    def note_claim(self, incarnation: bytes, now_ms: float) -> None:
-        """Another process has claimed."""
-        self._claimed_ms[incarnation] = now_ms
 
     def may_skip_read(self, now_ms: float, read_ms: float) -> bool:
         """Return whether to append without a read first: this process wrote the last entries, and nobody else claims.
@@ -46,11 +43,7 @@ class Rivals:
             return False
         # If another process claimed lately, the next entry may well be its own, unless the read was moments ago.
         is_recent = now_ms - read_ms < 4 * self.operation_ms
-        return is_recent or all(now_ms - at_ms >= RIVAL_MS for at_ms in self._claimed_ms.values())
-
-    def note_operation(self, took_ms: float) -> None:
-        """Add to the average."""
-        self.operation_ms += (took_ms - self.operation_ms) / 8
+        return is_recent or all(now_ms - at_ms >= RIVAL_MS for at_ms in self.claimed_ms.values())
 
     def is_at_work(self, claimed: Epoch, now_ms: float) -> bool:
         """Return whether another process's claim, which has led to no entry yet, has not timed out.
@@ -72,7 +65,7 @@ class Rivals:
     def turn_end_ms(self, claimed: Epoch, now_ms: float) -> float | None:
         """Return until when to wait; None: this process may claim now. `claimed` is as in `is_at_work`."""
         # With one rival, its entry ends the wait. With several, all would claim at that moment.
-        if now_ms < self._claim_at_ms and (len(self._claimed_ms) > 1 or self.is_at_work(claimed, now_ms)):
+        if now_ms < self._claim_at_ms and (len(self.claimed_ms) > 1 or self.is_at_work(claimed, now_ms)):
             return self._claim_at_ms
         return None
 
@@ -82,9 +75,9 @@ class Rivals:
         It grows with each turn that this goal has yielded, up to one unit per rival. After `PATIENT_TURNS` it shrinks,
         so the process that has waited longest usually goes first.
         """
-        self._claimed_ms = {each: at_ms for each, at_ms in self._claimed_ms.items() if now_ms - at_ms < RIVAL_MS}
+        self.claimed_ms = {each: at_ms for each, at_ms in self.claimed_ms.items() if now_ms - at_ms < RIVAL_MS}
         settings = self._settings
         unit_ms = max(settings.claim_backoff_ms, 2 * self.operation_ms)
-        count, over = len(self._claimed_ms), self.yields - PATIENT_TURNS
+        count, over = len(self.claimed_ms), self.yields - PATIENT_TURNS
         turns = min(1 << self.yields, count) if over < 0 else count / (over + 2)
         return min(settings.claim_backoff_max_ms, unit_ms * max(1.0, turns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, is_refusal
@@ -69,18 +69,6 @@ class PutOut:
 Operation = Read | Create | PutMarker | Check | PutOut
 
 
-class Status(Enum):
-    """What is known of an operation's effect."""
-
-    DONE = "done"
-    EXISTS = "exists"
-    """Create only: other bytes hold the name."""
-    FAILED = "failed"
-    """Nothing was written, nothing was learned."""
-    UNKNOWN = "unknown"
-    """Create only: may have been written, may still be."""
-
-
 @dataclass(frozen=True, slots=True)
 class Completion:
     """The answer to one operation.
@@ -93,16 +81,17 @@ class Completion:
             Whatever was read or created must be read again from there.
         after_gap: of a Read that ended: the first position after the empty one that has a record, None for none.
         before: of a Read that finds gaps and found no record: the record before `position`, None for none.
-        error: why it failed.
+        exists: of a Create: other bytes hold the name.
+        error: why it failed: nothing was learned. A Create may have been written, and may still be.
     """
 
     operation: Operation
-    status: Status
     records: tuple[bytes, ...] = ()
     ended: bool = False
     marker: tuple[Marker, int] | None = None
     after_gap: int | None = None
     before: bytes | None = None
+    exists: bool = False
     error: Exception | None = None
 
 
@@ -193,6 +182,7 @@ class Refusal:
     count: int
 
 
+@dataclass(slots=True, eq=False)
 class RootState:
     """One root in one process: what it may be used for, and the one operation in flight.
 
@@ -212,27 +202,21 @@ class RootState:
         must_check: ``replog.json`` must be read again before anything here counts.
     """
 
-    __slots__ = (
-        "busy", "busy_goal", "busy_named", "busy_since_ms", "error", "failures", "floor",
-        "marker_at_ms", "misses", "must_check", "pending", "proven", "refusal", "retry_at_ms", "standing",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.standing = Standing.UNVERIFIED
-        self.busy: Operation | None = None
-        self.busy_goal = 0
-        self.busy_since_ms = 0.0
-        self.busy_named = NO_INDEX
-        self.error: Exception | None = None
-        self.refusal: Refusal | None = None
-        self.failures = 0
-        self.misses = 0
-        self.pending: PendingCreate | None = None
-        self.floor = Floor()
-        self.proven = JournalPoint()
-        self.marker_at_ms: float | None = None
-        self.retry_at_ms = 0.0
-        self.must_check = False
+    standing: Standing = Standing.UNVERIFIED
+    busy: Operation | None = None
+    busy_goal: int = 0
+    busy_since_ms: float = 0.0
+    busy_named: int = NO_INDEX
+    error: Exception | None = None
+    refusal: Refusal | None = None
+    failures: int = 0
+    misses: int = 0
+    pending: PendingCreate | None = None
+    floor: Floor = field(default_factory=Floor)
+    proven: JournalPoint = field(default_factory=JournalPoint)
+    marker_at_ms: float | None = None
+    retry_at_ms: float = 0.0
+    must_check: bool = False
 
     def enter(self, standing: Standing) -> None:
         """Change the standing along the table."""
@@ -283,10 +267,6 @@ class RootState:
         """Note that the journal must be read on, or from its marker."""
         self.enter(Standing.UNREAD if self.standing is Standing.UNREAD else Standing.OUTDATED)
 
-    def is_idle(self) -> bool:
-        """Return whether it was read to its end and nothing is in flight there."""
-        return self.standing is Standing.KNOWN and self.busy is None and self.error is None
-
     def end_min(self) -> int:
         """Return the position that the journal ends at or after, unless it lost records or has a newer marker.
 
@@ -312,7 +292,7 @@ class RootState:
             return False
         return before is None or (last_crc != 0 and record_crc(before) != last_crc)
 
-    def fail(self, error: Exception | None) -> None:
+    def fail(self, error: Exception) -> None:
         """Note an error: the root must be verified again."""
         self.error = error
         self.failures += 1
@@ -333,14 +313,8 @@ class RootState:
         pending = self.pending
         if pending is None or pending.position != position:
             return False
-        old = pending.record
-        return (
-            old.kind is record.kind
-            and old.epoch == record.epoch
-            and old.index == record.index
-            and old.commit_index == record.commit_index
-            and old.entry_hash == record.entry_hash
-        )
+        # Equal but for what a new record says of other journals; its payload follows from the hash.
+        return replace(record, nonce=pending.record.nonce, known=pending.record.known) == pending.record
 
 
 def stale_journal(root_name: str, position: int) -> RetriableError:

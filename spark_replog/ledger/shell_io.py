@@ -10,10 +10,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from spark_replog.clock import Clock
-from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ledger.journal_reader import JournalReader, newest_marker
 from spark_replog.ledger.record import TAG_SIZE_BYTES, RecordKind, decode_record, genesis_hash
-from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read, Status
+from spark_replog.ledger.root import Check, Completion, Create, Operation, PutMarker, PutOut, Read
 from spark_replog.ledger.snapshot_files import encode_marker
 from spark_replog.ledger.types import JournalRoot, LedgerStats
 from spark_replog.storage.io_pool import IO_POOL
@@ -110,7 +110,7 @@ class RootIo:
             try:
                 IO_POOL.post_to(self.readers[operation.root].root.store.url, self._run, operation)
             except RuntimeError as error:
-                self._answers.put(Completion(operation, Status.FAILED, error=error))
+                self._answers.put(Completion(operation, error=error))
 
     def wait(self, timeout_ms: float) -> None:
         """Wait for an answer, up to the timeout; `take` returns it. An interrupt drops none."""
@@ -130,11 +130,8 @@ class RootIo:
     def _run(self, operation: Operation) -> None:
         try:
             completion = self.execute(operation)
-        except ReplogError as error:
-            completion = Completion(operation, Status.FAILED, error=error)
         except Exception as error:  # a lane must answer, whatever a file system raises
-            status = Status.UNKNOWN if isinstance(operation, Create) else Status.FAILED
-            completion = Completion(operation, status, error=error)
+            completion = Completion(operation, error=error)
         self._answers.put(completion)
 
     def execute(self, operation: Operation) -> Completion:
@@ -157,25 +154,19 @@ class RootIo:
                     raise
             if operation.repair:
                 self._make_folders(root)
-            return Completion(operation, Status.DONE)
+            return Completion(operation)
         if isinstance(operation, PutOut):
             self._put_out(root, operation)
-            return Completion(operation, Status.DONE)
+            return Completion(operation)
         if isinstance(operation, PutMarker):
             data = encode_marker(self._genesis, operation.marker)
             self._give_head(root, operation.marker.name)
             root.store.create(marker_key(self._ledger_id, operation.marker_no), data, make_parent=True)
-            return Completion(operation, Status.DONE)
+            return Completion(operation)
         self._stats.creates += 1
-        try:
-            outcome = self._create(root, operation)
-            if outcome is CreateOutcome.EXISTS:
-                return Completion(operation, Status.EXISTS)
-            return Completion(
-                operation, Status.DONE, marker=newest_marker(self._ledger_id, root.store, operation.marker_no)
-            )
-        except OutcomeUnknownError as error:
-            return Completion(operation, Status.UNKNOWN, error=error)
+        if self._create(root, operation) is CreateOutcome.EXISTS:
+            return Completion(operation, exists=True)
+        return Completion(operation, marker=newest_marker(self._ledger_id, root.store, operation.marker_no))
 
     def _create(self, root: JournalRoot, operation: Create) -> CreateOutcome:
         key = journal_key(self._ledger_id, operation.position)
@@ -209,7 +200,14 @@ class RootIo:
                 broker=root.broker_id,
                 ledger=self._ledger_id,
             )
-        root.store.create(out_key(self._ledger_id), _out_body(self._ledger_id, root, operation.position))
+        body = {
+            "format": "replog-out",
+            "version": 1,
+            "ledgerId": self._ledger_id,
+            "brokerId": root.broker_id,
+            "missingPosition": operation.position,
+        }
+        root.store.create(out_key(self._ledger_id), json.dumps(body).encode())
         _log.error(
             "[%s] the journal of ledger %s on broker %d (%s) misses position %d, which other roots name. No"
             " process uses it until 'replog store repair' has rebuilt it.",
@@ -258,15 +256,3 @@ class RootIo:
             on_found = self._on_found.pop()
             decoded = [decode_record(data, root=root.store.url, position=position) for data in records]
             on_found([record.payload[TAG_SIZE_BYTES:] for record in decoded if record.kind is RecordKind.ENTRY])
-
-
-def _out_body(ledger_id: str, root: JournalRoot, position: int) -> bytes:
-    return json.dumps(
-        {
-            "format": "replog-out",
-            "version": 1,
-            "ledgerId": ledger_id,
-            "brokerId": root.broker_id,
-            "missingPosition": position,
-        }
-    ).encode()

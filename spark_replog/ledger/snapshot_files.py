@@ -6,23 +6,16 @@ Both name a base: a decided index with its entry hash, from which a process cont
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.ledger.record import (
-    HASH_SIZE_BYTES,
-    INCARNATION_SIZE_BYTES,
-    NO_HASH,
-    NO_INDEX,
-    ZERO_EPOCH,
-    Epoch,
-    get_varint,
-    put_varint,
-)
+from spark_replog.ledger.record import HASH_SIZE_BYTES, INCARNATION_SIZE_BYTES, NO_HASH, NO_INDEX, ZERO_EPOCH, Epoch
 from spark_replog.snapshot import SNAPSHOT_NAME, DecidedSnapshot, hash_of
 from spark_replog.storage.object_store import Buffer
+from spark_replog.wire import BOOL, BYTES, INDEX, UINT, Kind, Reader, Writer, checked, list_of, raw_of, record
 
 MARKER_MAGIC = b"RPLM"
 SNAPSHOT_MAGIC = b"RPLS"
@@ -132,14 +125,40 @@ def snapshot_name(index: int, data: bytes) -> str:
     return f"{index:020d}-{hash_of(data)}"
 
 
+_HASH = raw_of(HASH_SIZE_BYTES)
+_NAME_SIZE_BYTES = 53
+_NAME = checked(
+    Kind(
+        lambda writer, name: writer.raw(name.encode("ascii").ljust(_NAME_SIZE_BYTES, b" ")),
+        lambda reader: reader.raw(_NAME_SIZE_BYTES).decode("ascii", "replace").rstrip(" "),
+    ),
+    lambda name: not name or SNAPSHOT_NAME.fullmatch(name),
+    "name of a snapshot",
+)
+_CRC = Kind(
+    lambda writer, crc: writer.raw(crc.to_bytes(4, "little")), lambda reader: int.from_bytes(reader.raw(4), "little")
+)
+_EPOCH = record(Epoch, round=UINT, incarnation=raw_of(INCARNATION_SIZE_BYTES))
+_BASE = record(Base, index=INDEX, entry_hash=_HASH, epoch=_EPOCH)
+_FLOOR = record(Floor, marker_no=UINT, position=UINT, base_index=INDEX, renewal=_HASH)
+_POINT = record(
+    JournalPoint,
+    position=UINT,
+    promised=_EPOCH,
+    last_crc=_CRC,
+    matched=INDEX,
+    last_index=INDEX,
+    is_held=BOOL,
+    floor=_FLOOR,
+)
+_MARKER = record(Marker, position=UINT, base=_BASE, name=_NAME, renewal=_HASH)
+_DECIDED = record(DecidedSnapshot, no=UINT, index=INDEX, entry_index=INDEX, name=_NAME)
+_HEAD = record(SnapshotHead, base=_BASE, decided=_DECIDED, points=list_of(_POINT), body=BYTES)
+
+
 def encode_marker(genesis: bytes, marker: Marker) -> bytes:
     """Return the marker's bytes; `genesis` identifies the ledger."""
-    out = _start(MARKER_MAGIC, genesis)
-    put_varint(out, marker.position)
-    _put_base(out, marker.base)
-    out += marker.name.encode("ascii").ljust(_NAME_SIZE_BYTES, b" ")
-    out += marker.renewal
-    return _end(out)
+    return _encode(MARKER_MAGIC, _MARKER, genesis, marker)
 
 
 def decode_marker(data: Buffer, *, genesis: bytes, where: str) -> Marker:
@@ -149,145 +168,54 @@ def decode_marker(data: Buffer, *, genesis: bytes, where: str) -> Marker:
         CorruptDataError: CORRUPT_MESSAGE: truncated, altered, or of another ledger.
         UnsupportedFormatError: UNSUPPORTED_VERSION: intact, and made by a newer release.
     """
-    reader = _Reader(data, MARKER_MAGIC, MARKER_SIZE_BYTES_MAX, genesis, where)
-    with reader:
-        marker = Marker(reader.uint(), reader.base(), reader.name(), reader.take(HASH_SIZE_BYTES))
-        reader.finish()
+    marker: Marker = _decode(MARKER_MAGIC, _MARKER, data, MARKER_SIZE_BYTES_MAX, genesis, where)
     return marker
 
 
 def encode_snapshot(genesis: bytes, head: SnapshotHead) -> bytes:
     """Return the bytes of a snapshot's head; `genesis` identifies the ledger."""
-    out = _start(SNAPSHOT_MAGIC, genesis)
-    _put_base(out, head.base)
-    decided = head.decided
-    put_varint(out, decided.no)
-    put_varint(out, decided.index + 1)
-    put_varint(out, decided.entry_index + 1)
-    out += decided.name.encode("ascii").ljust(_NAME_SIZE_BYTES, b" ")
-    put_varint(out, len(head.points))
-    for point in head.points:
-        put_varint(out, point.position)
-        _put_epoch(out, point.promised)
-        out += point.last_crc.to_bytes(4, "little")
-        put_varint(out, point.matched + 1)
-        put_varint(out, point.last_index + 1)
-        out.append(point.is_held)
-        put_varint(out, point.floor.marker_no)
-        put_varint(out, point.floor.position)
-        put_varint(out, point.floor.base_index + 1)
-        out += point.floor.renewal
-    put_varint(out, len(head.body))
-    out += head.body
-    return _end(out)
+    return _encode(SNAPSHOT_MAGIC, _HEAD, genesis, head)
 
 
 def decode_snapshot(data: Buffer, *, genesis: bytes, root_count: int, where: str) -> SnapshotHead:
     """Return the head; arguments and errors as ``decode_marker``, and the number of metadata roots is checked."""
-    reader = _Reader(data, SNAPSHOT_MAGIC, SNAPSHOT_SIZE_BYTES_MAX, genesis, where)
-    with reader:
-        base = reader.base()
-        no, index, entry_index = reader.uint(), reader.uint() - 1, reader.uint() - 1
-        decided = DecidedSnapshot(no, index, reader.name(), entry_index)
-        if (count := reader.uint()) != root_count:
-            raise ValueError(f"it names {count} roots, and the ledger has {root_count}")
-        points = tuple(reader.point() for _ in range(count))
-        body = reader.take(reader.uint())
-        reader.finish()
-    return SnapshotHead(base, decided, points, body)
+    head: SnapshotHead = _decode(SNAPSHOT_MAGIC, _HEAD, data, SNAPSHOT_SIZE_BYTES_MAX, genesis, where)
+    if len(head.points) != root_count:
+        raise _damaged(where, f"it names {len(head.points)} roots, and the ledger has {root_count}")
+    return head
 
 
-_NAME_SIZE_BYTES = 53
+def _encode(magic: bytes, kind: Kind, genesis: bytes, value: object) -> bytes:
+    writer = Writer()
+    writer.raw(magic + bytes((VERSION,)) + genesis)
+    kind.write(writer, value)
+    _CRC.write(writer, crc32c(writer.data))
+    return bytes(writer.data)
 
 
-def _start(magic: bytes, genesis: bytes) -> bytearray:
-    return bytearray(magic + bytes((VERSION,)) + genesis)
-
-
-def _end(out: bytearray) -> bytes:
-    return bytes(out) + crc32c(bytes(out)).to_bytes(_CRC_SIZE_BYTES, "little")
-
-
-def _put_epoch(out: bytearray, epoch: Epoch) -> None:
-    put_varint(out, epoch.round)
-    out += epoch.incarnation
-
-
-def _put_base(out: bytearray, base: Base) -> None:
-    put_varint(out, base.index + 1)
-    out += base.entry_hash
-    _put_epoch(out, base.epoch)
-
-
-class _Reader:
-    """Reads the fields of one checked file; any malformed field raises CorruptDataError."""
-
-    def __init__(self, data: Buffer, magic: bytes, size_bytes_max: int, genesis: bytes, where: str) -> None:
-        self._where = where
-        body = bytes(data[: size_bytes_max + 1])
-        size_bytes_min = len(magic) + 1 + HASH_SIZE_BYTES + _CRC_SIZE_BYTES
-        if not size_bytes_min <= len(body) <= size_bytes_max or body[:4] != magic:
-            raise self._damaged(f"its {len(data)} bytes are not one")
-        self._body, self._end = body, len(body) - _CRC_SIZE_BYTES
-        if crc32c(body[: self._end]) != int.from_bytes(body[self._end :], "little"):
-            raise self._damaged("its CRC32C does not match")
-        if body[4] != VERSION:
-            raise UnsupportedFormatError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"{where} has format version {body[4]}; this release reads up to {VERSION}. Upgrade spark-replog.",
-            )
-        self._at = 5
-        if self.take(HASH_SIZE_BYTES) != genesis:
-            raise self._damaged("it belongs to another ledger")
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, IndexError | ValueError):
-            raise self._damaged(f"its fields do not fit ({error})") from error
-
-    def _damaged(self, why: str) -> CorruptDataError:
-        return CorruptDataError(
-            ErrorCode.CORRUPT_MESSAGE,
-            f"{self._where} is damaged: {why}. Another metadata root's copy is used where there is one. Run "
-            "`replog store verify`.",
+def _decode(magic: bytes, kind: Kind, data: Buffer, size_bytes_max: int, genesis: bytes, where: str) -> Any:
+    damaged = partial(_damaged, where)
+    body = bytes(data[: size_bytes_max + 1])
+    if not 5 + HASH_SIZE_BYTES + _CRC_SIZE_BYTES <= len(body) <= size_bytes_max or body[:4] != magic:
+        raise damaged(f"its {len(data)} bytes are not one")
+    if crc32c(body[:-_CRC_SIZE_BYTES]) != int.from_bytes(body[-_CRC_SIZE_BYTES:], "little"):
+        raise damaged("its CRC32C does not match")
+    if body[4] != VERSION:
+        raise UnsupportedFormatError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{where} has format version {body[4]}; this release reads up to {VERSION}. Upgrade spark-replog.",
         )
+    reader = Reader(body[5:-_CRC_SIZE_BYTES], damaged)
+    if reader.raw(HASH_SIZE_BYTES) != genesis:
+        raise damaged("it belongs to another ledger")
+    value = kind.read(reader)
+    reader.finish()
+    return value
 
-    def take(self, size_bytes: int) -> bytes:
-        part = self._body[self._at : self._at + size_bytes]
-        self._at += size_bytes
-        if self._at > self._end:
-            raise ValueError("it ends early")
-        return part
 
-    def uint(self) -> int:
-        value, self._at = get_varint(self._body, self._at)
-        if self._at > self._end:
-            raise ValueError("it ends early")
-        return value
-
-    def epoch(self) -> Epoch:
-        return Epoch(self.uint(), self.take(INCARNATION_SIZE_BYTES))
-
-    def base(self) -> Base:
-        return Base(self.uint() - 1, self.take(HASH_SIZE_BYTES), self.epoch())
-
-    def name(self) -> str:
-        name = self.take(_NAME_SIZE_BYTES).decode("ascii").rstrip(" ")
-        if name and SNAPSHOT_NAME.fullmatch(name) is None:
-            raise ValueError(f"{name!r} is not the name of a snapshot")
-        return name
-
-    def point(self) -> JournalPoint:
-        position, promised = self.uint(), self.epoch()
-        crc = int.from_bytes(self.take(4), "little")
-        matched, last_index = self.uint() - 1, self.uint() - 1
-        return JournalPoint(position, promised, crc, matched, last_index, self.take(1) == b"\1", self.floor())
-
-    def floor(self) -> Floor:
-        return Floor(self.uint(), self.uint(), self.uint() - 1, self.take(HASH_SIZE_BYTES))
-
-    def finish(self) -> None:
-        if self._at != self._end:
-            raise ValueError(f"{self._end - self._at} bytes follow")
+def _damaged(where: str, why: str) -> CorruptDataError:
+    return CorruptDataError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{where} is damaged: {why}. Another metadata root's copy is used where there is one. Run "
+        "`replog store verify`.",
+    )

@@ -28,6 +28,7 @@ from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, PageMissingError, is
 from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from spark_replog.storage.object_store import CreateOutcome, ObjectStore
+from spark_replog.storage.open_store import is_far
 from spark_replog.storage.paths import (
     journal_folder,
     journal_key,
@@ -71,6 +72,7 @@ class SnapshotIo:
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._genesis = genesis_hash(ledger_id)
+        self.is_far = any(is_far(root.store.url) for root in roots)
         self._made: set[int] = set()
         self._nearest = 0
         self._running: dict[int, list[Future[Any]]] = {}  # per root: calls that had no answer yet
@@ -118,11 +120,15 @@ class SnapshotIo:
         """
         count = len(self._roots)
         majority = majority_of(count)
-        listed = self._each(self._list_heads, needed_count=majority)
+
+        def heads(root: JournalRoot) -> list[str]:
+            return heads_on(root.store, self._ledger_id)
+
+        listed = self._each(heads, needed_count=majority)
         held = Counter(name for _, names in listed for name in names)
         if len(listed) < count and any(held[name] < majority for name in sorted(held)[-NEWEST_HEADS:]):
             rest = set(range(count)).difference(number for number, _ in listed)
-            listed += self._each(self._list_heads, needed_count=0, among=rest, grace_ms=STORE_GRACE_MS)
+            listed += self._each(heads, needed_count=0, among=rest, grace_ms=STORE_GRACE_MS)
             held = Counter(name for _, names in listed for name in names)
         self.seen_heads = frozenset(held)
         return {name for name, holders in held.items() if len(listed) - holders < majority}
@@ -136,9 +142,6 @@ class SnapshotIo:
             except (PageMissingError, CorruptDataError) as error:
                 _LOG.warning("ledger %s: a snapshot is passed over: %s", self._ledger_id, error)
         return None
-
-    def _list_heads(self, root: JournalRoot) -> list[str]:
-        return heads_on(root.store, self._ledger_id)
 
     def _first(self, what: str, key: str, size_bytes_max: int) -> bytes:
         """Return the file of a snapshot from the first root whose bytes are those of its name."""
@@ -262,6 +265,8 @@ class SnapshotIo:
     def store(self, pages: Mapping[str, bytes], name: str, head: bytes) -> list[int]:
         """Store pages, then the head, on a majority at least; return the numbers of the roots that have all of it.
 
+        No other bytes ever get the name of a page or a head, so an existing one is the same.
+
         Raises:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it; what was stored is garbage.
             ReplogError: RECORD_LIST_TOO_LARGE: no process could read it, and it would replace one that can be read.
@@ -274,36 +279,27 @@ class SnapshotIo:
                 raise snapshot_too_large(f"its {what} has {size_bytes} bytes, and {limit} is the most", self._ledger_id)
 
         def store_pages(root: JournalRoot) -> None:
-            self._prepare(root)
+            root.check()  # one that vanished must not come back empty
+            if root.broker_id not in self._made:
+                root.store.make_folder(page_folder(self._ledger_id))
+                self._made.add(root.broker_id)
             for page, data in pages.items():
-                self._create(root, page_key(self._ledger_id, page), data)
+                root.store.create(page_key(self._ledger_id, page), data, make_parent=True)
                 self._moved_count += 1
                 fault_point("snapshot.page")
 
         def store_head(root: JournalRoot) -> None:
             if root.broker_id not in paged:
                 store_pages(root)  # a slow root; pages that exist stay
-            self._create(root, snapshot_key(self._ledger_id, name), head)
+            root.store.create(snapshot_key(self._ledger_id, name), head, make_parent=True)
 
         majority = majority_of(len(self._roots))
         took = self._each(store_pages, needed_count=majority, is_long=True, grace_ms=STORE_GRACE_MS)
         paged = {self._roots[number].broker_id for number, _ in took}
         fault_point("snapshot.pages")
         took = self._each(store_head, needed_count=majority, is_long=True, grace_ms=STORE_GRACE_MS)
-        numbers = [number for number, _ in took]
         fault_point("snapshot.head")
-        return numbers
-
-    def _prepare(self, root: JournalRoot) -> None:
-        """Make the folder of pages after a check of the root: one that vanished must not come back empty."""
-        root.check()
-        if root.broker_id not in self._made:
-            root.store.make_folder(page_folder(self._ledger_id))
-            self._made.add(root.broker_id)
-
-    def _create(self, root: JournalRoot, key: str, data: bytes) -> None:
-        """Create an object whose name no other bytes ever get, so an existing one is the same."""
-        root.store.create(key, data, make_parent=True)
+        return [number for number, _ in took]
 
     # -- truncation -------------------------------------------------------------------------------
 
@@ -320,9 +316,9 @@ class SnapshotIo:
         Returns:
             Files deleted; 0 also if another process put a different marker under this number.
         """
-        root = self._roots[number]
+        root, head_key = self._roots[number], snapshot_key(self._ledger_id, marker.name)
         root.check()
-        self._create(root, snapshot_key(self._ledger_id, marker.name), head)
+        root.store.create(head_key, head, make_parent=True)
         fault_point("truncate.before_marker")
         data = encode_marker(self._genesis, marker)
         outcome = root.store.create(marker_key(self._ledger_id, marker_no), data, make_parent=True)
@@ -331,7 +327,7 @@ class SnapshotIo:
             if existing is None or bytes(existing) != data:
                 return 0
         fault_point("truncate.marker")
-        self._create(root, snapshot_key(self._ledger_id, marker.name), head)
+        root.store.create(head_key, head, make_parent=True)
         floor = marker.point(marker_no + 1).floor
         return self.delete_below(number, floor, is_new=True, rest_ms=rest_ms)
 
@@ -374,7 +370,7 @@ class SnapshotIo:
         """Delete the garbage heads on those roots of `among` that answer; return how many files."""
 
         def delete(root: JournalRoot) -> int:
-            garbage = [name for name in self._list_heads(root) if is_garbage(name)]
+            garbage = [name for name in heads_on(root.store, self._ledger_id) if is_garbage(name)]
             for name in garbage if not is_dry_run else ():
                 self._delete(root, snapshot_key(self._ledger_id, name))
                 fault_point("snapshot.delete_head")

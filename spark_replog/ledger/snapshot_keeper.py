@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
+from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replog.clock import Clock
@@ -31,7 +32,6 @@ from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.logs import warn_of_upkeep
 from spark_replog.snapshot import DecidedSnapshot, FrozenState, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
-from spark_replog.storage.open_store import is_far
 from spark_replog.storage.paths import page_key, snapshot_key
 
 if TYPE_CHECKING:
@@ -56,20 +56,13 @@ class Draft:
 
     Attributes:
         unread_roots: those that do not answer: their journals are known from earlier only.
+        name: of the head, once it is on a majority.
     """
 
     frozen: FrozenState
     head: SnapshotHead
     unread_roots: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A draft that is on a majority."""
-
-    frozen: FrozenState
-    head: SnapshotHead
-    name: str
+    name: str = ""
 
 
 class HeadGarbage(NamedTuple):
@@ -101,21 +94,6 @@ class Cut(NamedTuple):
     marker: Marker
 
 
-class RunningCut(NamedTuple):
-    """A cut that a thread makes on its root, or has made; the future gives the count of deleted records."""
-
-    cut: Cut
-    deleted: Future[int]
-
-
-class Garbage(NamedTuple):
-    """Garbage heads and pages, and (root, marker below which its journal is garbage)."""
-
-    heads: HeadGarbage
-    is_page: Callable[[str], bool]
-    floors: Sequence[tuple[int, Floor]]
-
-
 @dataclass(slots=True)
 class SnapshotStats:
     """Snapshots that this process wrote, had decided and restored; journal files deleted; milliseconds spent."""
@@ -128,13 +106,7 @@ class SnapshotStats:
 
     def since(self, before: SnapshotStats) -> SnapshotStats:
         """Return the difference from earlier numbers."""
-        return SnapshotStats(
-            self.written - before.written,
-            self.decided - before.decided,
-            self.restored - before.restored,
-            self.deleted - before.deleted,
-            self.spent_ms - before.spent_ms,
-        )
+        return SnapshotStats(*map(sub, astuple(self), astuple(before)))
 
 
 def likely_heads(names: Iterable[str], truncate_record_count_min: int) -> list[str]:
@@ -146,6 +118,107 @@ def likely_heads(names: Iterable[str], truncate_record_count_min: int) -> list[s
     newest = sorted(names)[-3:]
     is_of_marker = len(newest) == 2 and int(newest[0][:20]) >= truncate_record_count_min
     return newest[-1:] if is_of_marker else newest[-2:]
+
+
+class JournalCuts:
+    """The truncations of a ledger's journals by one process; call methods that take a core only in a turn.
+
+    Args:
+        stats: counts the records that it deletes.
+    """
+
+    def __init__(
+        self, ledger_id: str, settings: LedgerSettings, clock: Clock, io: SnapshotIo, stats: SnapshotStats
+    ) -> None:
+        self._stats = stats
+        self._ledger_id = ledger_id
+        self._settings = settings
+        self._clock = clock
+        self._io = io
+        self._lock = threading.Lock()
+        self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
+        self._running: dict[int, tuple[Cut, Future[None]]] = {}  # by root, until the core has seen the marker
+
+    def due(self, core: LedgerCore, name: str, head: SnapshotHead | None, *, is_asked: bool) -> list[Cut]:
+        """Return the markers to put now.
+
+        Args:
+            head: of the decided snapshot, None if this process does not have it; name: its name.
+            is_asked: a caller waits, so keep nothing for processes that look for markers only every
+                `marker_check_ms`: until they look, they may answer from what they knew before.
+        """
+        ends, settings = self._old_ends(core), self._settings
+        cuts: list[Cut] = []
+        for number, state in enumerate(core.roots):
+            if head is None or state.error is not None or self.is_running(number):
+                continue
+            marker = core.truncation(number, head, name, settings.kept_record_count)
+            if marker is not None and not is_asked:
+                marker = marker._replace(position=min(marker.position, ends[number]))
+            if marker is not None and marker.position - state.floor.position >= settings.truncate_record_count_min:
+                cuts.append(Cut(number, state.floor.marker_no, marker))
+        return cuts
+
+    def _old_ends(self, core: LedgerCore) -> list[int]:
+        """Return where each root's journal ended `marker_check_ms` ago.
+
+        A process that looked there within that time finds the next record, so an empty position means none follows.
+        """
+        ends, now_ms = self._ends, self._clock.monotonic_ms()
+        old_ms = now_ms - self._settings.marker_check_ms
+        ends.append((now_ms, [view.next_position for view in core.prefix.views]))
+        while len(ends) > 1 and ends[1][0] <= old_ms:
+            ends.popleft()
+        return ends[0][1] if ends[0][0] <= old_ms else [0] * len(core.roots)
+
+    def named_by(self, core: LedgerCore) -> set[int]:
+        """Return the entries whose heads the markers of cuts name that the core has not seen yet."""
+        cuts = {number: cut for number, (cut, _) in list(self._running.items())}
+        for number, cut in cuts.items():
+            if core.roots[number].floor.marker_no > cut.marker_no and not self.is_running(number):
+                self._running.pop(number, None)
+        return {cut.marker.base.index for cut in cuts.values()}
+
+    def is_running(self, number: int) -> bool:
+        """Return whether a thread cuts this root's journal now."""
+        running = self._running.get(number)
+        return running is not None and not running[1].done()
+
+    def begin(self, cuts: Sequence[Cut], *, is_hurried: bool = False) -> None:
+        """Begin to cut journals, each on a thread of its root's.
+
+        Args:
+            is_hurried: a caller waits for it; else records are deleted slowly, so that commits beside it are not held
+                up.
+
+        Raises:
+            PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
+                decided.
+        """
+        head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # all name the decided snapshot
+        for cut in cuts:
+            done = self._io.begin_on_root(cut.root, partial(self._cut, cut, head, 0 if is_hurried else REST_MS))
+            self._running[cut.root] = cut, done
+
+    def finish(self) -> None:
+        """Wait for the cuts under way while they make progress; a root that hangs is reported and left."""
+        for number, (_, done) in list(self._running.items()):
+            try:
+                self._io.wait_for_root(number, done)
+            except ReplogError as error:
+                warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
+
+    def _cut(self, cut: Cut, head: bytes, rest_ms: float) -> None:
+        try:
+            deleted_count = self._io.truncate(*cut, head, rest_ms=rest_ms)
+        except ReplogError as error:
+            warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
+            return
+        except Exception:
+            _LOG.exception("A journal was not truncated. Report it.")
+            raise
+        with self._lock:
+            self._stats.deleted += deleted_count
 
 
 class SnapshotKeeper:
@@ -161,26 +234,22 @@ class SnapshotKeeper:
         lock: AbstractContextManager[object],
     ) -> None:
         self.stats = SnapshotStats()
+        self.io = SnapshotIo(ledger_id, roots, settings.quorum_timeout_ms, clock)
+        self.cuts = JournalCuts(ledger_id, settings, clock, self.io, self.stats)
         self._ledger_id = ledger_id
         self._settings = settings
-        self._io = SnapshotIo(ledger_id, roots, settings.quorum_timeout_ms, clock)
-        self._is_far = any(is_far(root.store.url) for root in roots)
-        self._genesis = genesis_hash(ledger_id)
         self._clock = clock
         self._state = state
-        state.load_page = self._io.load_page
+        state.load_page = self.io.load_page
         self._lock = lock
-        # The snapshot that the state in memory derives from; not known in a forked child.
-        self._derived = (0, "") if state.snapshot.no == 0 else (-1, "")
+        # The number and the name of the snapshot that the state in memory derives from, and its head, as far as known.
+        self._derived: tuple[int, str, SnapshotHead | None] = (0 if state.snapshot.no == 0 else -1, "", None)
         self._newest = state.snapshot
         self.seen = state.snapshot
         """The decided snapshot at the last `folded`."""
         self._names: Future[set[str]] | None = None
-        self._stored: Stored | None = None
-        self._heads: dict[str, SnapshotHead] = {}
-        self._ends: deque[tuple[float, list[int]]] = deque()  # when, and where each root's journal ended then
-        self._rested_ms = self._rest_ms = 0.0  # since when it rests, and for how long
-        self._cuts: dict[int, RunningCut] = {}  # by root, until the core has seen the marker
+        self._stored: Draft | None = None
+        self._rest = 0.0, 0.0  # since when it rests, and for how long
         self._busy = threading.Lock()
 
     def is_behind(self) -> bool:
@@ -193,7 +262,7 @@ class SnapshotKeeper:
 
     def look_ahead(self) -> None:
         """Begin to list the heads, for `start`."""
-        self._names = IO_POOL.submit_to("heads", self._io.head_names)
+        self._names = IO_POOL.submit_to("heads", self.io.head_names)
 
     def start(self, core: LedgerCore, on_heads: Callable[[int], None]) -> None:
         """Begin with the newest decided snapshot that the listing of `look_ahead` leads to, if any. It only saves time.
@@ -213,21 +282,21 @@ class SnapshotKeeper:
             assert self._names is not None
             names = self._names.result()
             likely = likely_heads(names, self._settings.truncate_record_count_min)
-            guessed = likely[:-1] if self._is_far else []
-            ahead = {each: IO_POOL.submit_to("heads", self._io.load_head, each) for each in guessed}
+            guessed = likely[:-1] if self.io.is_far else []
+            ahead = {each: IO_POOL.submit_to("heads", self.io.load_head, each) for each in guessed}
             if likely:
                 on_heads(int(likely[0][:20]) + 1)
-            newest = self._io.newest_head(names)
+            newest = self.io.newest_head(names)
             if newest is None:
                 return
             name, head = newest
             core.expect(head.points)
             if head.decided.no == 0:
                 return
-            if (decided := head.decided.name) in self._io.seen_heads:  # if not, it was deleted: a newer one is decided
+            if (decided := head.decided.name) in self.io.seen_heads:  # if not, it was deleted: a newer one is decided
                 with suppress(PageMissingError):
                     early_head = ahead.get(decided)
-                    name, head = decided, self._io.load_head(decided) if early_head is None else early_head.result()
+                    name, head = decided, self.io.load_head(decided) if early_head is None else early_head.result()
             if head.base.index > self._state.applied_index:
                 self._restore(name, head)
         except UnsupportedFormatError:
@@ -249,9 +318,9 @@ class SnapshotKeeper:
         """
         name = self.decided.name
         try:
-            head = self._io.load_head(name)
+            head = self.io.load_head(name)
         except PageMissingError:  # deleted, so a newer one is decided
-            newest = self._io.newest_head()
+            newest = self.io.newest_head()
             if newest is None or newest[1].base.index < self.decided.index:
                 raise
             name, head = newest
@@ -269,10 +338,10 @@ class SnapshotKeeper:
         try:
             if not prefix.snapshot_name:
                 raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "no marker names a snapshot.")
-            name, head = prefix.snapshot_name, self._io.load_head(prefix.snapshot_name)
+            name, head = prefix.snapshot_name, self.io.load_head(prefix.snapshot_name)
             self._restore(name, head)
         except (PageMissingError, CorruptDataError):
-            newest = self._io.newest_head()  # a newer one may have replaced what the marker names
+            newest = self.io.newest_head()  # a newer one may have replaced what the marker names
             if newest is None or newest[1].base.index < prefix.base.index:
                 raise
             name, head = newest
@@ -306,8 +375,8 @@ class SnapshotKeeper:
         self._newest = self.decided
         if self._newest.no and not is_newest:
             with suppress(PageMissingError, CorruptDataError):
-                candidate = self._newest.name, self._io.load_head(self._newest.name)
-        candidate = candidate or self._io.newest_head()
+                candidate = self._newest.name, self.io.load_head(self._newest.name)
+        candidate = candidate or self.io.newest_head()
         if candidate is not None:
             name, head = candidate
             if prefix.jump(head.base, name) or all(
@@ -323,10 +392,9 @@ class SnapshotKeeper:
 
     def _restore(self, name: str, head: SnapshotHead) -> None:
         with self._lock:
-            self._state.restore(head.body, self._io.load_page)
+            self._state.restore(head.body, self.io.load_page)
             self._state.snapshot = self.seen = head.decided
-            self._derived = (head.decided.no, name)
-            self._heads = {name: head}
+            self._derived = head.decided.no, name, head
             self._stored = None
             self.stats.restored += 1
 
@@ -334,28 +402,22 @@ class SnapshotKeeper:
 
     def folded(self, core: LedgerCore) -> None:
         """Note which snapshot counts now; call it under the lock, after entries were folded."""
-        snapshot = self._state.snapshot
-        if snapshot is self.seen or snapshot == self.seen:
-            self._note_base(core, snapshot)
+        snapshot, known = self._state.snapshot, core.snapshot
+        if snapshot is not self.seen and snapshot != self.seen:
+            self.seen = snapshot
+            stored, self._stored = self._stored, None
+            if stored is not None and stored.name == snapshot.name:
+                self._state.adopted(stored.frozen)
+                self._derived = snapshot.no, snapshot.name, stored.head
+                self.stats.decided += 1
+            elif self._derived[1] == snapshot.name:
+                self._derived = snapshot.no, *self._derived[1:]
+        # The core gives this snapshot to roots that lack entries, if it knows no newer one.
+        if snapshot.no == 0 or (known is not None and known[0].index >= snapshot.index):
             return
-        self.seen = snapshot
-        stored, self._stored = self._stored, None
-        if stored is not None and stored.name == snapshot.name:
-            self._state.adopted(stored.frozen)
-            self._derived = (snapshot.no, snapshot.name)
-            self._heads = {stored.name: stored.head}
-            self.stats.decided += 1
-        elif self._derived[1] == snapshot.name:
-            self._derived = (snapshot.no, snapshot.name)
-        self._note_base(core, snapshot)
-
-    def _note_base(self, core: LedgerCore, snapshot: DecidedSnapshot) -> None:
-        """Let the core give this decided snapshot to roots that lack entries, if it knows no newer one."""
-        if snapshot.no == 0 or (core.snapshot is not None and core.snapshot[0].index >= snapshot.index):
-            return
-        head = self._heads.get(snapshot.name)
-        if head is not None:
-            core.snapshot = head.base, snapshot.name
+        _, name, head = self._derived
+        if head is not None and name == snapshot.name:
+            core.snapshot = head.base, name
         elif snapshot.index in core.prefix.hashes:
             core.snapshot = core.prefix.base_at(snapshot.index), snapshot.name
 
@@ -370,11 +432,11 @@ class SnapshotKeeper:
         is_first = state.snapshot.no == 0
         count_min = settings.snapshot_first_entry_count_min if is_first else settings.snapshot_entry_count_min
         count = state.applied_index - state.snapshot.index
-        rest_ms = self._rest_ms // 10 if count >= HURRY_ENTRY_COUNT else self._rest_ms
+        since_ms, rest_ms = self._rest
         return (
             self._stored is None  # its commit waits for the next entry
             and count >= count_min
-            and self._clock.monotonic_ms() >= self._rested_ms + rest_ms
+            and self._clock.monotonic_ms() >= since_ms + (rest_ms // 10 if count >= HURRY_ENTRY_COUNT else rest_ms)
         )
 
     def rider(self) -> bytes | None:
@@ -396,9 +458,8 @@ class SnapshotKeeper:
     def freeze(self, core: LedgerCore) -> Draft | None:
         """Freeze the state and the journals' positions; None unless all decided entries and `feature` are folded."""
         state = self._state
-        if state.applied_index == NO_INDEX or state.applied_index != core.prefix.length - 1:
-            return None
-        if self._state.encode_feature_set() is not None:
+        is_whole = state.applied_index != NO_INDEX and state.applied_index == core.prefix.length - 1
+        if not is_whole or state.encode_feature_set() is not None:
             return None
         with self._lock:
             frozen = state.freeze()
@@ -414,10 +475,10 @@ class SnapshotKeeper:
             RetriableError: REPLOG_NO_QUORUM.
         """
         head = self._with_known_points(draft)
-        data = encode_snapshot(self._genesis, replace(head, body=draft.frozen.head))
+        data = encode_snapshot(genesis_hash(self._ledger_id), replace(head, body=draft.frozen.head))
         name = snapshot_name(head.base.index, data)
-        self._io.store(draft.frozen.pages, name, data)
-        self._stored = Stored(draft.frozen, head, name)
+        self.io.store(draft.frozen.pages, name, data)
+        self._stored = replace(draft, head=head, name=name)
         self.stats.written += 1
         fault_point("snapshot.stored")
 
@@ -430,7 +491,7 @@ class SnapshotKeeper:
         if not draft.unread_roots or not head.decided.no:
             return head
         try:
-            before = self._io.load_head(head.decided.name).points
+            before = self.io.load_head(head.decided.name).points
         except ReplogError as error:
             _LOG.debug("ledger %s: no head to take over points from: %s", self._ledger_id, error)
             return head
@@ -469,54 +530,18 @@ class SnapshotKeeper:
         except ReplogError as error:
             warn_of_upkeep(_LOG, self._ledger_id, left, error)
         finally:
-            self._begin_rest(start_ms, factor)
+            end_ms = self._clock.monotonic_ms()
+            self.stats.spent_ms += end_ms - start_ms
+            rest_ms = factor * (end_ms - start_ms)
+            if not self.io.is_far:
+                rest_ms = max(rest_ms, min(NEAR_REST_FACTOR * rest_ms, NEAR_REST_MS_MAX))
+            self._rest = end_ms, min(REST_MAX_MS, rest_ms)
         try:  # also if heads could not be deleted: a producer may have no right to
-            self.begin_cuts(cuts)
+            self.cuts.begin(cuts)
         except ReplogError as error:
             warn_of_upkeep(_LOG, self._ledger_id, "journals are not truncated now", error)
 
-    def _begin_rest(self, start_ms: int, factor: int) -> None:
-        end_ms = self._clock.monotonic_ms()
-        self.stats.spent_ms += end_ms - start_ms
-        rest_ms = factor * (end_ms - start_ms)
-        if not self._is_far:
-            rest_ms = max(rest_ms, min(NEAR_REST_FACTOR * rest_ms, NEAR_REST_MS_MAX))
-        self._rest_ms = min(REST_MAX_MS, rest_ms)
-        self._rested_ms = end_ms
-
-    # -- truncation -------------------------------------------------------------------------------
-
-    def truncations(self, core: LedgerCore, *, is_asked: bool = False) -> list[Cut]:
-        """Return the markers to put now.
-
-        Args:
-            is_asked: a caller waits, so keep nothing for processes that look for markers only every
-                `marker_check_ms`: until they look, they may answer from what they knew before.
-        """
-        ends, name = self._old_ends(core), self._state.snapshot.name
-        head, settings = self._heads.get(name), self._settings
-        cuts: list[Cut] = []
-        for number, state in enumerate(core.roots):
-            if head is None or state.error is not None or self._is_cutting(number):
-                continue
-            marker = core.truncation(number, head, name, settings.kept_record_count)
-            if marker is not None and not is_asked:
-                marker = marker._replace(position=min(marker.position, ends[number]))
-            if marker is not None and marker.position - state.floor.position >= settings.truncate_record_count_min:
-                cuts.append(Cut(number, state.floor.marker_no, marker))
-        return cuts
-
-    def _old_ends(self, core: LedgerCore) -> list[int]:
-        """Return where each root's journal ended `marker_check_ms` ago.
-
-        A process that looked there within that time finds the next record, so an empty position means none follows.
-        """
-        ends, now_ms = self._ends, self._clock.monotonic_ms()
-        old_ms = now_ms - self._settings.marker_check_ms
-        ends.append((now_ms, [view.next_position for view in core.prefix.views]))
-        while len(ends) > 1 and ends[1][0] <= old_ms:
-            ends.popleft()
-        return ends[0][1] if ends[0][0] <= old_ms else [0] * len(core.roots)
+    # -- garbage ----------------------------------------------------------------------------------
 
     def head_garbage(self, core: LedgerCore) -> HeadGarbage:
         """Return which heads are garbage.
@@ -525,13 +550,20 @@ class SnapshotKeeper:
         A process that still holds such an older snapshot takes the newest one once a head or a page of it is gone.
         """
         snapshot, roots = self._state.snapshot, core.roots
-        named = {state.floor.base_index for state in roots} - {NO_INDEX}
-        for number, (cut, _) in list(self._cuts.items()):
-            if roots[number].floor.marker_no > cut.marker_no and not self._is_cutting(number):
-                self._cuts.pop(number, None)
-            named.add(cut.marker.base.index)
+        named = frozenset({state.floor.base_index for state in roots} - {NO_INDEX} | self.cuts.named_by(core))
         among = tuple(number for number, state in enumerate(roots) if state.marker_at_ms is not None)
-        return HeadGarbage(snapshot.entry_index if snapshot.no else 0, snapshot.name, frozenset(named), among)
+        return HeadGarbage(snapshot.entry_index if snapshot.no else 0, snapshot.name, named, among)
+
+    def delete_heads(self, heads: HeadGarbage) -> None:
+        """Delete garbage heads."""
+        if heads.below > 0:
+            self.io.delete_heads(heads.is_garbage, heads.among)
+
+    def truncations(self, core: LedgerCore, *, is_asked: bool = False) -> list[Cut]:
+        """Return the markers to put now for the decided snapshot; `is_asked`: see ``JournalCuts.due``."""
+        _, name, head = self._derived
+        is_head = head is not None and name == self._state.snapshot.name
+        return self.cuts.due(core, name, head if is_head else None, is_asked=is_asked)
 
     def page_garbage(self) -> Callable[[str], bool]:
         """Return which pages no snapshot can refer to again; call it under the lock, if `is_derived`.
@@ -547,66 +579,10 @@ class SnapshotKeeper:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: restore the state.
         """
         snapshot = self._state.snapshot
-        if self._derived != (snapshot.no, snapshot.name):
+        if self._derived[:2] != (snapshot.no, snapshot.name):
             return lambda name: False
         no, needed = snapshot.no, frozenset(self._state.page_names())
         return lambda name: int(name[:12]) < no and name not in needed
-
-    def collect(self, garbage: Garbage, *, is_dry_run: bool) -> int:
-        """Delete files that decided snapshots have replaced; return how many."""
-        count = self._io.delete_heads(garbage.heads.is_garbage, garbage.heads.among, is_dry_run=is_dry_run)
-        count += self._io.delete_pages(garbage.is_page, is_dry_run=is_dry_run)
-        for number, floor in garbage.floors if not is_dry_run else ():
-            if not self._is_cutting(number):
-                call = partial(self._io.delete_below, number, floor)
-                count += self._io.wait_for_root(number, self._io.begin_on_root(number, call))
-        return count
-
-    def delete_heads(self, heads: HeadGarbage) -> None:
-        """Delete garbage heads."""
-        if heads.below > 0:
-            self._io.delete_heads(heads.is_garbage, heads.among)
-
-    def begin_cuts(self, cuts: Sequence[Cut], *, is_hurried: bool = False) -> None:
-        """Begin to cut journals, each on a thread of its root's.
-
-        Args:
-            is_hurried: a caller waits for it; else records are deleted slowly, so that commits beside it are not held
-                up.
-
-        Raises:
-            PageMissingError: REPLOG_SNAPSHOT_MISSING: the head that the markers would name is gone; a newer one is
-                decided.
-        """
-        head = self._io.head_data(cuts[0].marker.name) if cuts else b""  # all name the decided snapshot
-        for cut in cuts:
-            deleted = self._io.begin_on_root(cut.root, partial(self._cut, cut, head, 0 if is_hurried else REST_MS))
-            self._cuts[cut.root] = RunningCut(cut, deleted)
-
-    def finish_cuts(self) -> None:
-        """Wait for the cuts under way while they make progress; a root that hangs is reported and left."""
-        for number, (_, deleted) in list(self._cuts.items()):
-            try:
-                self._io.wait_for_root(number, deleted)
-            except ReplogError as error:
-                warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
-
-    def _is_cutting(self, number: int) -> bool:
-        running = self._cuts.get(number)
-        return running is not None and not running.deleted.done()
-
-    def _cut(self, cut: Cut, head: bytes, rest_ms: float) -> int:
-        try:
-            deleted = self._io.truncate(*cut, head, rest_ms=rest_ms)
-        except ReplogError as error:
-            warn_of_upkeep(_LOG, self._ledger_id, "a journal is not truncated now", error)
-            return 0
-        except Exception:
-            _LOG.exception("A journal was not truncated. Report it.")
-            raise
-        with self._lock:
-            self.stats.deleted += deleted
-        return deleted
 
 
 class SnapshotWriter:
@@ -679,7 +655,7 @@ class SnapshotWriter:
             RetriableError: REPLOG_NO_QUORUM: too few roots took it. What `append` raises.
         """
         keeper, ledger = self.keeper, self._ledger
-        keeper.finish_cuts()
+        keeper.cuts.finish()
         before = replace(keeper.stats)
         try:
             ledger.refresh()
@@ -699,8 +675,8 @@ class SnapshotWriter:
             return keeper.truncations(ledger.core, is_asked=True), keeper.head_garbage(ledger.core)
 
         cuts, heads = ledger.with_turn(look)
-        keeper.begin_cuts(cuts, is_hurried=True)
-        keeper.finish_cuts()
+        keeper.cuts.begin(cuts, is_hurried=True)
+        keeper.cuts.finish()
         keeper.delete_heads(heads)
         return keeper.stats.since(before)
 
@@ -716,8 +692,9 @@ class SnapshotWriter:
             RetriableError: REPLOG_NO_QUORUM.
         """
         keeper, ledger = self.keeper, self._ledger
+        io, cuts = keeper.io, keeper.cuts
 
-        def look() -> Garbage:
+        def look() -> tuple[HeadGarbage, Callable[[str], bool], list[tuple[int, Floor]]]:
             self._derive()
             with ledger.lock:
                 try:
@@ -728,7 +705,13 @@ class SnapshotWriter:
                 heads = keeper.head_garbage(ledger.core)
             roots = enumerate(ledger.core.roots)
             floors = [(number, root.floor) for number, root in roots if root.floor.position and root.error is None]
-            return Garbage(heads, is_page, floors)
+            return heads, is_page, floors
 
         ledger.refresh()
-        return keeper.collect(ledger.with_turn(look), is_dry_run=is_dry_run)
+        heads, is_page, floors = ledger.with_turn(look)
+        count = io.delete_heads(heads.is_garbage, heads.among, is_dry_run=is_dry_run)
+        count += io.delete_pages(is_page, is_dry_run=is_dry_run)
+        for number, floor in floors if not is_dry_run else ():
+            if not cuts.is_running(number):
+                count += io.wait_for_root(number, io.begin_on_root(number, partial(io.delete_below, number, floor)))
+        return count

@@ -102,8 +102,6 @@ class LedgerSettings:
         claim_backoff_max_ms: the longest, however slow the roots and however many rivals.
         root_retry_ms: first wait before a root that failed is tried again.
         root_retry_max_ms: its largest.
-        entry_size_bytes_max: group commit stops adding commands here.
-        command_size_bytes_max: bound of one caller's commands, which may exceed `entry_size_bytes_max` (ADR 11).
         marker_check_ms: an idle read of a root also looks for its next marker if the last look is this old.
         snapshot_entry_count_min: entries after the newest snapshot from which on commits write another; a cold process
             reads about as many.
@@ -126,8 +124,6 @@ class LedgerSettings:
     claim_backoff_max_ms: int = 500
     root_retry_ms: int = 20
     root_retry_max_ms: int = 250
-    entry_size_bytes_max: int = 256 * 1024
-    command_size_bytes_max: int = 32 * 1024 * 1024
     marker_check_ms: int = 5_000
     snapshot_entry_count_min: int = 2
     snapshot_first_entry_count_min: int = 16

@@ -110,11 +110,6 @@ EVERYBODY = f"{USER_TYPE}:{WILDCARD}"
 """The ACL principal that covers all principals, of other types too (source: ``StandardAuthorizerConstants``)."""
 
 
-def wildcard_of(principal: str) -> str:
-    """Return the ACL principal that covers all principals of this type: ``Group:*`` for ``Group:etl``."""
-    return f"{principal.partition(':')[0]}:{WILDCARD}"
-
-
 _Pattern = dict[str, dict[AclBinding, None]]
 """The ACLs of one resource pattern, by principal: a decision never reads those of other principals."""
 
@@ -181,7 +176,8 @@ class AclSet:
         if not self._bindings:
             return Decision.NO_ACL
         patterns = self._covering(resource_type, name)
-        who = {principal, wildcard_of(principal), EVERYBODY}
+        every_of_type = f"{principal.partition(':')[0]}:{WILDCARD}"  # Group:* for Group:etl
+        who = {principal, every_of_type, EVERYBODY}
         bindings = [binding for pattern in patterns for each in who for binding in pattern.get(each, ())]
         denying = {AclOperation.ALL, operation}
         if any(each.permission is Permission.DENY and each.operation in denying for each in bindings):

@@ -7,31 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from spark_replog.errors import ReplogError
 from spark_replog.ids import TopicId
-from spark_replog.log.codec.commands import Undecodable, decode_command, decode_commands, decode_entry, type_id_of
+from spark_replog.log import model
+from spark_replog.log.codec.commands import TYPE_IDS, Undecodable, decode_command, decode_commands, decode_entry
 from spark_replog.log.codec.group_records import GroupRecord, OffsetRecord, Record
-from spark_replog.log.model import (
-    Append,
-    BrokerFence,
-    Command,
-    CommandResult,
-    ConfigSet,
-    DataObject,
-    GroupRecords,
-    HoldersAdd,
-    IsrChange,
-    LogStartAdvance,
-    Outcome,
-    PartitionChange,
-    PartitionsAdd,
-    ProducerInit,
-    Replace,
-    SequencedAppend,
-    SnapshotCommit,
-    TopicClose,
-    TopicInit,
-    TopicPublish,
-    Truncate,
-)
+from spark_replog.log.model import Append, Command, CommandResult, DataObject, GroupRecords, Outcome
 
 _SHOWN_MAX = 8
 """Parts of one command that are named; the others are counted."""
@@ -46,8 +25,9 @@ def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]
     return [command_words(command, topic_names) for command in commands]
 
 
-_QUIET = frozenset(type_id_of(each) for each in (Append, SequencedAppend, ProducerInit, GroupRecords, HoldersAdd))
+_NORMAL = Append, model.SequencedAppend, model.ProducerInit, GroupRecords, model.HoldersAdd
 """Commands of normal writing and reading."""
+_QUIET = frozenset(TYPE_IDS[each] for each in _NORMAL)
 
 
 def state_changes(
@@ -72,40 +52,40 @@ def command_words(command: Command | Undecodable, topic_names: Mapping[TopicId, 
             return _append_words(command, topic_names)
         case GroupRecords():
             return _group_words(command)
-        case Replace():
+        case model.Replace():
             where = f"{_topic(command.topic_id, topic_names)}-{command.partition}"
             span = f"{command.first_offset} to {command.end_offset}"
             return f"compaction replaces offsets {span} of {where} by {_objects(command.outputs)}"
-        case TopicInit():
+        case model.TopicInit():
             return f"creates topic {command.name} with {len(command.assignments)} partitions{_config(command.config)}"
-        case TopicPublish():
+        case model.TopicPublish():
             return f"names topic {command.name}: id {command.topic_id}, ledger {command.ledger_id}"
-        case PartitionsAdd():
+        case model.PartitionsAdd():
             return f"grows topic {_topic(command.topic_id, topic_names)} to {command.total} partitions"
-        case TopicClose():
+        case model.TopicClose():
             return f"deletes topic {_topic(command.topic_id, topic_names)}"
-        case ConfigSet():
+        case model.ConfigSet():
             return f"changes settings of topic {_topic(command.topic_id, topic_names)}{_config(command.changes)}"
-        case IsrChange():
+        case model.IsrChange():
             where = "all topics" if command.topic_id is None else f"topic {_topic(command.topic_id, topic_names)}"
             return f"broker {command.broker_id} {'joins' if command.in_sync else 'leaves'} the ISR of {where}"
-        case PartitionChange():
+        case model.PartitionChange():
             where = f"{_topic(command.topic_id, topic_names)}-{command.partition}"
             unclean = " UNCLEAN" if command.is_unclean else ""
             isr, replicas = _list(command.isr), _list(command.replicas)
             return f"{where}: leader {command.leader}{unclean}, ISR {isr}, replicas {replicas}"
-        case BrokerFence():
+        case model.BrokerFence():
             return f"broker {command.broker_id} is {'fenced' if command.is_fenced else 'back in service'}"
-        case LogStartAdvance():
+        case model.LogStartAdvance():
             ends = _list(f"{number} from {offset}" for number, offset in command.offsets)
             why = command.reason.name.lower().replace("_", " ")
             return f"{_topic(command.topic_id, topic_names)} begins later ({why}): partition {ends}"
-        case Truncate():
+        case model.Truncate():
             return f"cuts all appends after entry {command.after_index}"
-        case HoldersAdd():
+        case model.HoldersAdd():
             brokers = _list(command.broker_ids)
             return f"brokers {brokers} hold object {command.object_no} of entry {command.entry_index} too"
-        case SnapshotCommit():
+        case model.SnapshotCommit():
             return f"snapshot {command.base_no + 1}, of entry {command.index}, counts from now on"
     values = ", ".join(f"{name} {_value(getattr(command, name))}" for name in command.__dataclass_fields__)
     return f"{_spaced(type(command).__name__)}: {values}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -372,6 +373,15 @@ class BrokerRegister:
     root_id: str | None = None
     """Identity of the root that `store repair` made for the broker; None for its first root."""
 
+    @property
+    def file_system(self) -> str:
+        """Kind of file system that the root was on when it was registered, "" if unknown."""
+        try:
+            name = json.loads(self.probe).get("fileSystem")
+        except (ValueError, AttributeError, RecursionError):  # it came from storage
+            return ""
+        return name if isinstance(name, str) else ""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerRegister:
@@ -430,7 +440,7 @@ class SnapshotCommit:
     name: str
 
 
-TopicCommand = (
+Command = (
     Append
     | TopicInit
     | TopicClose
@@ -449,9 +459,7 @@ TopicCommand = (
     | BrokerFence
     | Truncate
     | SnapshotCommit
-)
-ClusterCommand = (
-    BrokerRegister
+    | BrokerRegister
     | LedgerRegister
     | TopicPublish
     | TopicUnpublish
@@ -460,15 +468,9 @@ ClusterCommand = (
     | AclsRemove
     | QuotaAlter
     | ClusterConfigSet
-    | BrokerFence
-    | SnapshotCommit
 )
-Command = TopicCommand | ClusterCommand
-
-
 OffsetRanges = Mapping[tuple[TopicId, int], tuple[int, int]]
 """(topic id, partition) -> (first offset, end offset), ends exclusive."""
-
 
 UNKNOWN_OFFSET = -1
 
@@ -504,18 +506,18 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The fold's answer to one command.
+    """The fold's answer to one command, or what it would answer if the command were decided next.
 
     Attributes:
+        detail: why, for people; for a DUPLICATE non-empty when its row counts differ from what was applied.
         base_offsets: APPLIED appends: where each partition's rows went. DUPLICATE of the producer's LAST
             append: where they went then. Else empty.
-        detail: why, for people; for a DUPLICATE non-empty when its row counts differ from what was applied.
         error_code: REFUSED: Kafka's code.
     """
 
     outcome: Outcome
-    base_offsets: OffsetRanges = field(default_factory=dict)
     detail: str = ""
+    base_offsets: OffsetRanges = field(default_factory=dict)
     error_code: ErrorCode | None = None
 
 
@@ -535,19 +537,6 @@ class PartitionResponse:
     base_offset: int = UNKNOWN_OFFSET
     log_append_time_ms: int | None = None
     log_start_offset: int = UNKNOWN_OFFSET
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The result that an append would get if it were decided next.
-
-    Attributes:
-        ranges: APPLIED: the offsets it would get; DUPLICATE of the last append: those it got.
-    """
-
-    outcome: Outcome
-    detail: str = ""
-    ranges: OffsetRanges = field(default_factory=dict)
 
 
 OK = CommandResult(Outcome.APPLIED)

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from spark_replog.log.acl import normal_principal
-from spark_replog.log.codec.wire import COUNT_MAX, SINT, TEXT, UINT, Kind, Reader, Writer, fields, list_of, map_of
+from spark_replog.wire import COUNT_MAX, SINT, TEXT, UINT, Kind, fields, list_of, map_of, record
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
@@ -129,30 +129,23 @@ class SampledRate:
     """An amount per second over a window that slides by whole samples.
 
     Args:
-        sample_count: samples that make the window, at least 2.
-        window_ms: length of one sample.
-        samples: ``samples`` of an earlier instance.
+        sample_count: samples of `WINDOW_MS` that make the window, at least 2.
+
+    Attributes:
+        samples: [start, last event, total], oldest first.
     """
 
-    __slots__ = ("_sample_count", "_samples", "_window_ms")
+    __slots__ = ("_sample_count", "samples")
 
-    def __init__(
-        self, sample_count: int = SAMPLE_COUNT, window_ms: int = WINDOW_MS, samples: Iterable[Iterable[int]] = ()
-    ) -> None:
+    def __init__(self, sample_count: int = SAMPLE_COUNT, samples: Iterable[Iterable[int]] = ()) -> None:
         self._sample_count = sample_count
-        self._window_ms = window_ms
-        self._samples = deque(list(each) for each in samples)  # [start, last event, total], oldest first
-
-    @property
-    def samples(self) -> tuple[tuple[int, ...], ...]:
-        """Return the samples as a snapshot stores them."""
-        return tuple(tuple(each) for each in self._samples)
+        self.samples = deque(list(each) for each in samples)
 
     def record(self, amount: int, now_ms: int) -> None:
         """Add an amount; times never fall."""
-        samples = self._samples
+        samples = self.samples
         amount = min(amount, COUNT_MAX)
-        if not samples or now_ms - samples[-1][0] >= self._window_ms:
+        if not samples or now_ms - samples[-1][0] >= WINDOW_MS:
             samples.append([now_ms, now_ms, amount])
             if len(samples) > self._sample_count + 1:  # the oldest one overlaps the window with its end
                 samples.popleft()
@@ -167,8 +160,8 @@ class SampledRate:
         """
         samples = self.live(now_ms)
         elapsed = now_ms - samples[0][0] if samples else 0
-        missing = self._sample_count - 1 - elapsed // self._window_ms
-        return elapsed + max(0, missing) * self._window_ms
+        missing = self._sample_count - 1 - elapsed // WINDOW_MS
+        return elapsed + max(0, missing) * WINDOW_MS
 
     def per_second(self, now_ms: int) -> float:
         """Return the rate."""
@@ -177,24 +170,19 @@ class SampledRate:
 
     def live(self, now_ms: int) -> deque[list[int]]:
         """Drop the samples that have expired; return the others as [start, last event, total], oldest first."""
-        expiry_ms = self._sample_count * self._window_ms
-        while self._samples and now_ms - self._samples[0][1] >= expiry_ms:
-            self._samples.popleft()
-        return self._samples
+        expiry_ms = self._sample_count * WINDOW_MS
+        while self.samples and now_ms - self.samples[0][1] >= expiry_ms:
+            self.samples.popleft()
+        return self.samples
 
 
-def throttle_time_ms(observed: float, quota: float, window_ms: int) -> float:
-    """Return how long to wait until the rate is back at the quota; negative below it."""
-    return (observed - quota) / quota * window_ms
-
-
-def bounded_throttle_time_ms(observed: float, quota: float, window_ms: int, limit_ms: int) -> int:
-    """Return how long a violated quota waits, at most `limit_ms`; 0 within the quota."""
+def throttle_time_ms(observed: float, quota: float, window_ms: int, limit_ms: int) -> int:
+    """Return how long to wait until a rate is back at its quota, at most `limit_ms`; 0 within the quota."""
     if observed <= quota:
         return 0
     if quota <= 0:  # refused when it is set; a damaged one must not divide by zero
         return limit_ms
-    return min(round(throttle_time_ms(observed, quota, window_ms)), limit_ms)
+    return min(round((observed - quota) / quota * window_ms), limit_ms)
 
 
 def rate_key(scope: QuotaScope, user: str, client_id: str) -> RateKey:
@@ -212,39 +200,36 @@ class ProduceRates:
     Times are those of the entries (`append_time_ms`), never of one process; the fold clears the rates if these go back.
     """
 
-    def __init__(self) -> None:
-        self._rates: dict[RateKey, SampledRate] = {}  # by last use, oldest first
-
-    def __len__(self) -> int:
-        return len(self._rates)
+    def __init__(self, rates: dict[RateKey, SampledRate] | None = None) -> None:
+        self.rates = rates or {}  # by last use, oldest first
 
     def record(self, principal: str, client_id: str, size_bytes: int, now_ms: int) -> None:
         """Count the section bytes of an applied append, once for all its copies."""
         user = normal_principal(principal)
         for scope in _SCOPES:
             key = rate_key(scope, user, client_id)
-            rate = self._rates.pop(key, None) or SampledRate()
+            rate = self.rates.pop(key, None) or SampledRate()
             rate.record(size_bytes, now_ms)
-            self._rates[key] = rate  # now the last: the client's own rates are never dropped below
-        while len(self._rates) > len(_SCOPES) and not self._rates[oldest := next(iter(self._rates))].live(now_ms):
-            del self._rates[oldest]
-
-    def write(self, writer: Writer) -> None:
-        """Write the rates to a snapshot."""
-        _RATES.write(writer, {key: rate.samples for key, rate in self._rates.items()})
-
-    def read(self, reader: Reader) -> None:
-        """Read the rates from a snapshot."""
-        self._rates = {key: SampledRate(samples=samples) for key, samples in _RATES.read(reader).items()}
+            self.rates[key] = rate  # now the last: the client's own rates are never dropped below
+        while len(self.rates) > len(_SCOPES) and not self.rates[oldest := next(iter(self.rates))].live(now_ms):
+            del self.rates[oldest]
 
     def measure(self, key: RateKey, now_ms: int) -> tuple[float, int]:
         """Return bytes per second, and the length of the measured window in ms."""
-        rate = self._rates.get(key)
+        rate = self.rates.get(key)
         if rate is None:
             return 0.0, (SAMPLE_COUNT - 1) * WINDOW_MS
         return rate.per_second(now_ms), rate.elapsed_ms(now_ms)
 
 
+_SAMPLES = list_of(SINT, SINT, UINT)
 _SCOPES = list(QuotaScope)
 _SCOPE = Kind(lambda writer, scope: writer.byte(_SCOPES.index(scope)), lambda reader: _SCOPES[reader.byte()])
-_RATES = map_of(fields(_SCOPE, TEXT, TEXT), list_of(SINT, SINT, UINT))
+_RATES = map_of(
+    fields(_SCOPE, TEXT, TEXT),
+    Kind(
+        lambda writer, rate: _SAMPLES.write(writer, rate.samples),
+        lambda reader: SampledRate(samples=_SAMPLES.read(reader)),
+    ),
+)
+PRODUCE_RATES = record(ProduceRates, rates=_RATES)

@@ -472,7 +472,7 @@ def is_live(state: TopicLedgerState, command: Replace) -> bool:
     return (
         topic is not None
         and not topic.closed
-        and all(item.id.generation >= state.gc_floor and not state.doubtful(item) for item in command.outputs)
+        and all(item.id.generation >= state.generations.floor and not state.doubtful(item) for item in command.outputs)
     )
 
 

@@ -167,7 +167,7 @@ class GarbageCollector:
     def collect(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Delete the garbage that the newest fold of one ledger shows, on every root that answers."""
         with ledger.lock:
-            floor, dropped = ledger.state.gc_floor, ledger.state.dropped_objects()
+            floor, dropped = ledger.state.generations.floor, ledger.state.dropped_objects()
         if self._is_dry_run:
             dropped |= _found_by_snapshot(ledger)
         failure_count = len(self.report.failures)
@@ -221,13 +221,13 @@ class GarbageCollector:
 
     def _needed(self, generation: int, state: TopicLedgerState) -> tuple[bool, AbstractSet[str], int | None]:
         """Return whether a generation is below the floor, the names its live rows need, and when the floor's began."""
-        floor = state.gc_floor
+        floor = state.generations.floor
         if self._is_floor_raised and self._is_dry_run:
             advance = hurried_generation(state, self._cluster.clock.now_ms(), self._age_ms)
             floor = floor if advance is None else advance.floor
         is_below = generation < floor
         needed = state.referenced_objects(generation) if is_below else frozenset[str]()
-        return is_below, needed, state.generation_began_ms.get(floor)
+        return is_below, needed, state.generations.began_ms.get(floor)
 
     def _decide(self, ledger: Ledger[TopicLedgerState]) -> bool:
         """Apply retention and raise the floor where that is due; return whether there may be more garbage now.

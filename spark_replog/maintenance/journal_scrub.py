@@ -376,7 +376,7 @@ class _LedgerScrub:
         if (fault := journal.proven.fault()) is not None:
             self._note(journal, JournalFault.CORRUPT, fault[0], f"{fault[1]}. {self._remedy(journal)}")
             return
-        last, named = journal.last_listed, max(self._prefix.named[root], journal.proven.end_min() - 1)
+        last, named = journal.last_listed, max(self._prefix.named.highest[root], journal.proven.end_min() - 1)
         if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end), size_bytes=1) is None:
             if last > end:
                 why = f"position {end} is empty, and position {last} is not. {self._remedy(journal)}"

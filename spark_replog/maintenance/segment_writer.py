@@ -177,7 +177,9 @@ def make_run(
     found: PartitionState = topic.partitions[partition]
     compression = stored_topic_config(tuple(topic.config.items()))[0].compression_type
     where = (topic.name, topic_id, partition, state.ledger_id)
-    return CompactionRun(*where, state.generation, found.replicas, compression, tuple(sections), state.applied_index)
+    return CompactionRun(
+        *where, state.generations.newest, found.replicas, compression, tuple(sections), state.applied_index
+    )
 
 
 def _stretches(sections: Sequence[SectionRef], limits: CompactionLimits) -> Iterator[list[SectionRef]]:

@@ -131,7 +131,7 @@ class Upkeep:
         """Return whether a run is due. A full generation does not wait: its folder must not grow on."""
         now_ms = self._cluster.clock.monotonic_ms()
         with ledger.lock:
-            is_full = ledger.state.generation_object_count >= GENERATION_OBJECTS_MAX
+            is_full = ledger.state.generations.object_count >= GENERATION_OBJECTS_MAX
         if not is_full and now_ms < self._next_ms.get(ledger.ledger_id, 0):
             return False
         self._next_ms[ledger.ledger_id] = now_ms + self._config.log_retention_check_interval_ms
@@ -211,7 +211,7 @@ class Upkeep:
         Returns whether this run has done its part.
         """
         with ledger.lock:
-            floor = ledger.state.gc_floor
+            floor = ledger.state.generations.floor
         swept_floor, generation = self._swept.get((ledger.ledger_id, broker_id), (0, 0))
         if swept_floor != floor:
             generation = floor

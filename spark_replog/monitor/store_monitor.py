@@ -129,7 +129,7 @@ class StoreMonitor(Admin):
     def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
         """Return the writes in the newest entries of each topic ledger, as this process has folded them."""
         ledgers = topic_ledgers(self._cluster)
-        return {each.ledger_id: each.ask(lambda state: state.recent_writes(entry_count)) for each in ledgers}
+        return {each.ledger_id: each.ask(lambda state: state.objects.recent_writes(entry_count)) for each in ledgers}
 
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
         """Return the partitions that fencing these brokers would make unwritable.

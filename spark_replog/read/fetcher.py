@@ -30,7 +30,7 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BrokerId
 from spark_replog.log.codec.data_object import decode_section
-from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, bounded_throttle_time_ms
+from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, throttle_time_ms
 from spark_replog.process_state import in_each_child
 from spark_replog.read.batch_joiner import BATCH_SIZE_BYTES_MIN, BatchJoiner
 from spark_replog.read.fetch_plan import FetchSlice
@@ -125,7 +125,7 @@ def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
     with _lock:
         rate = _rates.setdefault(quota.key, SampledRate())
         rate.record(size_bytes, now_ms)
-        wait_ms = bounded_throttle_time_ms(
+        wait_ms = throttle_time_ms(
             rate.per_second(now_ms), quota.limit_per_second, rate.elapsed_ms(now_ms), THROTTLE_MS_MAX
         )
     if wait_ms:

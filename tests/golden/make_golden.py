@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from spark_replog.ids import ObjectId
 from spark_replog.log import acl as a
+from spark_replog.log import model
 from spark_replog.log.codec import commands as c
 from spark_replog.log.codec import group_records as g
 from spark_replog.log.codec.commands import encode_entry
@@ -40,41 +41,41 @@ def entries() -> dict[str, list[c.Command]]:
         c.DataObject(ObjectId(2, f"6f9619ff-41-130-{TOPIC}.arrow"), 2_000, True, frozenset((0, 2)), sections[3:4]),
         c.DataObject(ObjectId(2, "another name"), 300, False, frozenset((1,)), ()),
     )
-    stream = c.ProducerIdentity(QUERY, QUERY, 41, RUN, c.IdentityKind.STREAM, evidence=bytes(range(0xF0, 0xF8)))
-    txn = c.ProducerIdentity("loader", QUERY, -1, "", c.IdentityKind.TRANSACTIONAL, c.ResetPolicy.SKIP)
+    stream = model.ProducerIdentity(QUERY, QUERY, 41, RUN, model.IdentityKind.STREAM, evidence=bytes(range(0xF0, 0xF8)))
+    txn = model.ProducerIdentity("loader", QUERY, -1, "", model.IdentityKind.TRANSACTIONAL, model.ResetPolicy.SKIP)
     return {
         "entry_append": [c.Append(stream, "User:zo\u00eb", "client", 1_700_000_010_000, objects)],
         "entry_append_empty": [c.Append(txn, "", "", -5, ())],
         "entry_topic": [
-            c.TopicInit(TOPIC, "orders", ((0, 1, 2), (1, 2, 0)), (("retention.ms", "1000"),)),
-            c.PartitionsAdd(TOPIC, 3, ((2, 0, 1),)),
-            c.ConfigSet(TOPIC, (("retention.ms", None), ("compression.type", "zstd"))),
-            c.IsrChange(None, 2, False, 1_700_000_000_000),
-            c.IsrChange(TOPIC, 2, True, 1_700_000_000_001),
-            c.HoldersAdd(300, 1, 0, (2, 200)),
-            c.GenerationAdvance(5, 3, 70_000),
-            c.TopicClose(TOPIC),
+            model.TopicInit(TOPIC, "orders", ((0, 1, 2), (1, 2, 0)), (("retention.ms", "1000"),)),
+            model.PartitionsAdd(TOPIC, 3, ((2, 0, 1),)),
+            model.ConfigSet(TOPIC, (("retention.ms", None), ("compression.type", "zstd"))),
+            model.IsrChange(None, 2, False, 1_700_000_000_000),
+            model.IsrChange(TOPIC, 2, True, 1_700_000_000_001),
+            model.HoldersAdd(300, 1, 0, (2, 200)),
+            model.GenerationAdvance(5, 3, 70_000),
+            model.TopicClose(TOPIC),
         ],
         "entry_log_start": [
-            c.LogStartAdvance(TOPIC, c.LogStartReason.DELETE_RECORDS, ((0, 7), (3, 2**40))),
-            c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((200, 0),)),
+            model.LogStartAdvance(TOPIC, model.LogStartReason.DELETE_RECORDS, ((0, 7), (3, 2**40))),
+            model.LogStartAdvance(TOPIC, model.LogStartReason.RETENTION, ((200, 0),)),
         ],
         "entry_cluster": [
-            c.BrokerRegister(0, "file:///data/broker-0", None, "{}"),
-            c.BrokerRegister(1, "s3://bucket/broker-1", "rack-1", '{"ok": true}', TOPIC),
-            c.LedgerRegister("money", LEDGER),
-            c.TopicPublish("orders", TOPIC, LEDGER),
-            c.TopicUnpublish("orders", TOPIC),
-            c.FeatureSet(1),
+            model.BrokerRegister(0, "file:///data/broker-0", None, "{}"),
+            model.BrokerRegister(1, "s3://bucket/broker-1", "rack-1", '{"ok": true}', TOPIC),
+            model.LedgerRegister("money", LEDGER),
+            model.TopicPublish("orders", TOPIC, LEDGER),
+            model.TopicUnpublish("orders", TOPIC),
+            model.FeatureSet(1),
         ],
         "entry_leadership": [
-            c.PartitionChange(TOPIC, 3, 2, 7, 1, (1, 0), (1, 0, 2), (1,), (2,)),
-            c.PartitionChange(TOPIC, 200, 0, 0, -1, (0,), (0,), is_unclean=True),
-            c.BrokerFence(2, True),
-            c.BrokerFence(300, False),
-            c.Truncate(70_000),
+            model.PartitionChange(TOPIC, 3, 2, 7, 1, (1, 0), (1, 0, 2), (1,), (2,)),
+            model.PartitionChange(TOPIC, 200, 0, 0, -1, (0,), (0,), is_unclean=True),
+            model.BrokerFence(2, True),
+            model.BrokerFence(300, False),
+            model.Truncate(70_000),
         ],
-        "entry_snapshot": [c.SnapshotCommit(3, 70_000, f"{70_000:020d}-{LEDGER}")],
+        "entry_snapshot": [model.SnapshotCommit(3, 70_000, f"{70_000:020d}-{LEDGER}")],
         "entry_compaction": compaction_commands(),
         "entry_groups": group_commands(),
         "entry_producers": producer_commands(),
@@ -99,7 +100,7 @@ def compaction_commands() -> list[c.Command]:
     return [
         c.Replace(TOPIC, 3, 1000, 1100, inputs_digest([]), (dense,), (1000,)),
         c.Replace(TOPIC, 3, 5000, 2**40, inputs, gaps, (5000, 7000)),
-        c.LogClean(TOPIC, 3, 2**40, 1_700_000_000_000),
+        model.LogClean(TOPIC, 3, 2**40, 1_700_000_000_000),
     ]
 
 
@@ -107,9 +108,9 @@ def producer_commands() -> list[c.Command]:
     """Return what plain producers write."""
     sections = (c.Section(TOPIC, 1, 3, 8, 320, 7, 1_000, 1_002), c.Section(TOPIC, 4, 2, 328, 160, 9, 1_001, 1_001))
     item = c.DataObject(ObjectId(2, f"12345678-0-0-{LEDGER}.arrow"), 700, False, frozenset({0, 2}), sections)
-    kinds = c.IdentityKind
-    named = c.ProducerIdentity("till-1", "till-1", 4, "", kinds.TRANSACTIONAL)
-    random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", kinds.ONE_SHOT)
+    kinds = model.IdentityKind
+    named = model.ProducerIdentity("till-1", "till-1", 4, "", kinds.TRANSACTIONAL)
+    random = model.ProducerIdentity(LEDGER, LEDGER, 0, "", kinds.ONE_SHOT)
 
     def batches(epoch: int, first: int, other: int) -> tuple[c.BatchSequence, ...]:
         return (
@@ -119,7 +120,7 @@ def producer_commands() -> list[c.Command]:
         )
 
     return [
-        c.ProducerInit("till-1", TOPIC, 3),
+        model.ProducerInit("till-1", TOPIC, 3),
         c.SequencedAppend(named, "User:a", "producer-1", 1_700_000_000_000, (item,), batches(3, 2**31 - 1, 0)),
         c.SequencedAppend(random, "User:a", "", 1_700_000_000_000, (item,), batches(0, 17, 17)),
     ]
@@ -132,7 +133,7 @@ def inline_commands() -> list[c.Command]:
         ObjectId(2, f"12345678-0-0-{LEDGER}.arrow"), 32, True, frozenset({0, 1, 2}), sections, inline=bytes(range(32))
     )
     stored = c.DataObject(ObjectId(2, f"12345678-0-1-{LEDGER}.arrow"), 700, False, frozenset({0, 2}), sections[:1])
-    random = c.ProducerIdentity(LEDGER, LEDGER, 0, "", c.IdentityKind.ONE_SHOT)
+    random = model.ProducerIdentity(LEDGER, LEDGER, 0, "", model.IdentityKind.ONE_SHOT)
     batches = (c.BatchSequence(TOPIC, 1, 0, 17, 3), c.BatchSequence(TOPIC, 4, 0, 17, 2))
     return [
         c.Append(random, "User:a", "", 1_700_000_000_000, (carried, stored)),
@@ -160,7 +161,7 @@ def access_commands() -> list[c.Command]:
             QuotaEntity("User:zo\u00eb", DEFAULT_NAME), (("producer_byte_rate", 0), ("consumer_byte_rate", None))
         ),
         c.QuotaAlter(QuotaEntity(None, "etl"), (("consumer_byte_rate", 1 << 40),)),
-        c.ClusterConfigSet((("super.users", "User:admin;User:ops"), ("allow.everyone.if.no.acl.found", None))),
+        model.ClusterConfigSet((("super.users", "User:admin;User:ops"), ("allow.everyone.if.no.acl.found", None))),
     ]
 
 
@@ -175,9 +176,9 @@ def group_commands() -> list[c.Command]:
         g.OffsetRecord("billing", "orders", 5, None),
     )
     return [
-        c.GroupRecords(TOPIC, "billing", LEDGER, 9, "app-1", "till-1", 3, -1, 1_700_000_000_001, records),
-        c.GroupRecords(TOPIC, "billing", LEDGER, 10, "", "", -1, 2, -1, (g.GroupRecord("billing", metadata),)),
-        c.GroupRecords(TOPIC, "billing", "w", 0, "", "", -1, 3, 0, (g.GroupRecord("billing", None),)),
+        model.GroupRecords(TOPIC, "billing", LEDGER, 9, "app-1", "till-1", 3, -1, 1_700_000_000_001, records),
+        model.GroupRecords(TOPIC, "billing", LEDGER, 10, "", "", -1, 2, -1, (g.GroupRecord("billing", metadata),)),
+        model.GroupRecords(TOPIC, "billing", "w", 0, "", "", -1, 3, 0, (g.GroupRecord("billing", None),)),
     ]
 
 

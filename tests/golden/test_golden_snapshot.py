@@ -74,11 +74,11 @@ def test_snapshots_mean_what_they_meant(folder):
 def test_a_head_says_when_brokers_left():
     topics, old = TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)
     old.restore((FOLDERS[-1] / "snapshot_topic.bin").read_bytes(), lambda name: b"")
-    assert old.left_at == {}
+    assert old.leadership.left_at == {}
     leave = [IsrChange(None, 1, False, 5), IsrChange(None, 0, True, 5), IsrChange(TOPIC, 0, False, 5)]
     old.apply(old.applied_index + 1, encode_entry([encode_command(each) for each in leave]))
     topics.restore(old.freeze().head, lambda name: b"")
-    assert topics.left_at == old.left_at == {1: old.applied_index}
+    assert topics.leadership.left_at == old.leadership.left_at == {1: old.applied_index}
     item = DataObject(ObjectId(0, "o"), 1, False, frozenset({0, 1, 2}), (), after_index=old.applied_index - 1)
     assert topics.doubtful(item) == {1}
 

@@ -13,7 +13,6 @@ from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatEr
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, AclsRemove, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import decode_command, decode_entry, encode_command, encode_entry
-from spark_replog.log.codec.wire import Reader, Writer
 from spark_replog.log.model import (
     EVIDENCE_BYTES,
     Append,
@@ -46,6 +45,7 @@ from spark_replog.log.model import (
 )
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity
 from spark_replog.storage.paths import object_name
+from spark_replog.wire import Reader, Writer
 from tests.examples import examples
 
 YEAR_MS = 31_536_000_000

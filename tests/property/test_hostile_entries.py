@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import KEY, ObjectId
+from spark_replog.log import model
 from spark_replog.log.codec import commands as c
 from spark_replog.log.codec.group_records import GroupRecord, OffsetAndMetadata, OffsetRecord
-from spark_replog.log.codec.wire import Writer
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
 from spark_replog.storage.paths import data_key
+from spark_replog.wire import Writer
 from tests.examples import examples
 
 TOPIC, LEDGER = "ab" * 16, "cd" * 16
@@ -38,7 +39,7 @@ PATHS = [
     "x" * 256,
     "\u202e",
 ]
-STREAM = c.ProducerIdentity("q", "q", 0, "r", c.IdentityKind.STREAM)
+STREAM = model.ProducerIdentity("q", "q", 0, "r", model.IdentityKind.STREAM)
 
 
 def section(**changes):
@@ -64,15 +65,15 @@ def assert_damaged(command):
 def test_names_that_are_no_names_never_leave_the_codec(name):
     assert_damaged(append(data_object(id=ObjectId(0, name))))
     assert_damaged(append(data_object(section(topic_id=name))))
-    assert_damaged(c.TopicInit(name, "t", ((0,),), ()))
-    assert_damaged(c.TopicInit(TOPIC, name, ((0,),), ()))
-    assert_damaged(c.TopicPublish("t", TOPIC, name))
-    assert_damaged(c.TopicPublish("t", name, LEDGER))
-    assert_damaged(c.TopicPublish(name, TOPIC, LEDGER))
-    assert_damaged(c.TopicUnpublish(name, TOPIC))
-    assert_damaged(c.LedgerRegister(name, LEDGER))
-    assert_damaged(c.LedgerRegister("money", name))
-    for command in (c.TopicClose(name), c.PartitionsAdd(name, 1, ()), c.ConfigSet(name, ())):
+    assert_damaged(model.TopicInit(name, "t", ((0,),), ()))
+    assert_damaged(model.TopicInit(TOPIC, name, ((0,),), ()))
+    assert_damaged(model.TopicPublish("t", TOPIC, name))
+    assert_damaged(model.TopicPublish("t", name, LEDGER))
+    assert_damaged(model.TopicPublish(name, TOPIC, LEDGER))
+    assert_damaged(model.TopicUnpublish(name, TOPIC))
+    assert_damaged(model.LedgerRegister(name, LEDGER))
+    assert_damaged(model.LedgerRegister("money", name))
+    for command in (model.TopicClose(name), model.PartitionsAdd(name, 1, ()), model.ConfigSet(name, ())):
         assert_damaged(command)
 
 
@@ -96,7 +97,7 @@ def test_a_decoded_object_has_a_key_below_its_root(name, generation):
 
 @pytest.mark.parametrize("url", ["file:///a\x1b[31m", "file:///a\nb"])
 def test_a_url_with_control_characters_is_damage(url):
-    assert_damaged(c.BrokerRegister(0, url, None, "{}"))
+    assert_damaged(model.BrokerRegister(0, url, None, "{}"))
 
 
 @pytest.mark.parametrize(
@@ -117,8 +118,8 @@ def test_a_url_with_control_characters_is_damage(url):
         append(data_object(holders=frozenset({2**31}))),
         append(append_time_ms=2**60),
         append(append_time_ms=-(2**60)),
-        c.GenerationAdvance(2**31, 0),
-        c.BrokerFence(2**31, True),
+        model.GenerationAdvance(2**31, 0),
+        model.BrokerFence(2**31, True),
         c.SequencedAppend(STREAM, "", "", 0, (), (c.BatchSequence(TOPIC, 0, 0, 0, 0),)),
         c.SequencedAppend(STREAM, "", "", 0, (), (c.BatchSequence(TOPIC, 0, 0, 2**31, 1),)),
     ],
@@ -198,8 +199,8 @@ def test_every_cut_of_a_golden_entry_has_no_effect(path):
 
 
 def test_a_command_that_cannot_be_decoded_stops_no_reader(caplog):
-    good = c.encode_command(c.TopicInit(TOPIC, "orders", ((0,),), ()))
-    bad = c.encode_command(c.TopicClose("../.."))
+    good = c.encode_command(model.TopicInit(TOPIC, "orders", ((0,),), ()))
+    bad = c.encode_command(model.TopicClose("../.."))
     state = TopicLedgerState(LEDGER)
     results = state.apply(0, c.encode_entry([bad, good, bad]))
     assert [each.outcome for each in results] == [Outcome.INVALID, Outcome.APPLIED, Outcome.INVALID]
@@ -211,27 +212,27 @@ def test_a_command_that_cannot_be_decoded_stops_no_reader(caplog):
 
 
 def group_records(*records, sequence=0, revision=0):
-    return c.GroupRecords(TOPIC, "g", "w", sequence, "", "", -1, revision, 0, records)
+    return model.GroupRecords(TOPIC, "g", "w", sequence, "", "", -1, revision, 0, records)
 
 
 @pytest.mark.parametrize(
     ("command", "outcome"),
     [
-        (c.ConfigSet(TOPIC, (("min.insync.replicas", "9" * 5000),)), Outcome.APPLIED),
+        (model.ConfigSet(TOPIC, (("min.insync.replicas", "9" * 5000),)), Outcome.APPLIED),
         (group_records(GroupRecord("g", None), GroupRecord("g", None)), Outcome.APPLIED),
         (group_records(OffsetRecord("g", "t", 0, OffsetAndMetadata(-7))), Outcome.INVALID),
-        (c.PartitionsAdd(TOPIC, 2**63, ((0,),)), Outcome.INVALID),
-        (c.Truncate(2**63), Outcome.EXISTS),
-        (c.HoldersAdd(2**63, 0, 0, (0,)), Outcome.INVALID),
-        (c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((0, 2**63),)), Outcome.INVALID),
-        (c.LogStartAdvance(TOPIC, c.LogStartReason.RETENTION, ((2**63, 0),)), Outcome.INVALID),
-        (c.PartitionChange(TOPIC, 0, 0, 0, 0, (0, 0), (0, 0, 1)), Outcome.REFUSED),
-        (c.PartitionChange(TOPIC, 0, 2**40, 0, 0, (0,), (0,)), Outcome.REFUSED),
+        (model.PartitionsAdd(TOPIC, 2**63, ((0,),)), Outcome.INVALID),
+        (model.Truncate(2**63), Outcome.EXISTS),
+        (model.HoldersAdd(2**63, 0, 0, (0,)), Outcome.INVALID),
+        (model.LogStartAdvance(TOPIC, model.LogStartReason.RETENTION, ((0, 2**63),)), Outcome.INVALID),
+        (model.LogStartAdvance(TOPIC, model.LogStartReason.RETENTION, ((2**63, 0),)), Outcome.INVALID),
+        (model.PartitionChange(TOPIC, 0, 0, 0, 0, (0, 0), (0, 0, 1)), Outcome.REFUSED),
+        (model.PartitionChange(TOPIC, 0, 2**40, 0, 0, (0,), (0,)), Outcome.REFUSED),
     ],
 )
 def test_an_absurd_command_is_answered_and_the_next_one_is_folded(command, outcome):
     state = TopicLedgerState(LEDGER)
-    state.apply(0, c.encode_entry([c.encode_command(c.TopicInit(TOPIC, "t", ((0, 1),), ()))]))
+    state.apply(0, c.encode_entry([c.encode_command(model.TopicInit(TOPIC, "t", ((0, 1),), ()))]))
     (result,) = state.apply(1, c.encode_entry([c.encode_command(command)]))
     assert result.outcome is outcome
     (result,) = state.apply(2, c.encode_entry([c.encode_command(append(data_object(section())))]))
@@ -260,8 +261,8 @@ objects = st.lists(
               brokers.map(frozenset), sections), max_size=2
 ).map(tuple)  # fmt: skip
 identities = st.builds(
-    c.ProducerIdentity, st.sampled_from("pq"), st.sampled_from("ij"), number, st.sampled_from("rs"),
-    st.sampled_from(c.IdentityKind), st.sampled_from(c.ResetPolicy),
+    model.ProducerIdentity, st.sampled_from("pq"), st.sampled_from("ij"), number, st.sampled_from("rs"),
+    st.sampled_from(model.IdentityKind), st.sampled_from(model.ResetPolicy),
 )  # fmt: skip
 batches = st.lists(st.builds(c.BatchSequence, ids, small, positive, positive, st.integers(0, 4)), max_size=3).map(tuple)
 records = st.lists(
@@ -272,26 +273,26 @@ records = st.lists(
 anything = st.one_of(
     st.builds(c.Append, identities, st.sampled_from(["", "User:a"]), st.just(""), number, objects),
     st.builds(c.SequencedAppend, identities, st.just(""), st.just(""), number, objects, batches),
-    st.builds(c.ProducerInit, st.sampled_from("pq"), st.sampled_from("ij"), positive),
-    st.builds(c.TopicInit, ids, st.just("t"), assignments, st.lists(config, max_size=2).map(tuple)),
-    st.builds(c.TopicClose, ids),
-    st.builds(c.PartitionsAdd, ids, positive, assignments),
-    st.builds(c.ConfigSet, ids, st.lists(config, max_size=2).map(tuple)),
-    st.builds(c.LogStartAdvance, ids, st.sampled_from(c.LogStartReason),
+    st.builds(model.ProducerInit, st.sampled_from("pq"), st.sampled_from("ij"), positive),
+    st.builds(model.TopicInit, ids, st.just("t"), assignments, st.lists(config, max_size=2).map(tuple)),
+    st.builds(model.TopicClose, ids),
+    st.builds(model.PartitionsAdd, ids, positive, assignments),
+    st.builds(model.ConfigSet, ids, st.lists(config, max_size=2).map(tuple)),
+    st.builds(model.LogStartAdvance, ids, st.sampled_from(model.LogStartReason),
               st.lists(st.tuples(positive, positive), max_size=2).map(tuple)),
-    st.builds(c.IsrChange, st.none() | ids, small, st.booleans(), number),
-    st.builds(c.PartitionChange, ids, small, small, small, st.integers(-1, 3), brokers, brokers, brokers, brokers,
+    st.builds(model.IsrChange, st.none() | ids, small, st.booleans(), number),
+    st.builds(model.PartitionChange, ids, small, small, small, st.integers(-1, 3), brokers, brokers, brokers, brokers,
               st.booleans()),
-    st.builds(c.BrokerFence, small, st.booleans()),
-    st.builds(c.Truncate, positive),
-    st.builds(c.HoldersAdd, small, small, small, brokers),
-    st.builds(c.GenerationAdvance, positive, positive),
-    st.builds(c.LogClean, ids, small, positive, number),
+    st.builds(model.BrokerFence, small, st.booleans()),
+    st.builds(model.Truncate, positive),
+    st.builds(model.HoldersAdd, small, small, small, brokers),
+    st.builds(model.GenerationAdvance, positive, positive),
+    st.builds(model.LogClean, ids, small, positive, number),
     st.builds(c.Replace, ids, small, small, positive, st.just(bytes(16)), objects,
               st.lists(small, max_size=3).map(sorted).map(tuple)),
-    st.builds(c.GroupRecords, ids, st.sampled_from("gh"), st.sampled_from("wv"), small, st.sampled_from(["", "m"]),
+    st.builds(model.GroupRecords, ids, st.sampled_from("gh"), st.sampled_from("wv"), small, st.sampled_from(["", "m"]),
               st.just(""), st.integers(-1, 2), st.integers(-1, 3), number, records),
-    st.builds(c.BrokerRegister, small, st.just("file:///x"), st.none(), st.just("{}")),
+    st.builds(model.BrokerRegister, small, st.just("file:///x"), st.none(), st.just("{}")),
 )  # fmt: skip
 
 
@@ -299,7 +300,7 @@ def encoded(command):
     try:
         return c.encode_command(command)
     except ValueError:  # the format has no bytes for it
-        return c.encode_command(c.Truncate(0))
+        return c.encode_command(model.Truncate(0))
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -307,7 +308,7 @@ def encoded(command):
 def test_no_command_raises_and_all_processes_agree(entries):
     states = [TopicLedgerState(LEDGER), TopicLedgerState(LEDGER)]
     for state in states:
-        state.apply(0, c.encode_entry([encoded(c.TopicInit(TOPIC, "t", ((0, 1), (1, 2)), ()))]))
+        state.apply(0, c.encode_entry([encoded(model.TopicInit(TOPIC, "t", ((0, 1), (1, 2)), ()))]))
     for index, commands in enumerate(entries, 1):
         payload = c.encode_entry([encoded(command) for command in commands])
         answers = [state.apply(index, payload) for state in states]

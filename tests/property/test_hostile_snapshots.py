@@ -24,7 +24,7 @@ from spark_replog.log.codec.snapshot import (
     unseal,
     write_table,
 )
-from spark_replog.log.codec.wire import TEXT, Reader, Writer
+from spark_replog.wire import TEXT, Reader, Writer
 
 LEDGER = "12" * 16
 MEMORY_BYTES = 4 * FREE_BYTES

@@ -117,7 +117,7 @@ class Writers:
                 crc = self.random.getrandbits(32)
                 sections.append(Section(self.topic(), partition, rows, start, 8 * rows, crc, low, low + rows))
                 start += 8 * rows
-            name = ObjectId(self.state.generation, f"q-{self.count}-{self.random.getrandbits(128):032x}.arrow")
+            name = ObjectId(self.state.generations.newest, f"q-{self.count}-{self.random.getrandbits(128):032x}.arrow")
             holders = frozenset(range(3)) if everyone else self.some_brokers()
             item = DataObject(name, start, self.random.random() < 0.3, holders, tuple(sections))
             if self.random.random() < 0.3:
@@ -141,7 +141,7 @@ class Writers:
 
     def sequenced(self):
         producer = self.random.choice("pq")
-        known = self.state.producers.sequenced.get(producer)
+        known = self.state.producers.sequenced.producers.get(producer)
         objects, batches, rows = self.objects(), [], {}
         for item in objects:
             for each in item.sections:
@@ -155,7 +155,7 @@ class Writers:
         return SequencedAppend(identity, "alice", "c", self.now_ms, objects, tuple(batches))
 
     def init(self):
-        known = self.state.producers.sequenced.get("p")
+        known = self.state.producers.sequenced.producers.get("p")
         return ProducerInit("p", self.random.choice("ij"), 0 if known is None else known.epoch + 1)
 
     def holders(self):
@@ -219,7 +219,7 @@ class Writers:
             rows, crc = self.random.randint(1, after - at), self.random.getrandbits(32)
             sections.append(Section(topic, number, rows, start, 8 * rows, crc, self.now_ms - 900, self.now_ms - 300))
             start += 8 * rows
-        name = ObjectId(self.state.generation, f"c-{self.count}-{self.random.getrandbits(128):032x}.arrow")
+        name = ObjectId(self.state.generations.newest, f"c-{self.count}-{self.random.getrandbits(128):032x}.arrow")
         holders = (
             frozenset(found.replicas)
             if self.random.random() < 0.5
@@ -262,7 +262,7 @@ class Writers:
         return GroupRecords(TOPICS[0], name, writer, self.count, "", "", -1, -1, self.now_ms, (record,))
 
     def advance(self):
-        generation = self.state.generation + self.random.randint(0, 1)
+        generation = self.state.generations.newest + self.random.randint(0, 1)
         return GenerationAdvance(generation, max(0, generation - self.random.randint(1, 2)))
 
     def close(self):
@@ -292,13 +292,18 @@ def answers(state):
         "applied": state.applied_index,
         "stable": state.stable_index,
         "inline": (state.inline_room_bytes, state.inline_spans()),
-        "generation": (state.generation, state.gc_floor, state.generation_began_ms, state.append_time_ms),
+        "generation": (
+            state.generations.newest,
+            state.generations.floor,
+            state.generations.began_ms,
+            state.append_time_ms,
+        ),
         "fenced": state.fenced,
-        "shrunk": state.last_shrink_ms,
+        "shrunk": state.leadership.last_shrink_ms,
         "missing": missing(state),
         "missing anywhere": missing(state, include_out_of_sync=True),
-        "has missing": state.has_missing_copies,
-        "lost": [state.lost_after(frozenset(gone)) for gone in ({0}, {1}, {0, 1}, {1, 2})],
+        "has missing": any(state.objects.missing.values()),
+        "lost": [state.objects.lost_after(frozenset(gone)) for gone in ({0}, {1}, {0, 1}, {1, 2})],
         "groups": dict(state.groups.groups),
         "traffic": state.traffic,
         "rates": [
@@ -366,7 +371,7 @@ class Disk:
 
 def named_by(state):
     """The objects with rows."""
-    return {ObjectId(at, name) for at in range(state.generation + 1) for name in state.objects.referenced(at)}
+    return {ObjectId(at, name) for at in range(state.generations.newest + 1) for name in state.objects.referenced(at)}
 
 
 def same_results(command, one, two):
@@ -409,7 +414,7 @@ def test_a_fold_whose_rows_are_in_pages_answers_as_one_that_keeps_all(small_page
         if dice < 0.9 and index + 1 < length:
             continue
         assert answers(paged) == answers(kept)
-        for generation in range(kept.generation + 1):
+        for generation in range(kept.generations.newest + 1):
             assert paged.referenced_objects(generation) >= kept.referenced_objects(generation)
         assert named_by(kept).isdisjoint(paged.dropped_objects())
     for _ in range(2):  # rows that went while the first one was stored are found by the second

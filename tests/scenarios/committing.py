@@ -70,7 +70,7 @@ def commit_until_merged(path: str, topic: str, commit_one: Callable[[], object],
         partitions = state.topics[handle.topic_id].partitions
         found = (state.sections(handle.topic_id, at, 0, each.high_watermark) for at, each in enumerate(partitions))
         read = {each.object.id.name for sections in found for each in sections}
-        used = set[str]().union(*map(state.referenced_objects, range(state.generation + 1)))
+        used = set[str]().union(*map(state.referenced_objects, range(state.generations.newest + 1)))
         return used - read, any(state.page_names())
 
     for count in range(count_max):

@@ -257,7 +257,7 @@ class Sharing:
         return AppendOutcome(1, results[-1], results)
 
 
-REFUSED = CommandResult(Outcome.REFUSED, {}, "the partition is at leader epoch 2")
+REFUSED = CommandResult(Outcome.REFUSED, "the partition is at leader epoch 2")
 
 
 def test_a_command_that_another_of_its_entry_overtook_is_made_again_from_the_newest_fold(store):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.log.codec.commands import Append, BrokerFence, IdentityKind, ProducerIdentity, encode_command
+from spark_replog.log.codec.commands import Append, encode_command
+from spark_replog.log.model import BrokerFence, IdentityKind, ProducerIdentity
 from tests.scenarios.repairing import is_applied, told_cuts
 
 

@@ -61,7 +61,7 @@ def append_until_merged(store, batch):
     batches = itertools.count(batch)
 
     def append():
-        made = store.put("orders", {0: 5}, BROKERS, generation=ledger_of(store).refresh().generation)
+        made = store.put("orders", {0: 5}, BROKERS, generation=ledger_of(store).refresh().generations.newest)
         store.append("orders", {}, batch=next(batches), objects=(made,))
 
     return commit_until_merged(store.cluster.path, "orders", append)
@@ -289,7 +289,7 @@ def test_a_dry_run_explains_each_file_and_changes_nothing(store):
         (broker_id, loser, 50, Why.BELOW_FLOOR) for broker_id in sorted(BROKERS)
     ]
     assert loser in names(store, 0)
-    assert ledger_of(store).refresh().gc_floor == 0
+    assert ledger_of(store).refresh().generations.floor == 0
 
 
 def test_files_that_are_not_ours_stay(store):
@@ -462,7 +462,7 @@ def test_a_full_generation_does_not_wait_for_the_next_run(store, monkeypatch):
     for batch in range(5):
         store.append("orders", {0: 5}, batch=batch)
         upkeep.run_if_due(ledger_of(store))
-        generations.append(ledger_of(store).refresh().generation)
+        generations.append(ledger_of(store).refresh().generations.newest)
     assert generations == [0, 1, 1, 1, 1]  # these objects are of generation 0: only newer ones count
 
 
@@ -498,7 +498,7 @@ def test_collections_with_now_spare_a_micro_batch_that_is_being_written(store, m
     dry = GarbageCollector(cluster, is_dry_run=True, is_floor_raised=True, age_ms=3_600_000).run()
     assert dry.files == GarbageCollector(cluster, is_floor_raised=True, age_ms=3_600_000).run().files
     assert dry.files.total() == 3 and loser not in names(store, 0)
-    assert ledger_of(store).refresh().generation <= 5
+    assert ledger_of(store).refresh().generations.newest <= 5
     assert read(store) == [b"0", b"1", b"2", b"3"]
 
 

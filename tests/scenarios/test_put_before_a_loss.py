@@ -9,7 +9,8 @@ import pytest
 import spark_replog
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.log.codec.commands import IsrChange, encode_command
+from spark_replog.log.codec.commands import encode_command
+from spark_replog.log.model import IsrChange
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.scrub import scrub
 from tests.scenarios.repairing import fill, is_applied, lose, put_arrow, read_all, repair

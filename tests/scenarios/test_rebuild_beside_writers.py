@@ -10,8 +10,9 @@ import pytest
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import ReplogError
-from spark_replog.log.codec.commands import IsrChange, encode_command
+from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import IsrChange
 from spark_replog.maintenance.journal_scrub import JournalFault, scrub_journals
 from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.storage.paths import journal_folder, ledger_folders

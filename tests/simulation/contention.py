@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
-from spark_replog.ledger.root import Check, Completion, Create, Operation, Read, Status
+from spark_replog.ledger.root import Check, Completion, Create, Operation, Read
 from spark_replog.ledger.types import LedgerSettings
 
 
@@ -122,20 +122,20 @@ class Contention:
         journal = self._journals[operation.root]
         if isinstance(operation, Check):
             self.cost.checks += 1
-            return Completion(operation, Status.DONE)
+            return Completion(operation)
         if isinstance(operation, Read):
             found = tuple(journal[operation.position : operation.position + operation.limit])
             is_ended = len(found) < operation.limit
             self.cost.gets += len(found) + is_ended
             before = journal[operation.position - 1] if operation.position else None
-            return Completion(operation, Status.DONE, found, is_ended, before=before)
+            return Completion(operation, found, is_ended, before=before)
         assert isinstance(operation, Create)
         self.cost.creates += 1
         if operation.position < len(journal):
-            return Completion(operation, Status.EXISTS)
+            return Completion(operation, exists=True)
         assert operation.position == len(journal)
         journal.append(operation.data)
-        return Completion(operation, Status.DONE)
+        return Completion(operation)
 
 
 class _Writer:
@@ -174,7 +174,7 @@ class _Writer:
                 core.begin(GoalKind.APPEND, world.now_ms)
                 continue
             break
-        wake_ms = core.wake_at_ms
+        wake_ms = core.progress.wake_at_ms
         if wake_ms is not None and wake_ms != self._wake_ms:
             self._wake_ms = wake_ms
             world.later(max(0.0, wake_ms - world.now_ms), self._woken)

@@ -17,7 +17,7 @@ from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.record import TAG_SIZE_BYTES, genesis_hash
-from spark_replog.ledger.root import WENT_BACK, Check, Completion, Create, Operation, PutOut, Read, Status
+from spark_replog.ledger.root import WENT_BACK, Check, Completion, Create, Operation, PutOut, Read
 from spark_replog.ledger.types import LedgerSettings
 from tests.simulation.ledger_invariants import COMMAND_SIZE_BYTES, Truth, Violation, commands_of
 
@@ -242,7 +242,7 @@ class Simulation:
         if self._now_ms >= process.deadline_ms:
             self._end(process)  # a caller's timeout: outcome unknown, asked again by its identity
             return
-        wake_ms = core.wake_at_ms
+        wake_ms = core.progress.wake_at_ms
         wake_ms = process.deadline_ms if wake_ms is None else min(wake_ms, process.deadline_ms)
         if process.wake_ms is None or wake_ms < process.wake_ms:
             process.wake_ms = wake_ms
@@ -311,7 +311,7 @@ class Simulation:
                 self._lose(process, operation, delay_ms)
                 return
             if fate < self._scenario.lost + self._scenario.failed:
-                self._later(delay_ms, self._answer, process, Completion(operation, Status.FAILED, error=_GONE))
+                self._later(delay_ms, self._answer, process, Completion(operation, error=_GONE))
                 return
         if rng.random() < 0.5:  # the effect now, the answer later: it may be old by then
             self._later(delay_ms, self._answer, process, self._execute(operation))
@@ -326,7 +326,7 @@ class Simulation:
             self._execute(operation)
         elif fate < 0.9:
             self._later(self._delay_ms() + rng.random() * 60, self._execute, operation)
-        unknown = Completion(operation, Status.UNKNOWN, error=_GONE)
+        unknown = Completion(operation, error=_GONE)
         self._later(delay_ms, self._answer, process, unknown)
 
     def _execute_and_answer(self, process: Process, operation: Operation) -> None:
@@ -338,24 +338,24 @@ class Simulation:
         self.report.steps += 1
         root = self._roots[operation.root]
         if root.is_gone:
-            return Completion(operation, Status.FAILED, error=_GONE)
+            return Completion(operation, error=_GONE)
         if isinstance(operation, Check):
             if root.is_empty:
-                return Completion(operation, Status.FAILED, error=_STALE)
-            return Completion(operation, Status.DONE)
+                return Completion(operation, error=_STALE)
+            return Completion(operation)
         if isinstance(operation, Read):
             return self._read(root, operation)
         if root.is_empty:
-            return Completion(operation, Status.FAILED, error=_STALE)
+            return Completion(operation, error=_STALE)
         if isinstance(operation, PutOut):
             raise Violation(f"root {operation.root} is put out, and it forgot nothing")
         if operation.position in root.records and not self._parts.overwrites:
             self.report.trace.append((self._now_ms, "exists", operation.root, operation.position))
-            return Completion(operation, Status.EXISTS)
+            return Completion(operation, exists=True)
         root.records[operation.position] = operation.data
         self.report.trace.append((self._now_ms, "lands", operation.root, operation.position, operation.data))
         self._landed(operation.root, operation.position, operation.data)
-        return Completion(operation, Status.DONE)
+        return Completion(operation)
 
     def _landed(self, number: int, position: int, data: bytes) -> None:
         """Take a record that is durable in a root's journal."""
@@ -370,7 +370,7 @@ class Simulation:
             found.append(root.records[position])
             position += 1
         before = records.get(operation.position - 1) if operation.finds_gaps else None
-        return Completion(operation, Status.DONE, tuple(found), ended=len(found) < limit, before=before)
+        return Completion(operation, tuple(found), ended=len(found) < limit, before=before)
 
     def _answer(self, process: Process, completion: Completion) -> None:
         if process.is_dead:

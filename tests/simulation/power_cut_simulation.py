@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from spark_replog.errors import ErrorCode, RetriableError
-from spark_replog.ledger.root import Completion, Create, Read, Status
+from spark_replog.ledger.root import Completion, Create, Read
 from tests.simulation.ledger_simulation import Parts, Process, Report, Root, Scenario, Simulation, Violation
 
 _CUT = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "simulated: the power failed before the folder was flushed.")
@@ -62,12 +62,12 @@ class PowerCutSimulation(Simulation):
 
     def _answer(self, process: Process, completion: Completion) -> None:
         operation = completion.operation
-        is_created = isinstance(operation, Create) and completion.status is Status.DONE
+        is_created = isinstance(operation, Create) and completion.error is None and not completion.exists
         if is_created and not process.is_dead and process.stalled_until_ms <= self._now_ms:
             assert isinstance(operation, Create)
             root = self._roots[operation.root]
             if root.records.get(operation.position) != operation.data or root.is_gone or root.is_empty:
-                completion = replace(completion, status=Status.UNKNOWN, error=_CUT)
+                completion = replace(completion, error=_CUT)
             else:
                 self._flush(operation.root, operation.position)
         super()._answer(process, completion)

@@ -53,7 +53,6 @@ def state_with(
     def make(ledger_id: str) -> TopicLedgerState:
         state = TopicLedgerState(ledger_id)
         state.objects.__class__, state.producers.__class__ = objects, producers
-        state.objects._undo = state.producers.undo
         return state
 
     return make
@@ -80,9 +79,9 @@ class CutsOneMore(ObjectTable):
 
     __slots__ = ()
 
-    def truncate(self, after_index: int) -> int:
+    def truncate(self, after_index: int, undo: Any) -> int:
         cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
-        cut_count = super().truncate(after_index)
+        cut_count = super().truncate(after_index, undo)
         left = [(each, list(each.live_sections())) for each in cut]
         return cut_count + sum(each.truncate(sections[-1].base_offset) for each, sections in left if sections)
 
@@ -97,9 +96,9 @@ class RemembersCutBatches(ProducerTable):
 class SameLeaderEpoch(ObjectTable):
     __slots__ = ()
 
-    def truncate(self, after_index: int) -> int:
+    def truncate(self, after_index: int, undo: Any) -> int:
         before = {each: each.leader_epoch for pending in self.unstable for each in pending.ends}
-        cut_count = super().truncate(after_index)
+        cut_count = super().truncate(after_index, undo)
         for partition, epoch in before.items():
             partition.leader_epoch = epoch
             entries = partition.leader_epochs.entries
@@ -110,9 +109,9 @@ class SameLeaderEpoch(ObjectTable):
 class MovesHighWatermarkBack(ObjectTable):
     __slots__ = ()
 
-    def truncate(self, after_index: int) -> int:
+    def truncate(self, after_index: int, undo: Any) -> int:
         cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
-        cut_count = super().truncate(after_index)
+        cut_count = super().truncate(after_index, undo)
         for partition in cut:
             partition.high_watermark = max(0, partition.high_watermark - 1)
         return cut_count

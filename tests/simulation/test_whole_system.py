@@ -21,7 +21,7 @@ from spark_replog.log.codec.commands import decode_commands
 from spark_replog.log.codec.snapshot import decode_page
 from spark_replog.log.fold import entry_fold, frozen_topics, group_state, paged_table, producer_state, topic_state
 from spark_replog.log.fold.entry_fold import EntryFold
-from spark_replog.log.fold.group_state import GroupTable
+from spark_replog.log.fold.frozen_topics import FrozenTopics
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.producer_state import ProducerTable, SequenceTable
@@ -149,11 +149,11 @@ def without_floor(method: str) -> Patch:
     real = getattr(TopicLedgerState, method)
 
     def call(state: TopicLedgerState, *arguments: Any) -> Any:
-        floor, state.gc_floor = state.gc_floor, 0
+        floor, state.generations.floor = state.generations.floor, 0
         try:
             return real(state, *arguments)
         finally:
-            state.gc_floor = floor
+            state.generations.floor = floor
 
     return lambda patch: patch.setattr(TopicLedgerState, method, call)
 
@@ -175,7 +175,7 @@ def old_needed(patch: pytest.MonkeyPatch) -> None:
     real_refresh = whole_jobs.Process.refresh
 
     def refresh(process: Any) -> None:
-        for generation in range(process.state.gc_floor, process.state.generation + 1):
+        for generation in range(process.state.generations.floor, process.state.generations.newest + 1):
             known[id(process.state), generation] = real(process.state, generation)
         real_refresh(process)
 
@@ -219,14 +219,14 @@ def retention_above_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_producer(patch: pytest.MonkeyPatch) -> None:
-    real = ProducerTable.read
+    real = TopicLedgerState.restore
 
-    def read(table: ProducerTable, reader: Any) -> None:
-        real(table, reader)
-        if table._producers:
-            del table._producers[next(iter(table._producers))]
+    def restore(state: TopicLedgerState, head: bytes, load_page: Any) -> None:
+        real(state, head, load_page)
+        if state.producers.producers:
+            del state.producers.producers[next(iter(state.producers.producers))]
 
-    patch.setattr(ProducerTable, "read", read)
+    patch.setattr(TopicLedgerState, "restore", restore)
 
 
 def loses_cut(patch: pytest.MonkeyPatch) -> None:
@@ -289,14 +289,14 @@ def takes_back_trims(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_groups(patch: pytest.MonkeyPatch) -> None:
-    real = GroupTable.read
+    real = TopicLedgerState.restore
 
-    def read(table: GroupTable, reader: Any) -> None:
-        real(table, reader)
-        for group in table._groups.values():
+    def restore(state: TopicLedgerState, head: bytes, load_page: Any) -> None:
+        real(state, head, load_page)
+        for group in state.groups.groups.values():
             group.offsets.clear()
 
-    patch.setattr(GroupTable, "read", read)
+    patch.setattr(TopicLedgerState, "restore", restore)
 
 
 def takes_deleted(patch: pytest.MonkeyPatch) -> None:
@@ -324,10 +324,10 @@ def forgets_inline_rows(patch: pytest.MonkeyPatch) -> None:
     """A snapshot's pages take inline objects too: their bytes are gone."""
     real = ObjectTable.leave_to_pages
 
-    def leave(table: ObjectTable, below: int, changed_before: int, *rest: Any) -> None:
-        for number in [each for each in table.inline_numbers if each < below]:
+    def leave(table: ObjectTable, frozen: FrozenTopics) -> None:
+        for number in [each for each in table.inline_numbers if each < frozen.tables.settled_below]:
             table.drop_inline(number)
-        real(table, below, changed_before, *rest)
+        real(table, frozen)
 
     patch.setattr(ObjectTable, "leave_to_pages", leave)
 
@@ -344,14 +344,14 @@ def drops_inline_rows_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def snapshot_without_inline_rows(patch: pytest.MonkeyPatch) -> None:
-    real = ObjectTable.read_inline
+    real = ObjectTable.read_open
 
-    def read(table: ObjectTable, reader: Any) -> None:
-        real(table, reader)
+    def read(table: ObjectTable, reader: Any, partitions: Any) -> None:
+        real(table, reader, partitions)
         for number in list(table.inline_numbers):
             table.drop_inline(number)
 
-    patch.setattr(ObjectTable, "read_inline", read)
+    patch.setattr(ObjectTable, "read_open", read)
 
 
 def attribute(owner: Any, name: str, value: Any) -> Patch:

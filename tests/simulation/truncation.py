@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spark_replog.ledger.goal import Phase
-from spark_replog.ledger.root import Completion, Create, Operation, PutMarker, Read, Status
+from spark_replog.ledger.root import Completion, Create, Operation, PutMarker, Read
 from spark_replog.ledger.snapshot_files import Marker, SnapshotHead
 from spark_replog.snapshot import DecidedSnapshot
 from tests.simulation.ledger_invariants import Truth, Violation, commands_of
@@ -274,7 +274,7 @@ class Truncating(Simulation):
                 return super()._execute(Read(operation.root, 0, 1, 0))
             if self._put_marker(operation.root, operation.marker_no, operation.marker):
                 self.report.lagging += 1
-            return Completion(operation, Status.DONE)
+            return Completion(operation)
         if isinstance(operation, Create) and operation.position < self._truth.base(operation.root):
             self.report.ghosts += 1
         return super()._execute(operation)
@@ -282,9 +282,9 @@ class Truncating(Simulation):
     def _answer(self, process: Process, completion: Completion) -> None:
         """The look for a marker comes at any time behind the create or the read."""
         operation = completion.operation
-        is_create = isinstance(operation, Create) and completion.status is Status.DONE
+        is_create = isinstance(operation, Create) and completion.error is None and not completion.exists
         looks = is_create and self._rules.looks_after_create
-        if isinstance(operation, Read) and completion.status is Status.DONE and self._rules.looks_after_read:
+        if isinstance(operation, Read) and completion.error is None and self._rules.looks_after_read:
             looks = bool(completion.records) or operation.checks_marker
         if looks and not process.is_dead:
             self._later(self._delay_ms() / 4, self._look_for_marker, process, completion)
@@ -296,7 +296,7 @@ class Truncating(Simulation):
         assert isinstance(operation, Create | Read)
         root = self._roots[operation.root]
         if root.is_gone:
-            completion = Completion(operation, Status.FAILED)
+            completion = Completion(operation, error=OSError("lost"))
         elif len(root.markers) > operation.marker_no:
             marker = root.markers[-1], len(root.markers)
             completion = replace(completion, marker=marker)

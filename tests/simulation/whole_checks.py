@@ -105,7 +105,7 @@ class Checker:
 
     def decided(self, index: int, payload: bytes) -> None:
         """Fold an entry and look at everything."""
-        floor, snapshot = self.state.gc_floor, self.state.snapshot
+        floor, snapshot = self.state.generations.floor, self.state.snapshot
         self.results.append(self.state.apply(index, payload))
         moved: set[Place] = set()
         changed: set[Place] | None = set()
@@ -229,7 +229,9 @@ class Checker:
         if state.groups.groups != mine.groups.groups:
             raise Violation(f"{process} knows groups {state.groups.groups}, not {mine.groups.groups}")
         for producer_id in self._claims:
-            if state.producers.sequenced.get(producer_id) != mine.producers.sequenced.get(producer_id):
+            if state.producers.sequenced.producers.get(producer_id) != mine.producers.sequenced.producers.get(
+                producer_id
+            ):
                 raise Violation(f"{process} knows another state of producer {producer_id}")
 
     def folded(self, process: str, index: int, results: tuple[CommandResult, ...]) -> None:

@@ -124,7 +124,7 @@ def transact(world: World, me: Process) -> Job:
         rows = _draw_rows(world, me, f"{instance}/{number}")
         append = yield from _make_append(world, me, identity, epoch, rows, sequences)
         outcome = yield from _commit_until_answered(world, me, append, rows)
-        newest = world.checker.state.producers.sequenced.get(_TRANSACTIONAL_ID)
+        newest = world.checker.state.producers.sequenced.producers.get(_TRANSACTIONAL_ID)
         if outcome is Outcome.FENCED and newest is not None and newest.instance_id == instance:
             raise Violation(f"{instance} holds the id, and is told that it is fenced")
         if outcome in (Outcome.OUT_OF_SEQUENCE, Outcome.INVALID):

@@ -104,7 +104,7 @@ def put_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Job:
     """Put an object per partition on the brokers that answer; return them."""
     if world.rng.random() < 0.7:
         me.refresh()
-    generation, replicas = me.state.generation, set(BROKERS)
+    generation, replicas = me.state.generations.newest, set(BROKERS)
     if world.rng.random() < 0.3:
         yield
     items = []
@@ -124,7 +124,7 @@ def carry_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Jo
     """Return an inline object with a section per partition, as a plain producer makes it: no broker gets a file."""
     if world.rng.random() < 0.7:
         me.refresh()
-    item, content, sections = ObjectId(me.state.generation, f"send{world.next_unique()}.arrow"), {}, []
+    item, content, sections = ObjectId(me.state.generations.newest, f"send{world.next_unique()}.arrow"), {}, []
     for place, some in rows.items():
         start = sum(each.size_bytes for each in sections)
         content[start] = tuple((None, row) for row in some)
@@ -165,7 +165,7 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
         result = outcome.result or me.state.judge(append)
         if result.outcome not in SUCCESSES or (outcome.result is None and result.outcome is Outcome.APPLIED):
             return result.outcome
-        ranges = result.base_offsets if outcome.result else result.ranges
+        ranges = result.base_offsets
         is_newest = me.state.applied_index == outcome.index
         epochs = leader_epochs(me.state, append) if is_newest else None
         settling = Settling(append, me.state.applied_index, epochs)
@@ -486,7 +486,7 @@ def catch_up(world: World, me: Process) -> Job:
         yield
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
-        left = state.left_at
+        left = state.leadership.left_at
         sure = (replace(add, broker_ids=tuple(b for b in add.broker_ids if left.get(b, -1) <= after)) for add in adds)
         return tuple(encode_command(add) for add in sure if add.broker_ids)
 

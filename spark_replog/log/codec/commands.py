@@ -12,17 +12,13 @@ from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import GENERATION_MAX, OBJECT_NAME, ObjectId, is_valid_topic_name
-from spark_replog.log.acl import (
-    AclBinding,
-    AclOperation,
-    AclsAdd,
-    AclsRemove,
-    PatternType,
-    Permission,
-    ResourceType,
-)
+from spark_replog.log import model
+from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, AclsRemove, PatternType, Permission, ResourceType
 from spark_replog.log.codec.group_records import Record, decode_record, encode_record
-from spark_replog.log.codec.wire import (
+from spark_replog.log.model import Append, BatchSequence, Command, DataObject, Replace, Section, SequencedAppend
+from spark_replog.log.quotas import QuotaAlter, QuotaEntity
+from spark_replog.snapshot import SNAPSHOT_NAME
+from spark_replog.wire import (
     BOOL,
     BROKER_ID,
     BYTES,
@@ -35,54 +31,16 @@ from spark_replog.log.codec.wire import (
     Kind,
     Reader,
     Writer,
+    checked,
     corrupt,
     enum_of,
     fields,
     list_of,
-    name_of,
     optional,
     record,
     unzigzag,
     zigzag,
 )
-from spark_replog.log.model import (
-    EVIDENCE_BYTES,
-    INPUTS_DIGEST_BYTES,
-    Append,
-    BatchSequence,
-    BrokerFence,
-    BrokerRegister,
-    ClusterConfigSet,
-    Command,
-    ConfigSet,
-    DataObject,
-    FeatureSet,
-    GenerationAdvance,
-    GroupRecords,
-    HoldersAdd,
-    IdentityKind,
-    IsrChange,
-    LedgerRegister,
-    LogClean,
-    LogStartAdvance,
-    LogStartReason,
-    PartitionChange,
-    PartitionsAdd,
-    ProducerIdentity,
-    ProducerInit,
-    Replace,
-    ResetPolicy,
-    Section,
-    SequencedAppend,
-    SnapshotCommit,
-    TopicClose,
-    TopicInit,
-    TopicPublish,
-    TopicUnpublish,
-    Truncate,
-)
-from spark_replog.log.quotas import QuotaAlter, QuotaEntity
-from spark_replog.snapshot import SNAPSHOT_NAME
 
 OBJECT_BYTES_MAX = 2**62
 ROW_COUNT_MAX = 2**31 - 1
@@ -101,11 +59,12 @@ _SHORT_NAME = re.compile(r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-(?P<uuid>
 _IDS = list_of(BROKER_ID)
 _TOPIC_IDS = list_of(ID)
 _HEAD = fields(SINT, TEXT, TEXT, TEXT, TIME_MS)
-_TABLES = fields(_TOPIC_IDS, list_of(_IDS), SINT, TEXT)
+_BASE_MS = checked(SINT, lambda value: value >= -TIME_MS_MAX - 1, "time")  # rounded down from microseconds
+_TABLES = fields(_TOPIC_IDS, list_of(_IDS), _BASE_MS, TEXT)
 _OBJECT_TAIL = fields(UINT, UINT, UINT)
 _ENTRY = list_of(BYTES)
 _REPLACE_HEAD = fields(ID, UINT, UINT, UINT)
-_REPLACE_TABLES = fields(list_of(_IDS), SINT)
+_REPLACE_TABLES = fields(list_of(_IDS), _BASE_MS)
 
 
 def encode_append(writer: Writer, append: Append) -> None:
@@ -135,16 +94,14 @@ def encode_append(writer: Writer, append: Append) -> None:
 def decode_append(reader: Reader, batches: tuple[BatchSequence, ...] | None = None) -> Append:
     """Read an append's body; with batches it is a sequenced append's."""
     flags = reader.byte()
-    kind, on_reset = IdentityKind(flags & 0x03), ResetPolicy(flags >> 2 & 0x03)
+    kind, on_reset = model.IdentityKind(flags & 0x03), model.ResetPolicy(flags >> 2 & 0x03)
     producer_id = reader.text()
     incarnation = producer_id if flags & _FLAG_SAME_INCARNATION else reader.text()
-    evidence = reader.raw(EVIDENCE_BYTES) if flags & _FLAG_EVIDENCE else b""
+    evidence = reader.raw(model.EVIDENCE_BYTES) if flags & _FLAG_EVIDENCE else b""
     sequence, run_id, principal, client_id, append_time_ms = _HEAD.read(reader)
-    identity = ProducerIdentity(producer_id, incarnation, sequence, run_id, kind, on_reset, evidence)
+    identity = model.ProducerIdentity(producer_id, incarnation, sequence, run_id, kind, on_reset, evidence)
     topics, id_lists, base_ms, prefix = _TABLES.read(reader)
     holder_sets = [frozenset(ids) for ids in id_lists]
-    if base_ms < -TIME_MS_MAX - 1:  # rounded down from microseconds
-        raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
     objects = tuple(_decode_object(reader, prefix, holder_sets, topics, base_ms) for _ in range(reader.count()))
     if batches is None:
         return Append(identity, principal, client_id, append_time_ms, objects)
@@ -201,10 +158,8 @@ def encode_replace(writer: Writer, command: Replace) -> None:
 def decode_replace(reader: Reader) -> Replace:
     """Read a replacement's body."""
     topic_id, partition, first, end = _REPLACE_HEAD.read(reader)
-    inputs = reader.raw(INPUTS_DIGEST_BYTES)
+    inputs = reader.raw(model.INPUTS_DIGEST_BYTES)
     id_lists, base_ms = _REPLACE_TABLES.read(reader)
-    if base_ms < -TIME_MS_MAX - 1:
-        raise corrupt(f"time {base_ms} ms does not fit microseconds of 64 bits")
     holder_sets = [frozenset(ids) for ids in id_lists]
     count = reader.count()
     outputs = tuple(_decode_object(reader, "", holder_sets, [topic_id], base_ms) for _ in range(count))
@@ -381,17 +336,12 @@ def encode_command(command: Command) -> bytes:
     Raises:
         ValueError: a number is outside of what the format holds (64 bits, or negative where unsigned).
     """
-    type_id, kind = _BY_COMMAND[type(command)]
+    type_id = TYPE_IDS[type(command)]
     writer = Writer()
     writer.byte(type_id)
     writer.byte(COMMAND_FORMAT_VERSION)
-    kind.write(writer, command)
+    _BY_TYPE[type_id].write(writer, command)
     return bytes(writer.data)
-
-
-def type_id_of(made: type) -> int:
-    """Return the first byte of a kind of command."""
-    return _BY_COMMAND[made][0]
 
 
 def decode_command(data: bytes) -> Command:
@@ -434,21 +384,15 @@ def _read_group_record(reader: Reader) -> Record:
     return decode_record(key, reader.raw(size_bytes - 1) if size_bytes else None)
 
 
-def _read_generation(reader: Reader) -> int:
-    value = reader.uint()
-    if value > GENERATION_MAX:
-        raise corrupt(f"{value} is not a generation")
-    return value
-
-
-_TOPIC_NAME = name_of(is_valid_topic_name, "topic name")
-_LEDGER_NAME = name_of(is_valid_topic_name, "ledger name")
-_HEAD_NAME = name_of(lambda name: SNAPSHOT_NAME.fullmatch(name) is not None, "snapshot name")
-_URL = name_of(str.isprintable, "URL")
+_TOPIC_NAME = checked(TEXT, is_valid_topic_name, "topic name")
+_LEDGER_NAME = checked(TEXT, is_valid_topic_name, "ledger name")
+_HEAD_NAME = checked(TEXT, SNAPSHOT_NAME.fullmatch, "snapshot name")
+_URL = checked(TEXT, str.isprintable, "URL")
+_RACK = optional(TEXT)
 _ASSIGNMENTS = list_of(_IDS)
 _CHANGES = list_of(TEXT, optional(TEXT))
 _QUOTA = Kind(_write_change, lambda reader: value - 1 if (value := reader.uint()) else None)
-_GENERATION = Kind(Writer.uint, _read_generation)
+_GENERATION = checked(UINT, lambda value: value <= GENERATION_MAX, "generation")
 ACL_BINDINGS = list_of(
     record(
         AclBinding,
@@ -472,16 +416,16 @@ def _row(type_id: int, made: type, **kinds: Kind) -> tuple[int, type, Kind]:
 _CODECS = (
     (1, Append, Kind(encode_append, decode_append)),
     (76, SequencedAppend, Kind(encode_sequenced_append, decode_sequenced_append)),
-    _row(2, TopicInit, topic_id=ID, name=_TOPIC_NAME, assignments=_ASSIGNMENTS, config=list_of(TEXT, TEXT)),
-    _row(3, TopicClose, topic_id=ID),
-    _row(4, PartitionsAdd, topic_id=ID, total=UINT, assignments=_ASSIGNMENTS),
-    _row(5, ConfigSet, topic_id=ID, changes=_CHANGES),
-    _row(6, IsrChange, topic_id=optional(ID), broker_id=BROKER_ID, in_sync=BOOL, time_ms=TIME_MS),
-    _row(7, HoldersAdd, entry_index=UINT, command_no=UINT, object_no=UINT, broker_ids=_IDS),
-    _row(8, GenerationAdvance, generation=_GENERATION, floor=UINT, began_ms=SINT),
+    _row(2, model.TopicInit, topic_id=ID, name=_TOPIC_NAME, assignments=_ASSIGNMENTS, config=list_of(TEXT, TEXT)),
+    _row(3, model.TopicClose, topic_id=ID),
+    _row(4, model.PartitionsAdd, topic_id=ID, total=UINT, assignments=_ASSIGNMENTS),
+    _row(5, model.ConfigSet, topic_id=ID, changes=_CHANGES),
+    _row(6, model.IsrChange, topic_id=optional(ID), broker_id=BROKER_ID, in_sync=BOOL, time_ms=TIME_MS),
+    _row(7, model.HoldersAdd, entry_index=UINT, command_no=UINT, object_no=UINT, broker_ids=_IDS),
+    _row(8, model.GenerationAdvance, generation=_GENERATION, floor=UINT, began_ms=SINT),
     _row(
         40,
-        PartitionChange,
+        model.PartitionChange,
         topic_id=ID,
         partition=UINT,
         leader_epoch=UINT,
@@ -493,20 +437,20 @@ _CODECS = (
         removing=_IDS,
         is_unclean=BOOL,
     ),
-    _row(41, BrokerFence, broker_id=BROKER_ID, is_fenced=BOOL),
-    _row(42, Truncate, after_index=UINT),
+    _row(41, model.BrokerFence, broker_id=BROKER_ID, is_fenced=BOOL),
+    _row(42, model.Truncate, after_index=UINT),
     _row(55, AclsAdd, bindings=ACL_BINDINGS),
     _row(56, AclsRemove, bindings=ACL_BINDINGS),
     _row(57, QuotaAlter, entity=QUOTA_ENTITY, changes=list_of(TEXT, _QUOTA)),
-    _row(58, ClusterConfigSet, changes=_CHANGES),
-    _row(64, BrokerRegister, broker_id=BROKER_ID, url=_URL, rack=optional(TEXT), probe=TEXT, root_id=optional(ID)),
-    _row(65, LedgerRegister, name=_LEDGER_NAME, ledger_id=ID),
-    _row(66, TopicPublish, name=_TOPIC_NAME, topic_id=ID, ledger_id=ID),
-    _row(67, TopicUnpublish, name=_TOPIC_NAME, topic_id=ID),
-    _row(68, FeatureSet, level=UINT),
+    _row(58, model.ClusterConfigSet, changes=_CHANGES),
+    _row(64, model.BrokerRegister, broker_id=BROKER_ID, url=_URL, rack=_RACK, probe=TEXT, root_id=optional(ID)),
+    _row(65, model.LedgerRegister, name=_LEDGER_NAME, ledger_id=ID),
+    _row(66, model.TopicPublish, name=_TOPIC_NAME, topic_id=ID, ledger_id=ID),
+    _row(67, model.TopicUnpublish, name=_TOPIC_NAME, topic_id=ID),
+    _row(68, model.FeatureSet, level=UINT),
     _row(
         69,
-        GroupRecords,
+        model.GroupRecords,
         topic_id=ID,
         group=TEXT,
         writer_id=TEXT,
@@ -518,12 +462,13 @@ _CODECS = (
         time_ms=SINT,
         records=_GROUP_RECORDS,
     ),
-    _row(75, ProducerInit, producer_id=TEXT, instance_id=TEXT, epoch=UINT),
-    _row(87, LogClean, topic_id=ID, partition=UINT, clean_offset=UINT, time_ms=TIME_MS),
+    _row(75, model.ProducerInit, producer_id=TEXT, instance_id=TEXT, epoch=UINT),
+    _row(87, model.LogClean, topic_id=ID, partition=UINT, clean_offset=UINT, time_ms=TIME_MS),
     (86, Replace, Kind(encode_replace, decode_replace)),
-    _row(85, LogStartAdvance, topic_id=ID, reason=enum_of(LogStartReason), offsets=_OFFSETS),
-    _row(90, SnapshotCommit, base_no=UINT, index=UINT, name=_HEAD_NAME),
+    _row(85, model.LogStartAdvance, topic_id=ID, reason=enum_of(model.LogStartReason), offsets=_OFFSETS),
+    _row(90, model.SnapshotCommit, base_no=UINT, index=UINT, name=_HEAD_NAME),
 )
 # Type number, command, and its fields in the order in which they are written: the table of docs/format.md.
-_BY_COMMAND = {made: (type_id, kind) for type_id, made, kind in _CODECS}
+TYPE_IDS = {made: type_id for type_id, made, _ in _CODECS}
+"""The first byte of each kind of command."""
 _BY_TYPE = {type_id: kind for type_id, _, kind in _CODECS}

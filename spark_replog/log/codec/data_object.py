@@ -8,6 +8,7 @@ message. Format: `docs/format.md`, chapter "Data object".
 from __future__ import annotations
 
 import functools
+import io
 import mmap
 import struct
 from collections import deque
@@ -96,7 +97,7 @@ class EncodedObject:
     sections: tuple[Section, ...]
 
 
-class _Gather:
+class _Gather(io.RawIOBase):
     """A file for Arrow's writer that keeps pieces instead of copying them; small ones are joined.
 
     Attributes:
@@ -104,9 +105,8 @@ class _Gather:
         size_bytes: of what was written.
     """
 
-    closed = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.starts: list[int] = []
         self.size_bytes = 0
         self._pieces: list[Buffer] = []
@@ -115,7 +115,7 @@ class _Gather:
         self._values: deque[list[memoryview]] = deque()
         """What each stand-in that is written next is replaced by."""
 
-    def write(self, data: pa.Buffer | bytes) -> int:
+    def write(self, data: Any, /) -> int:
         view = memoryview(data)
         self.size_bytes += view.nbytes
         is_stand_in = isinstance(data, pa.Buffer) and data.address == _STAND_IN.address
@@ -173,20 +173,8 @@ class _Gather:
     def tell(self) -> int:
         return self.size_bytes
 
-    def flush(self) -> None:
-        return None
-
-    def close(self) -> None:
-        self.closed = True
-
-    def readable(self) -> bool:
-        return False
-
     def writable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return False
 
 
 class _Copy:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.ids import TopicId
-from spark_replog.log.codec.wire import BOOL, BYTES, SINT, TEXT, UINT, Reader, Writer, enum_of, list_of, record
+from spark_replog.wire import BOOL, BYTES, SINT, TEXT, UINT, Reader, Writer, enum_of, list_of, record
 
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
@@ -126,7 +126,12 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
         key += struct.pack(">i", record.partition)
         return key, None if record.value is None else encode_offset_value(record.value)
     key = struct.pack(">h", GROUP_KEY_VERSION) + _string(record.group)
-    return key, None if record.value is None else _encode_group(record.value)
+    if record.value is None:
+        return key, None
+    writer = Writer()
+    writer.raw(struct.pack(">h", GROUP_VALUE_VERSION))
+    GROUP_METADATA.write(writer, record.value)
+    return key, bytes(writer.data)
 
 
 def decode_record(key: bytes, value: bytes | None) -> Record:
@@ -136,14 +141,14 @@ def decode_record(key: bytes, value: bytes | None) -> Record:
         UnsupportedFormatError: UNSUPPORTED_VERSION: a version of a newer release.
         CorruptDataError: CORRUPT_MESSAGE.
     """
-    taken = _Bytes(key)
-    version = taken.number(">h")
+    taken = Reader(key, _damaged)
+    version = _number(taken, ">h")
     if version in (0, OFFSET_KEY_VERSION):
-        group, topic, partition = taken.string(), taken.string(), taken.number(">i")
+        group, topic, partition = _take_string(taken), _take_string(taken), _number(taken, ">i")
         taken.finish()
         return OffsetRecord(group, topic, partition, None if value is None else decode_offset_value(value))
     if version == GROUP_KEY_VERSION:
-        group = taken.string()
+        group = _take_string(taken)
         taken.finish()
         return GroupRecord(group, None if value is None else _decode_group(value))
     raise _unknown("key", version)
@@ -151,18 +156,13 @@ def decode_record(key: bytes, value: bytes | None) -> Record:
 
 def encode_offset_value(value: OffsetAndMetadata) -> bytes:
     """Return the newest version's bytes of an offset: the one that holds a topic id (KIP-848)."""
-    metadata = value.metadata.encode()
-    parts = [
-        struct.pack(">hqi", OFFSET_VALUE_VERSION, value.offset, value.leader_epoch),
-        _varint(len(metadata) + 1),
-        metadata,
-        struct.pack(">q", value.commit_time_ms),
-    ]
-    if value.topic_id:
-        parts += [_varint(1), _varint(0), _varint(16), bytes.fromhex(value.topic_id)]
-    else:
-        parts.append(_varint(0))
-    return b"".join(parts)
+    metadata, writer = value.metadata.encode(), Writer()
+    writer.raw(struct.pack(">hqi", OFFSET_VALUE_VERSION, value.offset, value.leader_epoch))
+    writer.uint(len(metadata) + 1)
+    writer.raw(metadata)
+    writer.raw(struct.pack(">q", value.commit_time_ms))
+    writer.raw(b"\1\0\x10" + bytes.fromhex(value.topic_id) if value.topic_id else b"\0")  # one field: tag 0, 16 bytes
+    return bytes(writer.data)
 
 
 def decode_offset_value(data: bytes) -> OffsetAndMetadata:
@@ -172,18 +172,18 @@ def decode_offset_value(data: bytes) -> OffsetAndMetadata:
         UnsupportedFormatError: UNSUPPORTED_VERSION.
         CorruptDataError: CORRUPT_MESSAGE.
     """
-    taken = _Bytes(data)
-    version = taken.number(">h")
+    taken = Reader(data, _damaged)
+    version = _number(taken, ">h")
     if not 0 <= version <= OFFSET_VALUE_VERSION:
         raise _unknown("offset value", version)
-    offset = taken.number(">q")
-    epoch = taken.number(">i") if version >= 3 else NO_LEADER_EPOCH
-    metadata = taken.text(taken.varint() - 1) if version >= 4 else taken.string()
-    commit_time_ms = taken.number(">q")
-    expire_time_ms = taken.number(">q") if version == 1 else None
+    offset = _number(taken, ">q")
+    epoch = _number(taken, ">i") if version >= 3 else NO_LEADER_EPOCH
+    metadata = taken.utf8(taken.uint() - 1) if version >= 4 else _take_string(taken)
+    commit_time_ms = _number(taken, ">q")
+    expire_time_ms = _number(taken, ">q") if version == 1 else None
     topic_id = ""
-    for _ in range(taken.varint() if version >= 4 else 0):
-        tag, size_bytes = taken.varint(), taken.varint()
+    for _ in range(taken.uint() if version >= 4 else 0):
+        tag, size_bytes = taken.uint(), taken.uint()
         body = taken.raw(size_bytes)
         if tag == 0 and body.hex() != _NO_TOPIC_ID:
             topic_id = body.hex()
@@ -214,16 +214,9 @@ GROUP_METADATA = record(
 )
 
 
-def _encode_group(value: GroupMetadata) -> bytes:
-    writer = Writer()
-    writer.raw(struct.pack(">h", GROUP_VALUE_VERSION))
-    GROUP_METADATA.write(writer, value)
-    return bytes(writer.data)
-
-
 def _decode_group(data: bytes) -> GroupMetadata:
-    reader = Reader(data)
-    (version,) = struct.unpack(">h", reader.raw(2))
+    reader = Reader(data, _damaged)
+    version = _number(reader, ">h")
     if version != GROUP_VALUE_VERSION:
         raise _unknown("group value", version)
     value: GroupMetadata = GROUP_METADATA.read(reader)
@@ -238,51 +231,13 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(encoded)) + encoded
 
 
-def _varint(value: int) -> bytes:
-    writer = Writer()
-    writer.uint(value)
-    return bytes(writer.data)
+def _number(reader: Reader, form: str) -> int:
+    value: int = struct.unpack(form, reader.raw(struct.calcsize(form)))[0]
+    return value
 
 
-class _Bytes:
-    """Takes Kafka's primitives off one buffer."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def raw(self, size_bytes: int) -> bytes:
-        if size_bytes < 0 or self._at + size_bytes > len(self._data):
-            raise _damaged("it ends early")
-        self._at += size_bytes
-        return self._data[self._at - size_bytes : self._at]
-
-    def number(self, form: str) -> int:
-        value: int = struct.unpack(form, self.raw(struct.calcsize(form)))[0]
-        return value
-
-    def varint(self) -> int:
-        value = shift = 0
-        while shift < 35:
-            byte = self.raw(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-        raise _damaged("a number has too many bytes")
-
-    def text(self, size_bytes: int) -> str:
-        try:
-            return self.raw(size_bytes).decode()
-        except UnicodeDecodeError:
-            raise _damaged("a text is not UTF-8") from None
-
-    def string(self) -> str:
-        return self.text(self.number(">h"))
-
-    def finish(self) -> None:
-        if self._at != len(self._data):
-            raise _damaged(f"{len(self._data) - self._at} bytes follow its end")
+def _take_string(reader: Reader) -> str:
+    return reader.utf8(_number(reader, ">h"))
 
 
 def _damaged(what: str) -> CorruptDataError:

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
@@ -21,8 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
-from spark_replog.log.codec.wire import BROKER_ID, TEXT, Reader, Writer, list_of
 from spark_replog.snapshot import snapshot_too_large
+from spark_replog.wire import BROKER_ID, TEXT, Reader, Writer, list_of
 
 MAGIC = b"RLSN"
 SNAPSHOT_FORMAT_VERSION = 1
@@ -111,7 +112,7 @@ def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
         )
     if data[5] != part:
         raise damaged(f"it is part {data[5]} where {part.value} is needed", name)
-    header = Reader(data[_HEADER_BYTES:-_CRC_BYTES])
+    header = Reader(data[_HEADER_BYTES:-_CRC_BYTES], partial(damaged, name=name))
     size_bytes = header.uint()
     if size_bytes > _body_bytes_max(len(data)):  # checked before memory is taken
         raise damaged(f"its {len(data)} bytes claim to be {size_bytes}", name)
@@ -119,7 +120,7 @@ def unseal(part: SnapshotPart, data: bytes, name: str = "") -> Reader:
         body = pa.decompress(header.rest(), decompressed_size=size_bytes, codec="zstd", asbytes=True)
     except (pa.ArrowException, OSError) as error:
         raise damaged(str(error), name) from error
-    return Reader(body)
+    return Reader(body, header.damaged)
 
 
 def write_table(writer: Writer, cells: Cells) -> None:
@@ -450,28 +451,18 @@ def pieces_of(rows: Rows, page_no: int) -> Cells:
     ).astype(np.int64)
 
 
-def encode_page(ledger_id: str, rows: Rows) -> bytes:
-    """Return the bytes of a page of sections or objects."""
-    writer = _begin(ledger_id, rows.kind, rows.cells)
-    if rows.kind is PageKind.OBJECTS:
-        write_texts(writer, rows.names)
-        write_holders(writer, rows.holders)
-    return seal(SnapshotPart.PAGE, bytes(writer.data))
-
-
-def encode_directory(ledger_id: str, directory: Directory) -> bytes:
-    """Return the bytes of a directory."""
-    writer = _begin(ledger_id, PageKind.DIRECTORY, directory.pieces)
-    write_texts(writer, directory.pages)
-    return seal(SnapshotPart.PAGE, bytes(writer.data))
-
-
-def _begin(ledger_id: str, kind: PageKind, cells: Cells) -> Writer:
+def encode_page(ledger_id: str, content: Rows | Directory) -> bytes:
+    """Return the bytes of a page: of rows of sections or objects, or of a directory."""
     writer = Writer()
     TEXT.write(writer, ledger_id)
-    writer.byte(kind)
-    write_table(writer, cells)
-    return writer
+    writer.byte(content.kind if isinstance(content, Rows) else PageKind.DIRECTORY)
+    write_table(writer, content.cells if isinstance(content, Rows) else content.pieces)
+    if not isinstance(content, Rows):
+        write_texts(writer, content.pages)
+    elif content.kind is PageKind.OBJECTS:
+        write_texts(writer, content.names)
+        write_holders(writer, content.holders)
+    return seal(SnapshotPart.PAGE, bytes(writer.data))
 
 
 def ledger_of_page(data: bytes) -> str:

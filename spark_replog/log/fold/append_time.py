@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from spark_replog.log.codec.wire import SINT, TEXT, UINT, Reader, Writer, fields, list_of, map_of
+from spark_replog.wire import SINT, TEXT, UINT, fields, list_of, map_of, record
 
 CLOCK_SKEW_MAX_MS = 60_000
 """Clocks of proposers that differ by less never move the time of appends back."""
@@ -13,10 +14,9 @@ APPENDS_EARLIER = 3
 WRITERS_KEPT = 8
 JUMP_MS = 600_000
 """A writer's clock that moves further from one append to the next may have been set."""
-_APPEND_TIME = fields(SINT, list_of(SINT))
-_AGREED = fields(SINT, map_of(TEXT, fields(SINT, SINT, UINT)))
 
 
+@dataclass(slots=True)
 class AppendTime:
     """The time of a ledger's appends, from the clocks of their proposers (ADR 18).
 
@@ -25,34 +25,27 @@ class AppendTime:
 
     Attributes:
         now_ms: of the last append; 0 before the first.
+        earlier_ms: the clocks of the newest appends, if they are further in the past.
     """
 
-    __slots__ = ("_earlier_ms", "now_ms")
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self._earlier_ms: tuple[int, ...] = ()
+    now_ms: int = 0
+    earlier_ms: tuple[int, ...] = ()
 
     def observe(self, clock_ms: int) -> bool:
         """Add the clock of the next applied append; return whether the time went back."""
         if clock_ms >= self.now_ms - CLOCK_SKEW_MAX_MS:
             self.now_ms = max(self.now_ms, clock_ms)
-            self._earlier_ms = ()
+            self.earlier_ms = ()
             return False
-        self._earlier_ms = (*self._earlier_ms, clock_ms)
-        if len(self._earlier_ms) < APPENDS_EARLIER:
+        self.earlier_ms = (*self.earlier_ms, clock_ms)
+        if len(self.earlier_ms) < APPENDS_EARLIER:
             return False
-        self.now_ms = max(self._earlier_ms)
-        self._earlier_ms = ()
+        self.now_ms = max(self.earlier_ms)
+        self.earlier_ms = ()
         return True
 
-    def write(self, writer: Writer) -> None:
-        """Write it to a snapshot."""
-        _APPEND_TIME.write(writer, (self.now_ms, self._earlier_ms))
 
-    def read(self, reader: Reader) -> None:
-        """Read what `write` wrote."""
-        self.now_ms, self._earlier_ms = _APPEND_TIME.read(reader)
+APPEND_TIME = record(AppendTime, now_ms=SINT, earlier_ms=list_of(SINT))
 
 
 def agreed_of(clocks: Iterable[int]) -> int:
@@ -61,6 +54,7 @@ def agreed_of(clocks: Iterable[int]) -> int:
     return newest[1] if len(newest) > 1 else 0
 
 
+@dataclass(slots=True)
 class AgreedTime:
     """A time that no single clock can move ahead: rows age by it, so that none is deleted early (ADR 24).
 
@@ -69,32 +63,29 @@ class AgreedTime:
 
     Attributes:
         now_ms: 0 before the first append.
-        clocks: the newest clock of the writers that appended last.
+        writers: of those that appended last: clock, agreed time then, part of a jump that is not counted yet.
     """
 
-    __slots__ = ("_writers", "now_ms")
-
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self._writers: dict[str, tuple[int, int, int]] = {}  # clock, agreed time then, part of a jump not counted yet
+    now_ms: int = 0
+    writers: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def clocks(self) -> Mapping[str, int]:
         """Return the newest clock (ms) of each of the last writers."""
-        return {writer: clock_ms for writer, (clock_ms, *_) in self._writers.items()}
+        return {writer: clock_ms for writer, (clock_ms, *_) in self.writers.items()}
 
     def observe(self, writer: str, clock_ms: int) -> None:
         """Add the clock of the next applied append."""
-        is_again = next(reversed(self._writers), "") == writer
-        before = self._writers.pop(writer, None)
-        counted_ms, held_ms = (clock_ms if not self._writers else 0), 0
+        is_again = next(reversed(self.writers), "") == writer
+        before = self.writers.pop(writer, None)
+        counted_ms, held_ms = (clock_ms if not self.writers else 0), 0
         if before is not None:
             counted_ms, held_ms = self._counted(before, clock_ms, is_again=is_again)
         self.now_ms = max(self.now_ms, counted_ms, agreed_of([clock_ms, *self.clocks.values()]))
         left_ms = max(0, held_ms - (self.now_ms - counted_ms))  # others agreed on the rest: it does not count twice
-        self._writers[writer] = clock_ms, self.now_ms, left_ms
-        if len(self._writers) > WRITERS_KEPT:
-            del self._writers[next(iter(self._writers))]
+        self.writers[writer] = clock_ms, self.now_ms, left_ms
+        if len(self.writers) > WRITERS_KEPT:
+            del self.writers[next(iter(self.writers))]
 
     def _counted(self, known: tuple[int, int, int], clock_ms: int, *, is_again: bool) -> tuple[int, int]:
         """Return the agreed time at a writer's last append plus what its clock counted since, and what is held back.
@@ -112,15 +103,10 @@ class AgreedTime:
     def go_back(self, now_ms: int) -> None:
         """Follow the time of appends, which went back: what was ahead of it was wrong."""
         self.now_ms = min(self.now_ms, now_ms)
-        self._writers = {
+        self.writers = {
             writer: (clock_ms, min(agreed_ms, now_ms), held_ms)
-            for writer, (clock_ms, agreed_ms, held_ms) in self._writers.items()
+            for writer, (clock_ms, agreed_ms, held_ms) in self.writers.items()
         }
 
-    def write(self, writer: Writer) -> None:
-        """Write it to a snapshot."""
-        _AGREED.write(writer, (self.now_ms, self._writers))
 
-    def read(self, reader: Reader) -> None:
-        """Read what `write` wrote."""
-        self.now_ms, self._writers = _AGREED.read(reader)
+AGREED_TIME = record(AgreedTime, now_ms=SINT, writers=map_of(TEXT, fields(SINT, SINT, UINT)))

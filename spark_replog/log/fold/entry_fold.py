@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
 from spark_replog.log.codec.snapshot import SnapshotPart, damaged, seal, unseal
-from spark_replog.log.codec.wire import TEXT, UINT, Reader, Writer, fields
 from spark_replog.log.model import OK, Command, CommandResult, FeatureSet, Outcome, SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, PageMissingError
+from spark_replog.wire import TEXT, UINT, Reader, Writer, fields
 
 LOGGER = logging.getLogger(__name__)
 FEATURE_LEVEL_FIRST = 1
 """Of every ledger when it is made."""
 _HEADER = fields(TEXT, UINT)
-Apply = Callable[[Any, int, int], CommandResult]
-"""Folds one command; also given the index of its entry and its number there."""
+Apply = Callable[[Any, Any, int, int], CommandResult]
+"""Folds one command into a state; also given the index of its entry and its number there."""
 
 
-def no_loader(name: str) -> bytes:
-    """Refuse to load a page: the loader of a state before a ledger has set one."""
-    raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, f"nothing says where page {name} is.")
+def change(config: dict[str, str], changes: Iterable[tuple[str, str | None]]) -> None:
+    """Set settings; None removes one."""
+    for key, value in changes:
+        if value is None:
+            config.pop(key, None)
+        else:
+            config[key] = value
 
 
 class EntryFold:
@@ -42,16 +46,20 @@ class EntryFold:
     """
 
     _part: SnapshotPart
+    _applies: ClassVar[Mapping[type, Apply]] = {}
     newest_level = FEATURE_LEVEL_FIRST
     encode = staticmethod(encode_entry)
 
     def __init__(self, name: str) -> None:
         self.applied_index = -1
         self.snapshot = DecidedSnapshot()
-        self.load_page: Callable[[str], bytes] = no_loader
+        self.load_page: Callable[[str], bytes] = self._load_no_page
         self.feature_level = FEATURE_LEVEL_FIRST
         self._name = name
-        self._applies: Mapping[type, Apply] = {}
+
+    @staticmethod
+    def _load_no_page(name: str) -> bytes:
+        raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, f"nothing says where page {name} is.")
 
     @property
     def has_gone_rows(self) -> bool:
@@ -84,8 +92,8 @@ class EntryFold:
             if isinstance(each, FeatureSet):
                 self._check_level(each.level)
         self.applied_index = index
-        applies, others = self._applies, self._apply_other
-        return tuple([applies.get(type(each), others)(each, index, number) for number, each in enumerate(commands)])
+        applies, others = self._applies, EntryFold._apply_other
+        return tuple([applies.get(type(each), others)(self, each, index, at) for at, each in enumerate(commands)])
 
     def freeze(self) -> FrozenState:
         """Return the present state; see `ledger.types.SnapshotState`."""
@@ -120,7 +128,6 @@ class EntryFold:
             raise damaged(repr(error)) from error
         fresh.snapshot, fresh.load_page = self.snapshot, load_page
         self.__dict__.update(fresh.__dict__)
-        self._bind()
 
     def page_names(self) -> Iterable[str]:
         """Yield the names of all pages that the state refers to."""
@@ -128,9 +135,6 @@ class EntryFold:
 
     def adopted(self, frozen: FrozenState) -> None:
         """Note that a frozen state is now the decided snapshot."""
-
-    def _bind(self) -> None:
-        """Set how commands are applied to this state."""
 
     def _write(self, writer: Writer) -> None:
         """Write the state to a snapshot's head."""
@@ -143,19 +147,16 @@ class EntryFold:
         if isinstance(command, SnapshotCommit):
             return self._apply_snapshot_commit(command, index)
         if isinstance(command, FeatureSet):
-            return self._apply_feature_set(command)
+            if command.level <= self.feature_level:
+                return CommandResult(Outcome.EXISTS, f"the ledger is at feature level {self.feature_level}")
+            self.feature_level = command.level
+            return OK
         if isinstance(command, Undecodable):
             reason = command.reason
         else:
             reason = f"{type(command).__name__} does not belong in ledger {self._name}"
         LOGGER.warning("command %d of entry %d of ledger %s has no effect: %s", number, index, self._name, reason)
-        return CommandResult(Outcome.INVALID, {}, reason)
-
-    def _apply_feature_set(self, command: FeatureSet) -> CommandResult:
-        if command.level <= self.feature_level:
-            return CommandResult(Outcome.EXISTS, {}, f"the ledger is at feature level {self.feature_level}")
-        self.feature_level = command.level
-        return OK
+        return CommandResult(Outcome.INVALID, reason)
 
     def _check_level(self, level: int) -> None:
         if level > self.newest_level:
@@ -167,10 +168,9 @@ class EntryFold:
 
     def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
         if command.base_no != self.snapshot.no:
-            return CommandResult(
-                Outcome.REFUSED, {}, f"it derives from snapshot {command.base_no}; the newest is {self.snapshot.no}"
-            )
+            detail = f"it derives from snapshot {command.base_no}; the newest is {self.snapshot.no}"
+            return CommandResult(Outcome.REFUSED, detail)
         if not self.snapshot.index <= command.index < index:
-            return CommandResult(Outcome.INVALID, {}, f"a snapshot of entry {command.index} in entry {index}")
+            return CommandResult(Outcome.INVALID, f"a snapshot of entry {command.index} in entry {index}")
         self.snapshot = DecidedSnapshot(command.base_no + 1, command.index, command.name, index)
         return OK

@@ -5,7 +5,8 @@ Detached from the state: any thread can compute it, without the ledger's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,7 +32,6 @@ from spark_replog.log.codec.snapshot import (
     write_table,
     write_texts,
 )
-from spark_replog.log.codec.wire import BOOL, SINT, TEXT, UINT, Reader, Writer, fields, list_of
 from spark_replog.log.fold.paged_table import (
     FLUSH_ROWS,
     Bounds,
@@ -44,11 +44,14 @@ from spark_replog.log.fold.paged_table import (
     half_dead,
     merge_count,
 )
+from spark_replog.wire import BOOL, SINT, TEXT, UINT, Reader, Writer, fields, list_of, map_of, record
 
-_FIRSTS = list_of(UINT, UINT, TEXT, UINT, UINT, UINT, SINT)
-_RUNS = list_of(TEXT, BOOL, UINT, list_of(UINT, UINT, UINT), list_of(UINT), _FIRSTS)
-_INDEX = fields(_RUNS, _RUNS)
-_DROPPED = list_of(UINT, TEXT, SINT)
+_PIECE = record(Piece, base=UINT, end=UINT, page=TEXT, first_row=UINT, row_count=UINT, size_bytes=UINT, top=SINT)
+_SPANS = list_of(UINT, UINT, UINT)
+_RUN = record(Run, name=TEXT, is_page=BOOL, row_count=UINT, spans=_SPANS, sizes=list_of(UINT), firsts=list_of(_PIECE))
+_INDEX = fields(list_of(_RUN), list_of(_RUN))
+DROPPED = map_of(record(ObjectId, generation=UINT, name=TEXT), SINT)
+"""The objects that lost their last row, and when (ms)."""
 Runs = tuple[Run, ...]
 
 
@@ -100,22 +103,22 @@ class MadePages(NamedTuple):
     dead: tuple[ObjectId, ...]
 
 
+@dataclass(eq=False)
 class FrozenTopics:
     """`snapshot.FrozenState` of a topic ledger; `head` and `pages` are computed on first use.
 
     Attributes:
         applied_index, snapshot_no: see `FrozenState`.
-        tables: the frozen tables.
+        cache: source of the pages that there are.
+        before, after: parts of the head before the tables and after them.
     """
 
-    def __init__(
-        self, applied_index: int, snapshot_no: int, cache: PageCache, before: bytes, after: bytes, tables: Tables
-    ) -> None:
-        self.applied_index = applied_index
-        self.snapshot_no = snapshot_no
-        self.tables = tables
-        self._cache = cache
-        self._before, self._after = before, after
+    applied_index: int
+    snapshot_no: int
+    cache: PageCache
+    before: bytes
+    after: bytes
+    tables: Tables
 
     @cached_property
     def made(self) -> MadePages:
@@ -124,7 +127,7 @@ class FrozenTopics:
         Raises:
             PageMissingError, and storage errors: a page that a merge needs cannot be read.
         """
-        return make_pages(self.tables, PageWriter(self._cache, self.snapshot_no))
+        return make_pages(self.tables, PageWriter(self.cache, self.snapshot_no))
 
     @property
     def pages(self) -> Mapping[str, bytes]:
@@ -135,51 +138,33 @@ class FrozenTopics:
     def head(self) -> bytes:
         """Return all of the state that is not in pages."""
         writer, made = Writer(), self.made
-        writer.raw(self._before)
-        _INDEX.write(writer, [_index_of(runs) for runs in (made.section_runs, made.object_runs)])
+        writer.raw(self.before)
+        # Of the oldest run also the first pieces.
+        tables = ([*runs[:1], *(run._replace(firsts=()) for run in runs[1:])] for runs in made[:2])
+        _INDEX.write(writer, tuple(tables))
         write_table(writer, made.sections.cells)
         write_table(writer, made.objects.cells)
         write_texts(writer, made.objects.names)
         write_holders(writer, made.objects.holders)
-        write_dropped(writer, {**self.tables.dropped, **dict.fromkeys(made.dead, self.tables.now_ms)})
-        writer.raw(self._after)
+        DROPPED.write(writer, {**self.tables.dropped, **dict.fromkeys(made.dead, self.tables.now_ms)})
+        writer.raw(self.after)
         return seal(SnapshotPart.TOPIC_HEAD, bytes(writer.data))
-
-
-def write_dropped(writer: Writer, dropped: Mapping[ObjectId, int]) -> None:
-    """Write the objects that lost their last row, and when (ms)."""
-    _DROPPED.write(writer, [(*each, at_ms) for each, at_ms in dropped.items()])
-
-
-def read_dropped(reader: Reader) -> dict[ObjectId, int]:
-    """Read what `write_dropped` wrote."""
-    return {ObjectId(generation, name): at_ms for generation, name, at_ms in _DROPPED.read(reader)}
-
-
-def _index_of(runs: Runs) -> list[tuple[object, ...]]:
-    """Return what a head says of runs: of the oldest one also the first pieces."""
-    return [(*run[:-1], [each[:-1] for each in run.firsts if run is runs[0]]) for run in runs]
 
 
 def read_index(reader: Reader) -> tuple[Runs, Runs, Rows, Rows]:
     """Read a head's runs of sections and of objects, then the rows of sections and of objects."""
-    section_runs, object_runs = (tuple(_run_of(*each) for each in runs) for runs in _INDEX.read(reader))
+    section_runs, object_runs = _INDEX.read(reader)
+    for run in (*section_runs, *object_runs):
+        _check(run)
     sections = Rows(PageKind.SECTIONS, read_table(reader, len(no_rows(PageKind.SECTIONS).cells)), [], [])
     cells = read_table(reader, len(no_rows(PageKind.OBJECTS).cells))
     return section_runs, object_runs, sections, Rows(PageKind.OBJECTS, cells, read_texts(reader), read_holders(reader))
 
 
-def _run_of(
-    name: str,
-    is_page: bool,
-    row_count: int,
-    spans: tuple[tuple[int, int, int], ...],
-    sizes: tuple[int, ...],
-    pieces: Sequence[tuple[int, int, str, int, int, int, int]],
-) -> Run:
-    if len(sizes) != len(spans):
+def _check(run: Run) -> None:
+    spans, firsts = run.spans, run.firsts
+    if len(run.sizes) != len(spans):
         raise damaged("a run has other spans than bytes")
-    firsts = tuple(Piece(*each) for each in pieces)
     if firsts and (
         len(firsts) != len(spans)
         or any(
@@ -188,7 +173,6 @@ def _run_of(
     ):
         raise damaged("a run has other spans than first pieces")
     np.array([each.cells(0, 0) for each in firsts], np.int64)  # raises OverflowError where one does not fit
-    return Run(name, is_page, row_count, spans, sizes, firsts)
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
@@ -256,5 +240,5 @@ def _changed(tables: Tables, lost: Mapping[int, int], writer: PageWriter) -> Row
     in_memory = set(tables.objects.cells[BASE].tolist())
     wanted = sorted(number for number in lost if number not in in_memory)
     newest = [writer.directory(run) for run in reversed(tables.object_runs)]
-    parts = [each.take() for each in find_objects(newest, writer.page, wanted)] if wanted else []
+    parts = [each.take() for each in find_objects(newest, writer.rows, wanted)] if wanted else []
     return _without(joined([no_rows(PageKind.OBJECTS), *parts]), lost)

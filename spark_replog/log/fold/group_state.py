@@ -7,7 +7,6 @@ so that a member of an older generation never moves an offset, whatever its cloc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,9 +18,9 @@ from spark_replog.log.codec.group_records import (
     OffsetAndMetadata,
     OffsetRecord,
 )
-from spark_replog.log.codec.wire import SINT, TEXT, UINT, Reader, Writer, fields, map_of, optional
-from spark_replog.log.codec.wire import record as record_of
 from spark_replog.log.model import OK, CommandResult, GroupRecords, Outcome
+from spark_replog.wire import SINT, TEXT, UINT, fields, map_of, optional
+from spark_replog.wire import record as record_of
 
 WRITERS_KEPT = 1024
 """Writers of a group whose last sequence is kept: those that wrote last."""
@@ -68,38 +67,25 @@ class GroupState:
         return self.metadata.phase
 
 
+@dataclass(slots=True)
 class GroupTable:
-    """All groups of one ledger."""
+    """All groups of one ledger, by name; `revision`: the newest one of any group."""
 
-    def __init__(self) -> None:
-        self._groups: dict[str, GroupState] = {}
-        self._revision = 0
-
-    def write(self, writer: Writer) -> None:
-        """Write all groups to a snapshot."""
-        _TABLE.write(writer, (self._groups, self._revision))
-
-    def read(self, reader: Reader) -> None:
-        """Read the groups from a snapshot."""
-        self._groups, self._revision = _TABLE.read(reader)
-
-    @property
-    def groups(self) -> Mapping[str, GroupState]:
-        """Return the groups by name."""
-        return self._groups
+    groups: dict[str, GroupState] = field(default_factory=dict)
+    revision: int = 0
 
     def get(self, group: str) -> GroupState | None:
         """Return a group, None if it is unknown."""
-        return self._groups.get(group)
+        return self.groups.get(group)
 
     def is_applied(self, command: GroupRecords) -> bool:
         """Return whether this very command was folded before."""
-        group = self._groups.get(command.group)
+        group = self.groups.get(command.group)
         return group is not None and group.writers.get(command.writer_id, -1) >= command.sequence
 
     def judge(self, command: GroupRecords) -> ErrorCode | None:
         """Return why the command would be refused next, or None."""
-        group = self._groups.get(command.group)
+        group = self.groups.get(command.group)
         if command.revision >= 0:
             # A change of membership was computed from one revision and is valid for that one only.
             revision = 0 if group is None else group.revision
@@ -118,10 +104,10 @@ class GroupTable:
             return CommandResult(Outcome.DUPLICATE)
         refused = self.judge(command)
         if refused is not None:
-            return CommandResult(Outcome.FENCED, {}, refused.name)
+            return CommandResult(Outcome.FENCED, refused.name)
         if any(isinstance(each, OffsetRecord) and each.value and each.value.offset < 0 for each in command.records):
-            return CommandResult(Outcome.INVALID, {}, "a committed offset is negative")
-        state = self._groups.setdefault(command.group, GroupState(command.group))
+            return CommandResult(Outcome.INVALID, "a committed offset is negative")
+        state = self.groups.setdefault(command.group, GroupState(command.group))
         state.last_commit_ms = max(state.last_commit_ms, command.time_ms)
         state.writers.pop(command.writer_id, None)  # the newest is last
         state.writers[command.writer_id] = command.sequence
@@ -130,8 +116,8 @@ class GroupTable:
         if command.member_id:
             state.beats[command.member_id] = state.beats.get(command.member_id, 0) + 1
         if command.records:
-            self._revision += 1
-            state.revision = self._revision
+            self.revision += 1
+            state.revision = self.revision
         for record in command.records:
             if record.group != command.group:
                 continue
@@ -144,7 +130,7 @@ class GroupTable:
     def _apply_metadata(self, state: GroupState, metadata: GroupMetadata | None) -> None:
         if metadata is None:
             if not state.offsets:
-                self._groups.pop(state.group, None)  # a command may hold two tombstones
+                self.groups.pop(state.group, None)  # a command may hold two tombstones
             state.metadata = GroupMetadata()
             state.beats.clear()
             return
@@ -173,7 +159,7 @@ _GROUP = record_of(
     writers=map_of(TEXT, SINT),
     moves=map_of(fields(TEXT, SINT), record_of(Move, from_offset=SINT, from_ms=SINT, since_ms=SINT)),
 )
-_TABLE = fields(map_of(TEXT, _GROUP), UINT)
+GROUPS = record_of(GroupTable, groups=map_of(TEXT, _GROUP), revision=UINT)
 
 
 def _commit(state: GroupState, key: tuple[str, int], value: OffsetAndMetadata | None) -> None:

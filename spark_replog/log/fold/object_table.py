@@ -19,7 +19,7 @@ import numpy as np
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.snapshot import BASE, ObjectColumn, PageKind, Rows, damaged, some_of
-from spark_replog.log.codec.wire import BROKER_ID, BYTES, SINT, TEXT, UINT, Reader, Writer, list_of, map_of
+from spark_replog.log.fold.frozen_topics import FrozenTopics
 from spark_replog.log.fold.paged_table import Gone, ObjectPages, PageRows
 from spark_replog.log.fold.partition_state import (
     TIMESTAMP_CREATE_TIME,
@@ -31,6 +31,7 @@ from spark_replog.log.fold.partition_state import (
 from spark_replog.log.fold.producer_state import UNDO, ProducerUndo, SequencedUndo
 from spark_replog.log.fold.section_table import SectionRow, tuples_of
 from spark_replog.log.model import OK, CommandResult, DataObject, HoldersAdd, Outcome, Replace, Section, inputs_digest
+from spark_replog.wire import BROKER_ID, BYTES, SINT, TEXT, UINT, Reader, Writer, fields, list_of, map_of
 
 Undo = ProducerUndo | SequencedUndo
 Span = tuple[PartitionState, int, int]
@@ -125,6 +126,7 @@ _BY_SLOT = map_of(UINT, UINT)
 _LACKED = list_of(UINT, list_of(UINT, UINT, UINT), list_of(TEXT, UINT, UINT, UINT, UINT, UINT, SINT, SINT))
 _MISSING = map_of(BROKER_ID, _NUMBERS)
 _UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
+_OPEN = fields(UINT, _LACKED, _MISSING, _UNSTABLE, list_of(UINT, BYTES))
 _HAS_HEADERS, _HAS_OFFSETS = 1, 2
 _REF_COLUMNS = (
     BASE,
@@ -134,7 +136,6 @@ _REF_COLUMNS = (
     ObjectColumn.APPEND_TIME_MS,
 )
 """What an `ObjectRef` and its time come from, in this order."""
-_INLINE = list_of(UINT, BYTES)
 
 INLINE_BYTES_MAX = 256 * 1024
 """Of objects that a ledger carries at one time: each process that folds it keeps them in memory, and each head of a
@@ -169,9 +170,8 @@ class ObjectTable:
         gone: rows in pages that are gone, and that no live count leaves out yet.
     """
 
-    def __init__(self, ledger_id: LedgerId, undo: Callable[[Undo], None], pages: ObjectPages) -> None:
+    def __init__(self, ledger_id: LedgerId, pages: ObjectPages) -> None:
         self._ledger_id = ledger_id
-        self._undo = undo
         self.pages = pages
         self.paged_below = 0
         self._objects: dict[int, LogObject] = {}
@@ -183,7 +183,6 @@ class ObjectTable:
         self.unstable: deque[Unstable] = deque()
         self.dropped: dict[ObjectId, int] = {}
         self.gone: list[Gone] = []
-        self._frozen_gone_count = 0
         self.now_ms = 0
 
     @property
@@ -285,68 +284,49 @@ class ObjectTable:
         self._objects[number] = item
         self._numbers[item.place[:3]] = number
 
-    def begin_freeze(self) -> None:
-        """Note that objects in memory may be in pages soon."""
-        self._frozen_gone_count = len(self.gone)
-        self.paged_below = max(self.paged_below, self.settled_below)
-
-    def leave_to_pages(
-        self, below: int, changed_before: int, lost: Mapping[int, int], dead: Iterable[ObjectId]
-    ) -> None:
-        """Forget the objects that a snapshot has put in pages.
-
-        Args:
-            below: their numbers are lower.
-            changed_before: objects that this entry or a later one changed stay, as they are newer than their row.
-            lost: object -> how many sections that name it are gone from pages; those gone before the freeze.
-            dead: objects that lost their last section by this.
-        """
-        self.dropped.update(dict.fromkeys(dead, self.now_ms))
-        del self.gone[: self._frozen_gone_count]
-        for number, count in lost.items():
+    def leave_to_pages(self, frozen: FrozenTopics) -> None:
+        """Forget the objects that a snapshot has put in pages. Those that changed since are newer than their row."""
+        made, below = frozen.made, frozen.tables.settled_below
+        self.dropped.update(dict.fromkeys(made.dead, self.now_ms))
+        del self.gone[: len(frozen.tables.gone)]
+        for number, count in made.lost.items():
             item = self._objects.get(number)
             if item is not None:
                 item.live_count -= count
                 self._note_dropped(item)
         is_open = self.open_numbers
         for number in [number for number in self._objects if number < below and number not in is_open]:
-            if self._objects[number].changed_index < changed_before:
+            if self._objects[number].changed_index <= frozen.applied_index:
                 del self._numbers[self._objects.pop(number).place[:3]]
 
     def write_open(self, writer: Writer) -> None:
-        """Write the missing copies, and the appends that may still be cut, to a snapshot."""
+        """Write the missing copies, the appends that may still be cut, and the inline bytes to a snapshot."""
         lacked = [
             (number, [(each.slot, *span) for each, span in item.partitions.items()], item.sections)
             for number, item in self._objects.items()
             if item.partitions or item.sections
         ]
-        _LACKED.write(writer, lacked)
-        _MISSING.write(writer, self.missing)
-        _UNSTABLE.write(writer, [each.values() for each in self.unstable])
+        unstable = [each.values() for each in self.unstable]
+        inline = [(number, self._objects[number].inline) for number in self.inline_numbers]
+        _OPEN.write(writer, (self.paged_below, lacked, self.missing, unstable, inline))
 
     def read_open(self, reader: Reader, partitions: Mapping[int, PartitionState]) -> None:
         """Read what `write_open` wrote, after the objects."""
-        for number, spans, sections in _LACKED.read(reader):
+        self.paged_below, lacked, missing, unstable, inline_objects = _OPEN.read(reader)
+        for number, spans, sections in lacked:
             item = self._objects[number]
             item.partitions = {partitions[slot]: (base, end) for slot, base, end in spans}
             item.sections = tuple(Section(*section) for section in sections)
-        self.missing = {broker_id: dict.fromkeys(numbers) for broker_id, numbers in _MISSING.read(reader).items()}
+        self.missing = {broker_id: dict.fromkeys(numbers) for broker_id, numbers in missing.items()}
         if not self._objects.keys() >= {number for numbers in self.missing.values() for number in numbers}:
             raise damaged("an object that a broker lacks is missing")
-        for index, numbers, bases, ends, undo in _UNSTABLE.read(reader):
+        for index, numbers, bases, ends, undo in unstable:
             pending = Unstable(index, {number: self._objects[number] for number in numbers})
             pending.bases = {partitions[slot]: base for slot, base in bases.items()}
             pending.ends = {partitions[slot]: end for slot, end in ends.items()}
             pending.undo = list(undo)
             self.unstable.append(pending)
-
-    def write_inline(self, writer: Writer) -> None:
-        """Write the bytes of inline objects to a snapshot."""
-        _INLINE.write(writer, [(number, self._objects[number].inline) for number in self.inline_numbers])
-
-    def read_inline(self, reader: Reader) -> None:
-        """Read what `write_inline` wrote, after `read_open`."""
-        for number, inline in _INLINE.read(reader):
+        for number, inline in inline_objects:
             if number not in self._objects or not inline:
                 raise damaged(f"inline object {number} is missing")
             self._carry(number, bytes(inline))
@@ -530,10 +510,6 @@ class ObjectTable:
         if item.live_count == 0 and item.has_file:
             self.dropped[item.id] = self.now_ms
 
-    def forget_below(self, floor: int) -> None:
-        """Forget the dropped objects below the floor: a listing of their generation finds them."""
-        self.dropped = {each: at_ms for each, at_ms in self.dropped.items() if each.generation >= floor}
-
     def _forget(self, number: int) -> None:
         self.drop_inline(number)
         del self._numbers[self._objects.pop(number).place[:3]]
@@ -548,13 +524,17 @@ class ObjectTable:
                 objects[number] = (item.id.name, item.live_count)
         return {name for name, live_count in objects.values() if live_count}
 
-    def truncate(self, after_index: int) -> int:
-        """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut."""
+    def truncate(self, after_index: int, undo: Callable[[Undo], None]) -> int:
+        """Cut all appends after an entry, newest first, and forget their objects; return the number of rows cut.
+
+        Args:
+            undo: restores what an append changed at its producer.
+        """
         ends: dict[PartitionState, int] = {}
         while self.unstable and self.unstable[-1].index > after_index:
             gone = self.unstable.pop()
-            for undo in reversed(gone.undo):
-                self._undo(undo)
+            for change in reversed(gone.undo):
+                undo(change)
             for partition, base in gone.bases.items():
                 ends[partition] = min(base, ends.get(partition, base))
             for number in gone.objects:
@@ -565,10 +545,6 @@ class ObjectTable:
             partition.partition_epoch += 1
             partition.elect(partition.leader)
         return cut_count
-
-    def has_append(self, index: int) -> bool:
-        """Return whether an unstable append belongs to the entry."""
-        return bool(self.unstable) and self.unstable[-1].index == index
 
     def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
         """Return the last entry to keep if brokers are given up, None if nothing is lost with them.
@@ -595,7 +571,7 @@ class ObjectTable:
         self._shorten(partition, end_offset, partition.log_end_offset)
         self.note_gone(partition, end_offset, partition.log_end_offset)
         # Not a hint: their append may be cut later and then repeated.
-        self.count_off(partition.objects_in_memory(end_offset), is_hint=False)
+        self.count_off(partition.sections.objects_from(end_offset), is_hint=False)
         for pending in self.unstable:
             if partition in pending.ends:
                 pending.bases[partition] = min(pending.bases[partition], end_offset)
@@ -629,10 +605,10 @@ class ObjectTable:
         is_needed = item is not None and (item.live_count or any(number in each for each in self.missing.values()))
         if number is None or item is None or not is_needed:
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
-            return CommandResult(Outcome.INVALID, {}, detail)
+            return CommandResult(Outcome.INVALID, detail)
         added = frozenset(command.broker_ids) - item.holders
         if not added or item.inline:
-            return CommandResult(Outcome.EXISTS, {}, f"object '{item.id.name}' is known to be there")
+            return CommandResult(Outcome.EXISTS, f"object '{item.id.name}' is known to be there")
         item.holders |= added
         item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id in added:

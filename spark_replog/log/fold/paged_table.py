@@ -31,7 +31,6 @@ from spark_replog.log.codec.snapshot import (
     counted_sizes,
     damaged,
     decode_page,
-    encode_directory,
     encode_page,
     joined,
     no_rows,
@@ -48,8 +47,8 @@ SPANS_MAX = 64
 """Slots of a run that the head names; for a run with more slots, a lookup reads the directory."""
 CACHE_BYTES = 64 << 20
 """Bytes of pages that a process keeps per ledger, unless `metadata.page.cache.bytes` is set."""
-_MERGED_PAGES_MAX = 1024
-"""Decoded pages that a merge keeps at a time, about 400 MB at most; a larger merge loads some twice."""
+_MERGED_BYTES_MAX = 400 << 20
+"""Of decoded pages that a merge keeps at a time; a larger merge loads some twice."""
 
 Interval = tuple[int, int]
 Gone = tuple[int, int, int]
@@ -110,21 +109,15 @@ class PageCache:
     Attributes:
         load: returns the bytes of a page; raises PageMissingError and storage errors.
         limit_bytes: of decoded pages; the page in use may be larger.
+        size_bytes: about how much memory the pages take.
     """
-
-    __slots__ = ("_pages", "_size_bytes", "ledger_id", "limit_bytes", "load")
 
     def __init__(self, ledger_id: LedgerId, load: Callable[[str], bytes], limit_bytes: int) -> None:
         self.ledger_id = ledger_id
         self.limit_bytes = limit_bytes
         self.load = load
+        self.size_bytes = 0
         self._pages: OrderedDict[str, Rows | Directory] = OrderedDict()
-        self._size_bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Return about how much memory the pages take."""
-        return self._size_bytes
 
     def fetch(self, name: str) -> Rows | Directory:
         """Return a page without changing the cache: for a thread without the ledger's lock."""
@@ -142,7 +135,7 @@ class PageCache:
         key = f"{run.name}/pieces"
         content = self._pages.get(key)
         if content is None:
-            content = self._keep(key, directory_of(run, self._get(run.name)))
+            content = self._keep(key, Directory(pieces_of(self.rows(run.name), 0), [run.name]))
         return _as_directory(content, run.name)
 
     def pieces(self, run: Run, slot: int, high: int) -> Directory:
@@ -160,24 +153,17 @@ class PageCache:
     def _get(self, name: str) -> Rows | Directory:
         content = self._pages.get(name)
         if content is None:
-            content = decode_page(self.ledger_id, name, self.load(name))
+            content = self.fetch(name)
             return self._keep(name, _as_rows(content, name) if isinstance(content, Rows) else content)
         self._pages.move_to_end(name)
         return content
 
     def _keep(self, key: str, page: Rows | Directory) -> Rows | Directory:
         self._pages[key] = page
-        self._size_bytes += page.size_bytes
-        while self._size_bytes > self.limit_bytes and len(self._pages) > 1:
-            self._size_bytes -= self._pages.popitem(last=False)[1].size_bytes
+        self.size_bytes += page.size_bytes
+        while self.size_bytes > self.limit_bytes and len(self._pages) > 1:
+            self.size_bytes -= self._pages.popitem(last=False)[1].size_bytes
         return page
-
-
-def directory_of(run: Run, page: Rows | Directory) -> Directory:
-    """Return the pieces of a run, given its directory or its only page."""
-    if not run.is_page:
-        return _as_directory(page, run.name)
-    return Directory(pieces_of(_as_rows(page, run.name), 0), [run.name])
 
 
 def _as_rows(page: Rows | Directory, name: str) -> Rows:
@@ -244,8 +230,6 @@ class _Pages:
     Attributes:
         runs: oldest first; `use` replaces them.
     """
-
-    __slots__ = ("_cache", "_last", "_spans", "runs")
 
     def __init__(self, cache: PageCache) -> None:
         self._cache = cache
@@ -317,8 +301,6 @@ def _spans_in_order(runs: Sequence[Run], slot: int) -> _Spans | None:
 class SectionPages(_Pages):
     """The sections of all partitions that are in pages."""
 
-    __slots__ = ()
-
     def pieces(self, slot: int, intervals: list[Interval]) -> list[Piece]:
         """Return the pieces that cover intervals of a slot, in order.
 
@@ -384,8 +366,6 @@ def _without(intervals: list[Interval], base: int, end: int) -> list[Interval]:
 
 class ObjectPages(_Pages):
     """The objects that are in pages, by number."""
-
-    __slots__ = ()
 
     def find(self, numbers: Sequence[int]) -> list[PageRows]:
         """Return the rows of those objects of ascending numbers that are in pages and not gone; at least one number."""
@@ -459,7 +439,7 @@ def _find_in_page(page: Rows, wanted: Sequence[int]) -> tuple[PageRows, Sequence
     return PageRows(live, 0, len(live)), [each for each in wanted if each not in row_of]
 
 
-class PageWriter:
+class PageWriter(PageCache):
     """Makes the pages of one snapshot. Runs on a separate thread, without the ledger's lock.
 
     Args:
@@ -471,28 +451,15 @@ class PageWriter:
     """
 
     def __init__(self, cache: PageCache, base_no: int) -> None:
+        super().__init__(cache.ledger_id, cache.load, _MERGED_BYTES_MAX)
         self._cache = cache
         self._base_no = base_no
-        self._loaded: dict[str, Rows | Directory] = {}
         self.made: dict[str, bytes] = {}
 
-    def page(self, name: str) -> Rows:
+    def fetch(self, name: str) -> Rows | Directory:
         """Return a page, of this snapshot or of an older one."""
-        return _as_rows(self._fetch(name), name)
-
-    def directory(self, run: Run) -> Directory:
-        """Return the pieces of a run."""
-        return directory_of(run, self._fetch(run.name))
-
-    def _fetch(self, name: str) -> Rows | Directory:
-        loading = self._loaded.get(name)
-        if loading is None:
-            if len(self._loaded) >= _MERGED_PAGES_MAX:
-                self._loaded.clear()
-            made = self.made.get(name)
-            loading = self._cache.fetch(name) if made is None else decode_page(self._cache.ledger_id, name, made)
-            self._loaded[name] = loading
-        return loading
+        made = self.made.get(name)
+        return self._cache.fetch(name) if made is None else decode_page(self.ledger_id, name, made)
 
     def _add(self, data: bytes) -> str:
         """Keep a page that was made; return its name."""
@@ -518,7 +485,7 @@ class PageWriter:
             while len(rows) >= least:
                 page, rows = rows.take(slice(0, PAGE_ROWS)), rows.take(slice(PAGE_ROWS, None))
                 pieces.append(pieces_of(page, len(pages)))
-                pages.append(self._add(encode_page(self._cache.ledger_id, page)))
+                pages.append(self._add(encode_page(self.ledger_id, page)))
             if len(rows):
                 waiting.append(rows)
 
@@ -543,8 +510,8 @@ class PageWriter:
         if len(pages) == 1:
             return (Run(pages[0], True, row_count, spans, sizes),)
         directory = Directory(cells, pages)
-        name = self._add(encode_directory(self._cache.ledger_id, directory))
-        self._loaded[name] = directory
+        name = self._add(encode_page(self.ledger_id, directory))
+        self._keep(name, directory)
         return (Run(name, False, row_count, spans, sizes, firsts),)
 
     def count_gone(self, runs: Sequence[Run], gone: Iterable[Gone]) -> dict[int, int]:
@@ -562,7 +529,7 @@ class PageWriter:
             if not is_whole:
                 raise damaged(f"offsets {intervals} of partition slot {slot} are in no page")
             for piece in pieces:
-                cells = rows_of(self.page(piece.page), piece).take().cells
+                cells = rows_of(self.rows(piece.page), piece).take().cells
                 parts.append(cells[SectionColumn.OBJECT, (cells[END] > piece.base) & (cells[END] <= piece.end)])
         numbers, counts = np.unique(np.concatenate([np.empty(0, np.int64), *parts]), return_counts=True)
         return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
@@ -592,7 +559,7 @@ class PageWriter:
                 if piece.page in kept:
                     yield slot, piece
                     continue
-                yield rows_of(self.page(piece.page), piece).take()
+                yield rows_of(self.rows(piece.page), piece).take()
 
         return self.write_run(parts())
 
@@ -612,7 +579,7 @@ class PageWriter:
                 kept.append(Piece(base, end, page, 0, count, 0, top, True))
             reach = max(reach, end)
         names = {piece.page for piece in kept}
-        rows = joined([no_rows(PageKind.OBJECTS), *(self.page(span[3]) for span in spans if span[3] not in names)])
+        rows = joined([no_rows(PageKind.OBJECTS), *(self.rows(span[3]) for span in spans if span[3] not in names)])
         numbers = rows.cells[BASE]
         by_number = np.argsort(numbers, kind="stable")
         is_last = np.append(numbers[by_number][1:] != numbers[by_number][:-1], True)[: len(by_number)]

@@ -8,16 +8,14 @@ whose root answers as well.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.codec.snapshot import damaged
-from spark_replog.log.codec.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 from spark_replog.log.fold.paged_table import Piece, SectionPages
 from spark_replog.log.fold.section_table import SectionRow, SectionTable
 from spark_replog.log.model import LogStartReason, Section
-
-T = TypeVar("T", bound=NamedTuple)
+from spark_replog.wire import BROKER_ID, SINT, TIME_MS, UINT, Kind, Reader, Writer, enum_of, list_of
 
 NO_LEADER: BrokerId = -1
 """The leader of a partition that has none."""
@@ -47,7 +45,10 @@ def elect_offline(
     *,
     is_unclean_allowed: bool = False,
 ) -> Election | None:
-    """Elect after the leader was lost: the first live in-sync replica, or (unclean) the first live one."""
+    """Elect after the leader was lost: the first live in-sync replica, or (unclean) the first live one.
+
+    In a controlled shutdown the brokers that stay are the live ones.
+    """
     for broker_id in assignment:
         if broker_id in live and broker_id in isr:
             return Election(broker_id, tuple(each for each in isr if each in live))
@@ -74,19 +75,6 @@ def elect_preferred(
     """Elect the first assigned replica, if it is live and in sync."""
     first = assignment[0]
     return Election(first, tuple(isr)) if first in live and first in isr else None
-
-
-def elect_controlled_shutdown(
-    assignment: Sequence[BrokerId],
-    isr: Sequence[BrokerId],
-    live: Collection[BrokerId],
-    shutting_down: Collection[BrokerId],
-) -> Election | None:
-    """Elect while brokers are taken out of service: the first live in-sync replica that stays."""
-    for broker_id in assignment:
-        if broker_id in live and broker_id in isr and broker_id not in shutting_down:
-            return Election(broker_id, tuple(each for each in isr if each not in shutting_down))
-    return None
 
 
 UNDEFINED_EPOCH = -1
@@ -158,7 +146,6 @@ TIMESTAMP_STORED_APPEND_TIME = 2
 
 
 CLEAN_POINTS_MAX = 16
-_ROWS_FIRST = 8
 
 
 class ObjectRef(NamedTuple):
@@ -392,7 +379,7 @@ class PartitionState:
         """
         if broker_id not in self.isr:
             return False
-        elected = elect_controlled_shutdown(self.replicas, self.isr, self.isr, fenced)
+        elected = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
         if elected is None:  # as in Kafka the last in-sync replicas stay: no other has the rows
             if self.leader == NO_LEADER:
                 return False
@@ -450,10 +437,6 @@ class PartitionState:
         self.leader_epochs.truncate_from_end(end_offset)
         self.clean_points = tuple(each for each in self.clean_points if each[0] <= end_offset)
         return cut_count
-
-    def objects_in_memory(self, start_offset: int) -> list[int]:
-        """Return the number of the object of each section at or after an offset that is not in pages."""
-        return self.sections.objects_from(start_offset)
 
 
 _IDS = list_of(BROKER_ID)

@@ -13,22 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from spark_replog.ids import TopicId
-from spark_replog.log.codec.wire import (
-    BOOL,
-    BYTES,
-    SINT,
-    TEXT,
-    UINT,
-    Kind,
-    Reader,
-    Writer,
-    enum_of,
-    fields,
-    list_of,
-    map_of,
-    optional,
-    record,
-)
 from spark_replog.log.model import (
     Append,
     BatchSequence,
@@ -40,6 +24,21 @@ from spark_replog.log.model import (
     ProducerInit,
     ResetPolicy,
     SequencedAppend,
+)
+from spark_replog.wire import (
+    BOOL,
+    BYTES,
+    SINT,
+    TEXT,
+    UINT,
+    Kind,
+    Writer,
+    enum_of,
+    fields,
+    list_of,
+    map_of,
+    optional,
+    record,
 )
 
 BATCHES_KEPT = 5
@@ -106,39 +105,33 @@ class SequencedUndo(NamedTuple):
     before: Mapping[Place, PartitionSequences | None]
 
 
+@dataclass(slots=True)
 class SequenceTable:
-    """All sequenced producers of one topic ledger."""
+    """All sequenced producers of one topic ledger, by id."""
 
-    __slots__ = ("_producers",)
-
-    def __init__(self) -> None:
-        self._producers: dict[str, SequencedProducer] = {}
-
-    def get(self, producer_id: str) -> SequencedProducer | None:
-        """Return the producer's state, None if it is unknown."""
-        return self._producers.get(producer_id)
+    producers: dict[str, SequencedProducer] = field(default_factory=dict)
 
     def apply_init(self, command: ProducerInit) -> CommandResult:
         """Give the producer id to an instance, under the next epoch."""
-        state = self._producers.get(command.producer_id)
+        state = self.producers.get(command.producer_id)
         epoch = -1 if state is None else state.epoch
         if state is not None and state.instance_id == command.instance_id and command.epoch == epoch:
-            return CommandResult(Outcome.EXISTS, {}, f"'{command.producer_id}' is at epoch {epoch} already")
+            return CommandResult(Outcome.EXISTS, f"'{command.producer_id}' is at epoch {epoch} already")
         if command.epoch != epoch + 1:
-            return CommandResult(Outcome.FENCED, {}, f"'{command.producer_id}' is at epoch {epoch} of another instance")
+            return CommandResult(Outcome.FENCED, f"'{command.producer_id}' is at epoch {epoch} of another instance")
         if state is None:
-            self._producers[command.producer_id] = SequencedProducer(command.epoch, command.instance_id)
+            self.producers[command.producer_id] = SequencedProducer(command.epoch, command.instance_id)
         else:
             state.epoch = command.epoch
             state.instance_id = command.instance_id
         return CommandResult(Outcome.APPLIED)
 
-    def judge_duplicate(self, append: SequencedAppend) -> tuple[Outcome, str, OffsetRanges] | None:
+    def judge_duplicate(self, append: SequencedAppend) -> CommandResult | None:
         """Return DUPLICATE with the old offsets if every batch is in the window, else None.
 
         A producer repeats an append as a whole, so an append of which only some batches are known is INVALID.
         """
-        state = self._producers.get(append.identity.producer_id)
+        state = self.producers.get(append.identity.producer_id)
         if state is None:
             return None
         ranges: dict[Place, tuple[int, int]] = {}
@@ -156,12 +149,13 @@ class SequenceTable:
         if not found_count or (new_count and max(each.epoch for each in append.batches) < state.epoch):
             return None  # in the latter case a newer instance's batches replaced some, and the append is fenced
         if new_count:
-            return Outcome.INVALID, f"{found_count} of its batches are in the log and {new_count} are not", {}
-        return Outcome.DUPLICATE, "", ranges
+            detail = f"{found_count} of its batches are in the log and {new_count} are not"
+            return CommandResult(Outcome.INVALID, detail)
+        return CommandResult(Outcome.DUPLICATE, "", ranges)
 
     def judge_fenced(self, append: SequencedAppend) -> str | None:
         """Return why a transactional producer's append comes from a replaced instance, or None."""
-        state = self._producers.get(append.identity.producer_id)
+        state = self.producers.get(append.identity.producer_id)
         epoch = max((batch.epoch for batch in append.batches), default=0)
         if state is None or epoch >= state.epoch or append.identity.kind is not IdentityKind.TRANSACTIONAL:
             return None
@@ -170,13 +164,14 @@ class SequenceTable:
             f" of instance {state.instance_id or 'unknown'}"
         )
 
-    def judge_sequence(self, append: SequencedAppend) -> tuple[Outcome, str] | None:
+    def judge_sequence(self, append: SequencedAppend) -> CommandResult | None:
         """Return why an append that is not a duplicate is refused, or None."""
-        state = self._producers.get(append.identity.producer_id)
+        state = self.producers.get(append.identity.producer_id)
         counts = append.row_counts
         for place, batches in append.batches_by_place.items():
             if sum(batch.row_count for batch in batches) != counts[place]:
-                return Outcome.INVALID, f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
+                detail = f"its batches do not make up the {counts[place]} rows of partition {place[1]}"
+                return CommandResult(Outcome.INVALID, detail)
             refused = _judge_partition(state, batches)
             if refused is not None:
                 return refused
@@ -185,9 +180,9 @@ class SequenceTable:
     def record(self, append: SequencedAppend, ranges: OffsetRanges) -> SequencedUndo:
         """Remember an applied append; return the argument that lets `undo` forget it. Claims of the id stay."""
         identity = append.identity
-        state = self._producers.get(identity.producer_id)
+        state = self.producers.get(identity.producer_id)
         if state is None:
-            state = self._producers[identity.producer_id] = SequencedProducer()
+            state = self.producers[identity.producer_id] = SequencedProducer()
             state.is_forgettable = identity.kind is IdentityKind.ONE_SHOT
         before = {place: state.partitions.get(place) for place in append.batches_by_place}
         for place, batches in append.batches_by_place.items():
@@ -207,7 +202,7 @@ class SequenceTable:
 
     def undo(self, change: SequencedUndo) -> None:
         """Restore what an append changed."""
-        state = self._producers.get(change.producer_id)
+        state = self.producers.get(change.producer_id)
         if state is None:
             return
         for place, sequences in change.before.items():
@@ -218,16 +213,12 @@ class SequenceTable:
 
     def forget(self, floor: int) -> None:
         """Drop random ids whose objects are below the GC floor: the floor refuses their retries."""
-        gone = [
-            producer_id
-            for producer_id, known in self._producers.items()
-            if known.is_forgettable and known.last_generation < floor
-        ]
-        for producer_id in gone:
-            del self._producers[producer_id]
+        for producer_id, known in list(self.producers.items()):
+            if known.is_forgettable and known.last_generation < floor:
+                del self.producers[producer_id]
 
 
-def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> tuple[Outcome, str] | None:
+def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> CommandResult | None:
     """Return why a partition's batches do not follow its known ones, or each other, or None."""
     first = batches[0]
     sequences = None if known is None else known.partitions.get((first.topic_id, first.partition))
@@ -237,11 +228,11 @@ def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSeq
         epoch, expected = sequences.epoch, sequences.next_sequence
     for batch in batches:
         if batch.epoch < epoch:
-            return Outcome.OLD_EPOCH, f"epoch {batch.epoch} is older than {epoch}"
+            return CommandResult(Outcome.OLD_EPOCH, f"epoch {batch.epoch} is older than {epoch}")
         if batch.epoch > epoch and epoch >= 0:
             expected = 0
         if expected is not None and batch.first_sequence != expected:
-            return (
+            return CommandResult(
                 Outcome.OUT_OF_SEQUENCE,
                 f"sequence {batch.first_sequence} of epoch {batch.epoch} comes for partition {batch.partition} of"
                 f" topic {batch.topic_id}, where {expected} is next",
@@ -319,26 +310,16 @@ class ProducerUndo(NamedTuple):
     dropped: Mapping[int, bytes] = {}
 
 
+@dataclass(slots=True)
 class ProducerTable:
     """All producers of one topic ledger."""
 
-    __slots__ = ("_producers", "sequenced")
-
-    def __init__(self) -> None:
-        self.sequenced = SequenceTable()
-        self._producers: dict[tuple[IdentityKind, str], ProducerState] = {}
-
-    def write(self, writer: Writer) -> None:
-        """Write all producers to a snapshot."""
-        _TABLES.write(writer, (self._producers, self.sequenced._producers))
-
-    def read(self, reader: Reader) -> None:
-        """Read the producers from a snapshot."""
-        self._producers, self.sequenced._producers = _TABLES.read(reader)
+    producers: dict[tuple[IdentityKind, str], ProducerState] = field(default_factory=dict)
+    sequenced: SequenceTable = field(default_factory=SequenceTable)
 
     def get(self, identity: ProducerIdentity) -> ProducerState | None:
         """Return the producer's state, None if it is unknown."""
-        return self._producers.get((identity.kind, identity.producer_id))
+        return self.producers.get((identity.kind, identity.producer_id))
 
     def last_sequence(self, identity: ProducerIdentity) -> int:
         """Return the sequence of the producer's newest append under its newest incarnation; -1 without one."""
@@ -350,7 +331,7 @@ class ProducerTable:
         state = self.get(identity)
         return state is not None and state.last_sequences.get(identity.incarnation, -1) >= identity.sequence
 
-    def judge_duplicate(self, append: Append) -> tuple[Outcome, str, OffsetRanges] | None:
+    def judge_duplicate(self, append: Append) -> CommandResult | None:
         """Return DUPLICATE (or TXN_MISMATCH) with its reason and old offsets, or None for a new append."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.judge_duplicate(append)
@@ -359,13 +340,13 @@ class ProducerTable:
         if state is None:
             return None
         if identity.kind is IdentityKind.ONE_SHOT:
-            return Outcome.DUPLICATE, _difference(state, append), state.last_ranges
+            return CommandResult(Outcome.DUPLICATE, _difference(state, append), state.last_ranges)
         last = state.last_sequences.get(identity.incarnation, -1)
         if identity.kind is IdentityKind.TXN_BATCH:
             return _judge_version(state, append, last)
         if identity.sequence != last or identity.incarnation != state.incarnation or _other_batch(state, append):
             return None
-        return Outcome.DUPLICATE, _difference(state, append), state.last_ranges
+        return CommandResult(Outcome.DUPLICATE, _difference(state, append), state.last_ranges)
 
     def judge_fenced(self, append: Append) -> str | None:
         """Return why the append's run is fenced, or None."""
@@ -380,20 +361,21 @@ class ProducerTable:
             )
         return None
 
-    def judge_sequence(self, append: Append) -> tuple[Outcome, str] | None:
+    def judge_sequence(self, append: Append) -> CommandResult | None:
         """Return the sequence's refusal, or None."""
         if isinstance(append, SequencedAppend):
             return self.sequenced.judge_sequence(append)
         identity = append.identity
         if identity.sequence < 0:
-            return Outcome.OUT_OF_SEQUENCE, f"sequence {identity.sequence} is negative"
+            return CommandResult(Outcome.OUT_OF_SEQUENCE, f"sequence {identity.sequence} is negative")
         state = self.get(identity)
         if state is None or identity.kind not in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL):
             return None
         detail = _reset(state, append)
         if detail is None or identity.on_reset is ResetPolicy.APPEND:
             return None
-        return Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.CHECKPOINT_RESET, detail
+        outcome = Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.CHECKPOINT_RESET
+        return CommandResult(outcome, detail)
 
     def record(self, append: Append, ranges: OffsetRanges) -> SequencedUndo | ProducerUndo:
         """Remember an applied append; return what `undo` needs to forget it. Both cost O(1)."""
@@ -401,9 +383,9 @@ class ProducerTable:
             return self.sequenced.record(append, ranges)
         identity = append.identity
         key = (identity.kind, identity.producer_id)
-        state = self._producers.get(key)
+        state = self.producers.get(key)
         if state is None:
-            state = self._producers[key] = ProducerState(identity.incarnation, identity.run_id)
+            state = self.producers[key] = ProducerState(identity.incarnation, identity.run_id)
             _remember(state, append, ranges)
             return ProducerUndo(*key)
         before = replace(state, past_runs={}, digests={})
@@ -419,9 +401,9 @@ class ProducerTable:
         if isinstance(change, SequencedUndo):
             return self.sequenced.undo(change)
         key = (change.kind, change.producer_id)
-        state, before = self._producers.get(key), change.before
+        state, before = self.producers.get(key), change.before
         if before is None or state is None:
-            self._producers.pop(key, None)
+            self.producers.pop(key, None)
             return None
         if change.is_new_run:
             state.past_runs.pop(before.run_id, None)
@@ -436,12 +418,12 @@ class ProducerTable:
             sequences.pop(change.incarnation, None)
         # `forget_runs` may have dropped it meanwhile.
         sequences.setdefault(before.incarnation, before.last_sequences.get(before.incarnation, -1))
-        self._producers[key] = replace(before, past_runs=state.past_runs, last_sequences=sequences, digests=digests)
+        self.producers[key] = replace(before, past_runs=state.past_runs, last_sequences=sequences, digests=digests)
         return None
 
     def forget_runs(self) -> None:
         """Forget the oldest runs and incarnations of each producer; at the same entry in every process."""
-        for known in self._producers.values():
+        for known in self.producers.values():
             for run_id in list(known.past_runs)[:-RUNS_KEPT]:
                 del known.past_runs[run_id]
             others = [each for each in known.last_sequences if each != known.incarnation]
@@ -451,13 +433,9 @@ class ProducerTable:
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects are below the GC floor: the floor refuses their retries."""
         self.sequenced.forget(floor)
-        gone = [
-            key
-            for key, known in self._producers.items()
-            if key[0] is IdentityKind.ONE_SHOT and known.last_generation < floor
-        ]
-        for key in gone:
-            del self._producers[key]
+        for key, known in list(self.producers.items()):
+            if key[0] is IdentityKind.ONE_SHOT and known.last_generation < floor:
+                del self.producers[key]
 
 
 def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dict[int, bytes]:
@@ -485,14 +463,15 @@ def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dic
     return dropped
 
 
-def _judge_version(known: ProducerState, append: Append, last: int) -> tuple[Outcome, str, OffsetRanges] | None:
+def _judge_version(known: ProducerState, append: Append, last: int) -> CommandResult | None:
     """Judge a txnVersion; None if it is new."""
     identity, version = append.identity, append.identity.sequence
     if version > last:
         return None
     is_last = version == last
     if known.digests.get(version) == _digest(append.row_counts, identity.evidence):
-        return Outcome.DUPLICATE, _difference(known, append) if is_last else "", known.last_ranges if is_last else {}
+        detail, ranges = (_difference(known, append), known.last_ranges) if is_last else ("", {})
+        return CommandResult(Outcome.DUPLICATE, detail, ranges)
     name = f"txnVersion {version} of '{identity.producer_id}'"
     if version not in known.digests:
         detail = f"{name} is not after {last}, and its rows are not known"
@@ -500,7 +479,8 @@ def _judge_version(known: ProducerState, append: Append, last: int) -> tuple[Out
         detail = f"{name} was written with {_other_rows(known, append) or 'other contents of its rows'}"
     else:
         detail = f"{name} was written with other rows, before version {last}"
-    return Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.TXN_MISMATCH, detail, {}
+    outcome = Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.TXN_MISMATCH
+    return CommandResult(outcome, detail)
 
 
 def _other_rows(known: ProducerState, append: Append) -> str:
@@ -561,12 +541,8 @@ def _difference(known: ProducerState, append: Append) -> str:
 
 _PLACE = fields(TEXT, UINT)
 _RANGES = map_of(_PLACE, fields(UINT, UINT))
-_BATCH = fields(*[UINT] * 4)
-_SEQUENCES = record(
-    PartitionSequences,
-    epoch=UINT,
-    batches=list_of(Kind(_BATCH.write, lambda reader: SequencedBatch(*_BATCH.read(reader)))),
-)
+_BATCH = record(SequencedBatch, first_sequence=UINT, last_sequence=UINT, base_offset=UINT, end_offset=UINT)
+_SEQUENCES = record(PartitionSequences, epoch=UINT, batches=list_of(_BATCH))
 _SEQUENCED = record(
     SequencedProducer,
     epoch=SINT,
@@ -589,7 +565,11 @@ _PRODUCER = record(
     digests=map_of(SINT, BYTES),
 )
 _KIND = enum_of(IdentityKind)
-_TABLES = fields(map_of(fields(_KIND, TEXT), _PRODUCER), map_of(TEXT, _SEQUENCED))
+PRODUCERS = record(
+    ProducerTable,
+    producers=map_of(fields(_KIND, TEXT), _PRODUCER),
+    sequenced=record(SequenceTable, producers=map_of(TEXT, _SEQUENCED)),
+)
 _SEQUENCED_UNDO = record(SequencedUndo, producer_id=TEXT, before=map_of(_PLACE, optional(_SEQUENCES)))
 _PRODUCER_UNDO = record(
     ProducerUndo,

@@ -232,13 +232,9 @@ class SectionTable:
 
     def live_bytes(self, low: int, high: int) -> int:
         """Return the bytes of the sections with live offsets, which are [low, high)."""
-        return sum(self._columns.sizes) + self._bytes_in_pages(low, high)
-
-    def _bytes_in_pages(self, low: int, high: int) -> int:
-        """Return the bytes of the live sections in pages; counted again when runs or the offsets there have changed."""
-        if self.pages is None or not self.pages.runs or low >= high:
-            return 0
-        holes = self._split(low, high)[1]
-        if self._paged_bytes[0] != (self.pages.runs, holes):
+        size_bytes, holes = sum(self._columns.sizes), self.in_pages(low, high)
+        if self.pages is None or not holes:
+            return size_bytes
+        if self._paged_bytes[0] != (self.pages.runs, holes):  # the runs or the offsets there have changed
             self._paged_bytes = (self.pages.runs, holes), self.pages.live_bytes(self.slot, holes)
-        return self._paged_bytes[1]
+        return size_bytes + self._paged_bytes[1]

@@ -7,62 +7,38 @@ index), `partition_state` (offsets of one partition), `producer_state` (duplicat
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey, TopicId
+from spark_replog.log import model
 from spark_replog.log.codec.snapshot import SLOT, PageKind, SectionColumn, SnapshotPart, joined, no_rows
-from spark_replog.log.codec.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, fields, list_of, map_of, record
-from spark_replog.log.fold.append_time import AgreedTime, AppendTime
-from spark_replog.log.fold.entry_fold import EntryFold
-from spark_replog.log.fold.frozen_topics import FrozenTopics, Tables, read_dropped, read_index
-from spark_replog.log.fold.group_state import GroupTable
+from spark_replog.log.fold.append_time import AGREED_TIME, APPEND_TIME, AgreedTime, AppendTime
+from spark_replog.log.fold.entry_fold import Apply, EntryFold
+from spark_replog.log.fold.frozen_topics import DROPPED, FrozenTopics, Tables, read_index
+from spark_replog.log.fold.group_state import GROUPS, GroupTable
 from spark_replog.log.fold.object_table import (
     INLINE_BYTES_MAX,
     InlineSpan,
     MissingCopy,
     ObjectPlace,
     ObjectTable,
-    RecentWrites,
     find_bad_outputs,
     judge_replace,
     output_rows,
 )
 from spark_replog.log.fold.paged_table import CACHE_BYTES, ObjectPages, PageCache, SectionPages
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef
-from spark_replog.log.fold.producer_state import ProducerTable
+from spark_replog.log.fold.producer_state import PRODUCERS, ProducerTable
 from spark_replog.log.fold.topic_table import Leadership, TopicState, TopicTable
-from spark_replog.log.model import (
-    OK,
-    Append,
-    BrokerFence,
-    CommandResult,
-    ConfigSet,
-    DataObject,
-    GenerationAdvance,
-    GroupRecords,
-    HoldersAdd,
-    IsrChange,
-    Judgement,
-    LogClean,
-    LogStartAdvance,
-    Outcome,
-    PartitionChange,
-    PartitionsAdd,
-    ProducerInit,
-    Replace,
-    Section,
-    SequencedAppend,
-    SnapshotCommit,
-    TopicClose,
-    TopicInit,
-    Truncate,
-)
-from spark_replog.log.quotas import ProduceRates
+from spark_replog.log.model import OK, Append, CommandResult, DataObject, Outcome, Replace, Section
+from spark_replog.log.quotas import PRODUCE_RATES, ProduceRates
 from spark_replog.snapshot import PageMissingError
+from spark_replog.wire import COUNT_MAX, ID, SINT, UINT, Reader, Writer, list_of, map_of, record
 
 MINUTE_MS = 60_000
 MINUTES_KEPT = 16
@@ -143,6 +119,36 @@ class Traffic(NamedTuple):
 NO_TRAFFIC = Traffic()
 
 
+@dataclass(slots=True)
+class Generations:
+    """The folders of a ledger's data objects, numbered.
+
+    Attributes:
+        newest: the one for new objects.
+        object_count: objects of the newest one that entries have named.
+        floor: objects of lower ones are refused.
+        began_ms: per generation not below the floor: the append time when it began.
+    """
+
+    newest: int = 0
+    object_count: int = 0
+    floor: int = 0
+    began_ms: dict[int, int] = field(default_factory=dict)
+
+
+_GENERATIONS = record(Generations, newest=UINT, object_count=UINT, floor=UINT, began_ms=map_of(UINT, SINT))
+_PARTS = {
+    "generations": _GENERATIONS,
+    "append_time": APPEND_TIME,
+    "agreed_time": AGREED_TIME,
+    "produce_rates": PRODUCE_RATES,
+    "traffic": map_of(ID, record(Traffic, last_append_ms=SINT, minutes=list_of(SINT, UINT, UINT))),
+    "producers": PRODUCERS,
+    "groups": GROUPS,
+}
+"""Attributes of the state that a snapshot's head holds, in its order."""
+
+
 class TopicLedgerState(EntryFold):
     """State of one topic ledger.
 
@@ -151,11 +157,7 @@ class TopicLedgerState(EntryFold):
     Attributes:
         topics: by id, closed ones included.
         objects: the data objects that rows are in.
-        generation: data folder for new objects.
-        gc_floor: objects of lower generations are refused.
-        generation_began_ms: per generation not below the floor: the append time when it began.
-        generation_object_count: objects of the newest generation that entries have named.
-        last_shrink_ms, left_at: see `Leadership`.
+        leadership: which brokers are fenced, and when they left ISRs.
         produce_rates: bytes per second of each client, by the appends' times.
         traffic: recent appends by topic; none for a topic without appends.
         agreed_time: by which rows age.
@@ -166,97 +168,51 @@ class TopicLedgerState(EntryFold):
     def __init__(self, ledger_id: LedgerId, cache_bytes: int = CACHE_BYTES) -> None:
         super().__init__(ledger_id)
         self.ledger_id = ledger_id
-        self.producers = ProducerTable()
         self.page_cache = PageCache(ledger_id, lambda name: self.load_page(name), cache_bytes)
-        self._pages = SectionPages(self.page_cache)
-        self.objects = ObjectTable(ledger_id, self.producers.undo, ObjectPages(self.page_cache))
-        self._topics = TopicTable(self.objects, self._pages)
+        self.objects = ObjectTable(ledger_id, ObjectPages(self.page_cache))
+        self._topics = TopicTable(self.objects, SectionPages(self.page_cache))
         self.topics: dict[TopicId, TopicState] = self._topics.topics
-        self.generation = 0
-        self.gc_floor = 0
-        self.generation_began_ms: dict[int, int] = {}
-        self.generation_object_count = 0
-        self._append_time = AppendTime()
+        self.leadership = Leadership(self._topics, self.objects)
+        self.generations = Generations()
+        self.append_time = AppendTime()
         self.agreed_time = AgreedTime()
         self.produce_rates = ProduceRates()
         self.traffic: dict[TopicId, Traffic] = {}
+        self.producers = ProducerTable()
         self.groups = GroupTable()
         self._frozen: FrozenTopics | None = None
         self._trims: dict[int, int] = {}
-        self._partitions = self._topics.partitions
-        self._leadership = Leadership(self._topics, self.objects)
-        self.last_shrink_ms: Mapping[BrokerId, int] = self._leadership.last_shrink_ms
-        self.left_at: Mapping[BrokerId, int] = self._leadership.left_at
-        self._bind()
-
-    def _bind(self) -> None:
-        self._applies = {
-            Append: self._apply_append,
-            SequencedAppend: self._apply_append,
-            ProducerInit: lambda command, *_: self.producers.sequenced.apply_init(command),
-            TopicInit: self._apply_new_partitions,
-            TopicClose: lambda command, *_: self._topics.apply_topic_close(command),
-            LogStartAdvance: lambda command, *_: self._topics.apply_log_start_advance(command),
-            PartitionsAdd: self._apply_new_partitions,
-            ConfigSet: lambda command, *_: self._topics.apply_config_set(command),
-            IsrChange: lambda command, index, _: self._leadership.apply_isr_change(command, index),
-            BrokerFence: lambda command, *_: self._leadership.apply_broker_fence(command),
-            PartitionChange: lambda command, *_: self._leadership.apply_partition_change(command),
-            Truncate: lambda command, index, _: self._leadership.apply_truncate(command, index, self.stable_index),
-            HoldersAdd: lambda command, *_: self.objects.apply_holders_add(command),
-            GenerationAdvance: self._apply_generation_advance,
-            Replace: self._apply_replace,
-            LogClean: lambda command, *_: self._topics.apply_log_clean(command),
-            GroupRecords: self._apply_group_records,
-        }
 
     def _write(self, writer: Writer) -> None:
         self._topics.write(writer)
-        self._leadership.write(writer)
-        scalars = (self.generation, self.generation_object_count, self.gc_floor, self.generation_began_ms)
-        _SCALARS.write(writer, scalars)
-        self._append_time.write(writer)
-        self.agreed_time.write(writer)
-        self.produce_rates.write(writer)
-        _TRAFFIC.write(writer, self.traffic)
-        self.producers.write(writer)
-        self.groups.write(writer)
+        self.leadership.write(writer)
+        for name, kind in _PARTS.items():
+            kind.write(writer, getattr(self, name))
 
     def _read(self, reader: Reader) -> None:
         self._topics.read(reader)
-        self._leadership.read(reader)
-        self.generation, self.generation_object_count, *rest = _SCALARS.read(reader)
-        self.gc_floor, self.generation_began_ms = rest
-        self._append_time.read(reader)
-        self.agreed_time.read(reader)
-        self.objects.now_ms = self._append_time.now_ms
-        self.produce_rates.read(reader)
-        self.traffic = _TRAFFIC.read(reader)
-        self.producers.read(reader)
-        self.groups.read(reader)
+        self.leadership.read(reader)
+        for name, kind in _PARTS.items():
+            setattr(self, name, kind.read(reader))
+        self.objects.now_ms = self.append_time.now_ms
         self.objects.begin_entry(max(self.applied_index, 0))
         partitions = {each.slot: each for each in self._topics.every_partition()}
         section_runs, object_runs, sections, objects = read_index(reader)
-        dropped = read_dropped(reader)
-        self._pages.use(section_runs)
+        self.objects.dropped = DROPPED.read(reader)
+        self._topics.pages.use(section_runs)
         self.objects.pages.use(object_runs)
-        self.objects.paged_below = UINT.read(reader)
-        self.objects.dropped = dropped
         self.objects.take_rows(objects)
         self.objects.read_open(reader, partitions)
-        self.objects.read_inline(reader)
         for slot in np.unique(sections.cells[SLOT]).tolist():
             partitions[slot].sections.take_rows(sections.take(np.flatnonzero(sections.cells[SLOT] == slot)))
 
     def freeze(self) -> FrozenTopics:
         """Return the present state; its pages are made later, outside of the ledger's lock."""
-        self._frozen = None  # if this fails, an older one is not adopted: `begin_freeze` forgets what has gone since
+        self._frozen = None  # if this fails, an older one is not adopted
         head, tail = Writer(), Writer()
         self._write_head(head)
-        self.objects.begin_freeze()
-        UINT.write(tail, self.objects.paged_below)
+        self.objects.paged_below = max(self.objects.paged_below, self.objects.settled_below)
         self.objects.write_open(tail)
-        self.objects.write_inline(tail)
         partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
         trims = {each.slot: each.log_start_offset for each in partitions if not each.retired}
         self._frozen = FrozenTopics(
@@ -266,7 +222,7 @@ class TopicLedgerState(EntryFold):
             bytes(head.data),
             bytes(tail.data),
             Tables(
-                self._pages.runs,
+                self._topics.pages.runs,
                 self.objects.pages.runs,
                 joined([no_rows(PageKind.SECTIONS), *(each.sections.rows_in_memory() for each in partitions)]),
                 self.objects.rows_in_memory(),
@@ -283,7 +239,7 @@ class TopicLedgerState(EntryFold):
 
     def page_names(self) -> Iterator[str]:
         """Yield the names of all pages that the state refers to. Loads the directories of runs of several pages."""
-        for runs in (self._pages.runs, self.objects.pages.runs):
+        for runs in (self._topics.pages.runs, self.objects.pages.runs):
             for run in runs:
                 yield run.name
                 if not run.is_page:
@@ -302,13 +258,13 @@ class TopicLedgerState(EntryFold):
             )
         self._frozen = None
         made, tables = frozen.made, frozen.tables
-        self._pages.use(made.section_runs)
+        self._topics.pages.use(made.section_runs)
         self.objects.pages.use(made.object_runs)
         if made.is_flushed:
             self._trims = {slot: low for slot, (low, high) in tables.bounds.items() if high}
             for partition in self._topics.every_partition():
                 partition.sections.leave_to_pages(tables.settled_below)
-            self.objects.leave_to_pages(tables.settled_below, frozen.applied_index + 1, made.lost, made.dead)
+            self.objects.leave_to_pages(frozen)
 
     def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
         """Replace the state by that of a head; see `EntryFold.restore`. Pages are loaded when they are needed."""
@@ -318,12 +274,12 @@ class TopicLedgerState(EntryFold):
 
     def doubtful(self, item: DataObject) -> frozenset[BrokerId]:
         """Return the holders of an undecided object that left since its puts began: their disk may be a new one."""
-        return frozenset(each for each in item.holders if self.left_at.get(each, -1) > item.after_index)
+        return frozenset(each for each in item.holders if self.leadership.left_at.get(each, -1) > item.after_index)
 
     @property
     def append_time_ms(self) -> int:
         """Return the time of the last append."""
-        return self._append_time.now_ms
+        return self.append_time.now_ms
 
     @property
     def stable_index(self) -> int:
@@ -336,7 +292,7 @@ class TopicLedgerState(EntryFold):
 
         O(log n + result). Empty for an unknown partition; the caller must look for gaps.
         """
-        state = self._partitions.get((topic_id, partition))
+        state = self._topics.partitions.get((topic_id, partition))
         if state is None:
             return []
         rows = list(state.sections_between(start_offset, end_offset))
@@ -352,7 +308,7 @@ class TopicLedgerState(EntryFold):
 
         Only objects with the last row of a partition; loads the pages of these rows.
         """
-        ends = ((each, each.log_end_offset) for each in self._partitions.values())
+        ends = ((each, each.log_end_offset) for each in self._topics.partitions.values())
         last_rows = (row for each, end in ends for row in each.sections_between(end - 1, end))
         numbers = sorted({row.object_number for row in last_rows}, reverse=True)
         objects: dict[BrokerId, list[ObjectRef]] = {broker_id: [] for broker_id in broker_ids}
@@ -372,20 +328,11 @@ class TopicLedgerState(EntryFold):
 
         The reader skips the earlier rows of that section.
         """
-        state = self._partitions.get((topic_id, partition))
+        state = self._topics.partitions.get((topic_id, partition))
         offset = None if state is None else state.offset_for_time(timestamp_ms)
         if state is None or offset is None or offset >= state.high_watermark:
             return None
         return max(offset, state.log_start_offset)
-
-    def recent_writes(self, entry_count: int) -> RecentWrites:
-        """Return counts of the objects that the newest entries named; loads the pages of these objects."""
-        return self.objects.recent_writes(entry_count)
-
-    @property
-    def has_missing_copies(self) -> bool:
-        """Return whether ``under_replicated(include_out_of_sync=True)`` may return anything."""
-        return any(self.objects.missing.values())
 
     def under_replicated(self, *, include_out_of_sync: bool = False) -> list[MissingCopy]:
         """Return the objects that an in-sync replica (or any assigned one) lacks, oldest first."""
@@ -422,54 +369,46 @@ class TopicLedgerState(EntryFold):
     @property
     def fenced(self) -> frozenset[BrokerId]:
         """Return the brokers that are out of service."""
-        return frozenset(self._leadership.fenced)
+        return frozenset(self.leadership.fenced)
 
-    def lost_after(self, gone: frozenset[BrokerId]) -> int | None:
-        """Return the last entry to keep if brokers never come back, None if nothing is lost with them."""
-        return self.objects.lost_after(gone)
-
-    def judge(self, append: Append) -> Judgement:
+    def judge(self, append: Append) -> CommandResult:
         """Return the result of this append if it is decided next. Changes nothing."""
         for topic_id in dict.fromkeys(topic_id for topic_id, _ in append.row_counts):
-            topic = self.topics.get(topic_id)
-            if topic is None:
-                return Judgement(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger")
-            if topic.closed:
-                return Judgement(Outcome.TOPIC_CLOSED, f"topic '{topic.name}' was deleted")
+            topic = self._topics.open_topic(topic_id)
+            if isinstance(topic, CommandResult):
+                return topic
         return self.judge_decided(append)
 
-    def judge_decided(self, append: Append) -> Judgement:
+    def judge_decided(self, append: Append) -> CommandResult:
         """Return the result as if no topic of the append was deleted: DUPLICATE if it is in the log.
 
         For an append that was decided, so that this ledger knows its topics.
         """
         duplicate = self.producers.judge_duplicate(append)
         if duplicate is not None:
-            return Judgement(*duplicate)
+            return duplicate
         fenced = self.producers.judge_fenced(append)
         if fenced is not None:
-            return Judgement(Outcome.FENCED, fenced)
+            return CommandResult(Outcome.FENCED, fenced)
         for item in append.objects:
-            if item.id.generation < self.gc_floor:
-                return Judgement(
-                    Outcome.BELOW_FLOOR, f"generation {item.id.generation} is below the floor {self.gc_floor}"
-                )
+            if item.id.generation < (floor := self.generations.floor):
+                return CommandResult(Outcome.BELOW_FLOOR, f"generation {item.id.generation} is below the floor {floor}")
         refused = self.producers.judge_sequence(append)
         if refused is not None:
-            return Judgement(*refused)
+            return refused
         for item in append.objects:
             for section in item.sections:
                 place = section.topic_id, section.partition
-                if place not in self._partitions:
-                    return Judgement(Outcome.INVALID, "topic id {} has no partition {}".format(*place))
+                if place not in self._topics.partitions:
+                    return CommandResult(Outcome.INVALID, "topic id {} has no partition {}".format(*place))
                 if section.row_count < 1:
                     invalid = f"a section of '{item.id.name}' has {section.row_count} rows"
-                    return Judgement(Outcome.INVALID, invalid)
+                    return CommandResult(Outcome.INVALID, invalid)
         ranges = {}
         for where, rows in append.row_counts.items():
-            base = self._partitions[where].log_end_offset
+            base = self._topics.partitions[where].log_end_offset
             ranges[where] = (base, base + rows)
-        return Judgement(Outcome.APPLIED, "", ranges)
+        return CommandResult(Outcome.APPLIED, "", ranges)
 
     def apply(self, index: int, payload: bytes) -> tuple[CommandResult, ...]:
         """Fold one decided entry; see `EntryFold.apply`. Then raise the high watermarks that it allows."""
@@ -486,9 +425,9 @@ class TopicLedgerState(EntryFold):
     def inline_spans(self) -> dict[PartitionKey, InlineSpan]:
         """Return the partitions with rows in inline objects."""
         spans = self.objects.inline_spans()
-        return {key: spans[each] for key, each in self._partitions.items() if each in spans}
+        return {key: spans[each] for key, each in self._topics.partitions.items() if each in spans}
 
-    def _apply_snapshot_commit(self, command: SnapshotCommit, index: int) -> CommandResult:
+    def _apply_snapshot_commit(self, command: model.SnapshotCommit, index: int) -> CommandResult:
         result = super()._apply_snapshot_commit(command, index)
         if result.outcome is Outcome.APPLIED:
             self.producers.forget_runs()
@@ -497,58 +436,58 @@ class TopicLedgerState(EntryFold):
     def _apply_append(self, append: Append, index: int, number: int) -> CommandResult:
         judgement = self.judge(append)
         if judgement.outcome is not Outcome.APPLIED:
-            return CommandResult(judgement.outcome, judgement.ranges, judgement.detail)
-        identity = append.identity
-        is_earlier = self._append_time.observe(append.append_time_ms)
+            return judgement
+        identity, generations = append.identity, self.generations
+        is_earlier = self.append_time.observe(append.append_time_ms)
         self.agreed_time.observe(identity.run_id or identity.producer_id, append.append_time_ms)
-        now_ms = self.objects.now_ms = self._append_time.now_ms
+        now_ms = self.objects.now_ms = self.append_time.now_ms
         if is_earlier:
             self.agreed_time.go_back(now_ms)
             self.produce_rates = ProduceRates()
             self.traffic = {}
-            for generation, began_ms in self.generation_began_ms.items():
-                self.generation_began_ms[generation] = min(began_ms, now_ms)
+            generations.began_ms = {each: min(began_ms, now_ms) for each, began_ms in generations.began_ms.items()}
             self.objects.dropped = {each: min(at_ms, now_ms) for each, at_ms in self.objects.dropped.items()}
-        if not self.generation_began_ms:
-            self.generation_began_ms[self.generation] = now_ms
-        undo = self.producers.record(append, judgement.ranges)
-        ranges = ((self._partitions[where], range_) for where, range_ in judgement.ranges.items())
+        if not generations.began_ms:
+            generations.began_ms[generations.newest] = now_ms
+        undo = self.producers.record(append, judgement.base_offsets)
+        ranges = ((self._topics.partitions[where], range_) for where, range_ in judgement.base_offsets.items())
         self.objects.begin_append(index, ranges, undo)
         counts: dict[TopicId, tuple[int, int]] = {}
         for object_no, item in enumerate(append.objects):
             spans = []
             for section in item.sections:
-                partition = self._partitions[section.topic_id, section.partition]
+                partition = self._topics.partitions[section.topic_id, section.partition]
                 base = partition.log_end_offset
                 partition.add(section, self.objects.next_number, now_ms)
                 spans.append((partition, base, partition.log_end_offset))
                 row_count, size_bytes = counts.get(section.topic_id, (0, 0))
                 counts[section.topic_id] = row_count + section.row_count, size_bytes + section.size_bytes
             self.objects.add(item, ObjectPlace(index, number, object_no, now_ms), spans)
-            self.generation_object_count += item.id.generation == self.generation and not item.inline
+            generations.object_count += item.id.generation == generations.newest and not item.inline
         for topic_id, (row_count, size_bytes) in counts.items():
             self.traffic[topic_id] = self.traffic.get(topic_id, NO_TRAFFIC).plus(now_ms, row_count, size_bytes)
         size_bytes = sum(each[1] for each in counts.values())
         self.produce_rates.record(append.principal, append.client_id, size_bytes, now_ms)
-        return CommandResult(Outcome.APPLIED, judgement.ranges)
+        return judgement
 
     def _apply_replace(self, command: Replace, index: int, number: int) -> CommandResult:
         topic = self._topics.open_topic(command.topic_id)
         if isinstance(topic, CommandResult):
             return topic
-        if any(item.id.generation < self.gc_floor for item in command.outputs):
-            return CommandResult(Outcome.BELOW_FLOOR, {}, f"an object is below the floor {self.gc_floor}")
-        partition = self._partitions.get((command.topic_id, command.partition))
+        floor = self.generations.floor
+        if any(item.id.generation < floor for item in command.outputs):
+            return CommandResult(Outcome.BELOW_FLOOR, f"an object is below the floor {floor}")
+        partition = self._topics.partitions.get((command.topic_id, command.partition))
         first, end = command.first_offset, command.end_offset
         inputs = [] if partition is None or first >= end else list(partition.sections_between(first, end))
         invalid = find_bad_outputs(command)
         if partition is None or invalid:
-            return CommandResult(Outcome.INVALID, {}, invalid or f"partition {command.partition} does not exist")
+            return CommandResult(Outcome.INVALID, invalid or f"partition {command.partition} does not exist")
         objects = self.objects.many({row.object_number for row in inputs})
         items = [objects[row.object_number] for row in inputs]
         refused = judge_replace(command, partition, inputs, items)
         if refused:
-            return CommandResult(Outcome.REFUSED, {}, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
+            return CommandResult(Outcome.REFUSED, refused, error_code=ErrorCode.INVALID_UPDATE_VERSION)
         rows = output_rows(command, inputs, self.objects.next_number)
         self.objects.note_gone(partition, first, end)
         gone = partition.replace(rows)
@@ -558,33 +497,38 @@ class TopicLedgerState(EntryFold):
         self.objects.drop_rows({partition: partition.log_start_offset}, partition.cut_dead())
         return OK
 
-    def _apply_new_partitions(self, command: TopicInit | PartitionsAdd, index: int, number: int) -> CommandResult:
-        if isinstance(command, TopicInit):
-            result = self._topics.apply_topic_init(command)
-        else:
-            result = self._topics.apply_partitions_add(command)
-        if result.outcome is Outcome.APPLIED:
-            self._leadership.settle_topic(command.topic_id)
-        return result
+    def _apply_truncate(self, command: model.Truncate, index: int, number: int) -> CommandResult:
+        """Fold a truncation: not below the stable index, and not after an append of its own entry."""
+        unstable = self.objects.unstable
+        if command.after_index < self.stable_index:
+            return CommandResult(Outcome.INVALID, f"entries up to {self.stable_index} are stable")
+        if unstable and unstable[-1].index == index:
+            return CommandResult(Outcome.INVALID, "an append of the same entry came before it")
+        cut_count = self.objects.truncate(command.after_index, self.producers.undo)
+        if not cut_count:
+            return CommandResult(Outcome.EXISTS, f"no append follows entry {command.after_index}")
+        return CommandResult(Outcome.APPLIED, f"{cut_count} rows were cut")
 
-    def _apply_generation_advance(self, command: GenerationAdvance, index: int, number: int) -> CommandResult:
+    def _apply_generation_advance(self, command: model.GenerationAdvance, index: int, number: int) -> CommandResult:
+        generations = self.generations
         if command.floor > command.generation:
-            return CommandResult(Outcome.INVALID, {}, "the floor would be above the generation")
-        if command.generation <= self.generation and command.floor <= self.gc_floor:
-            return CommandResult(Outcome.EXISTS, {}, f"generation {self.generation}, floor {self.gc_floor}")
-        if command.generation > self.generation:
-            self.generation, self.generation_object_count = command.generation, 0
-        self.gc_floor = max(self.gc_floor, command.floor)
-        self.generation_began_ms.setdefault(self.generation, max(self.append_time_ms, command.began_ms))
+            return CommandResult(Outcome.INVALID, "the floor would be above the generation")
+        if command.generation <= generations.newest and command.floor <= generations.floor:
+            detail = f"generation {generations.newest}, floor {generations.floor}"
+            return CommandResult(Outcome.EXISTS, detail)
+        if command.generation > generations.newest:
+            generations.newest, generations.object_count = command.generation, 0
+        floor = generations.floor = max(generations.floor, command.floor)
+        generations.began_ms.setdefault(generations.newest, max(self.append_time_ms, command.began_ms))
         kept_since_ms = self.append_time_ms - PRODUCER_KEPT_MS
-        old = [each for each, began_ms in self.generation_began_ms.items() if began_ms <= kept_since_ms]
-        for each in [each for each in self.generation_began_ms if each < self.gc_floor]:
-            del self.generation_began_ms[each]
-        self.objects.forget_below(self.gc_floor)
-        self.producers.forget_one_shots(min(self.gc_floor, max(old, default=0)))
+        old = [each for each, began_ms in generations.began_ms.items() if began_ms <= kept_since_ms]
+        generations.began_ms = {each: began_ms for each, began_ms in generations.began_ms.items() if each >= floor}
+        dropped = self.objects.dropped.items()  # a listing of their generation finds those below the floor
+        self.objects.dropped = {each: at_ms for each, at_ms in dropped if each.generation >= floor}
+        self.producers.forget_one_shots(min(floor, max(old, default=0)))
         return OK
 
-    def _apply_group_records(self, command: GroupRecords, index: int, number: int) -> CommandResult:
+    def _apply_group_records(self, command: model.GroupRecords, index: int, number: int) -> CommandResult:
         topic = self._topics.open_topic(command.topic_id)
         if isinstance(topic, CommandResult):
             return topic
@@ -593,10 +537,10 @@ class TopicLedgerState(EntryFold):
     def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:
         """Return the live sections of objects, in the order of their bytes; one pass over all tables and pages."""
         sections: dict[int, set[Section]] = {number: set() for number in object_numbers}
-        keys = {each.slot: (key, each) for key, each in self._partitions.items()}
+        keys = {each.slot: (key, each) for key, each in self._topics.partitions.items()}
         wanted = np.array(sorted(object_numbers), np.int64)
-        in_memory = (each.sections.rows_in_memory() for each in self._partitions.values())
-        for rows in chain(in_memory, self._pages.every_row()):
+        in_memory = (each.sections.rows_in_memory() for each in self._topics.partitions.values())
+        for rows in chain(in_memory, self._topics.pages.every_row()):
             cells = rows.cells[:, np.isin(rows.cells[SectionColumn.OBJECT], wanted)]
             for slot, base, _, _, number, start_byte, *_ in cells.T.tolist():
                 key, partition = keys[slot]
@@ -606,6 +550,22 @@ class TopicLedgerState(EntryFold):
                         sections[number].add(Section(*key, row.row_count, *row[3:8]))
         return {number: tuple(sorted(rows, key=lambda row: row.start_byte)) for number, rows in sections.items()}
 
-
-_SCALARS = fields(UINT, UINT, UINT, map_of(UINT, SINT))
-_TRAFFIC = map_of(ID, record(Traffic, last_append_ms=SINT, minutes=list_of(SINT, UINT, UINT)))
+    _applies: ClassVar[Mapping[type, Apply]] = {
+        Append: _apply_append,
+        model.SequencedAppend: _apply_append,
+        model.ProducerInit: lambda state, command, *_: state.producers.sequenced.apply_init(command),
+        model.TopicInit: lambda state, command, *_: state._topics.apply_topic_init(command, state.fenced),
+        model.TopicClose: lambda state, command, *_: state._topics.apply_topic_close(command),
+        model.LogStartAdvance: lambda state, command, *_: state._topics.apply_log_start_advance(command),
+        model.PartitionsAdd: lambda state, command, *_: state._topics.apply_partitions_add(command, state.fenced),
+        model.ConfigSet: lambda state, command, *_: state._topics.apply_config_set(command),
+        model.IsrChange: lambda state, command, index, _: state.leadership.apply_isr_change(command, index),
+        model.BrokerFence: lambda state, command, *_: state.leadership.apply_broker_fence(command),
+        model.PartitionChange: lambda state, command, *_: state.leadership.apply_partition_change(command),
+        model.Truncate: _apply_truncate,
+        model.HoldersAdd: lambda state, command, *_: state.objects.apply_holders_add(command),
+        model.GenerationAdvance: _apply_generation_advance,
+        Replace: _apply_replace,
+        model.LogClean: lambda state, command, *_: state._topics.apply_log_clean(command),
+        model.GroupRecords: _apply_group_records,
+    }

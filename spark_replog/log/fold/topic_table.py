@@ -6,42 +6,19 @@ A change is computed from one state of a partition and refused on any other.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import BrokerId, TopicId
-from spark_replog.log.codec.wire import (
-    BOOL,
-    BROKER_ID,
-    SINT,
-    TEXT,
-    UINT,
-    Reader,
-    Writer,
-    fields,
-    list_of,
-    map_of,
-    set_of,
-)
+from spark_replog.log import model
+from spark_replog.log.fold.entry_fold import change
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.paged_table import SectionPages
 from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, Moves, PartitionState
-from spark_replog.log.model import (
-    OK,
-    BrokerFence,
-    CommandResult,
-    ConfigSet,
-    IsrChange,
-    LogClean,
-    LogStartAdvance,
-    Outcome,
-    PartitionChange,
-    PartitionsAdd,
-    TopicClose,
-    TopicInit,
-    Truncate,
-)
+from spark_replog.log.model import OK, CommandResult, Outcome
 from spark_replog.quorum import majority_of
+from spark_replog.wire import BOOL, BROKER_ID, SINT, TEXT, UINT, Reader, Writer, fields, list_of, map_of, set_of
 
 LOG_APPEND_TIME = "LogAppendTime"
 _Assignments = tuple[tuple[BrokerId, ...], ...]
@@ -64,13 +41,14 @@ class TopicTable:
     Attributes:
         topics: by id.
         partitions: by (topic id, partition).
+        pages: the sections that are in pages.
     """
 
-    __slots__ = ("_objects", "_pages", "partitions", "topics")
+    __slots__ = ("_objects", "pages", "partitions", "topics")
 
     def __init__(self, objects: ObjectTable, pages: SectionPages) -> None:
         self._objects = objects
-        self._pages = pages
+        self.pages = pages
         self.topics: dict[TopicId, TopicState] = {}
         self.partitions: dict[tuple[TopicId, int], PartitionState] = {}
 
@@ -87,38 +65,38 @@ class TopicTable:
         for topic_id, name, config, closed, partitions in _TOPICS.read(reader):
             self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
             for number, partition in enumerate(partitions):
-                partition.retired, partition.sections.pages = closed, self._pages
+                partition.retired, partition.sections.pages = closed, self.pages
                 _follow_config(partition, config)
                 self.partitions[topic_id, number] = partition
 
-    def apply_topic_init(self, command: TopicInit) -> CommandResult:
-        """Fold a new topic."""
+    def apply_topic_init(self, command: model.TopicInit, fenced: Collection[BrokerId]) -> CommandResult:
+        """Fold a new topic; fenced brokers are in none of its ISRs."""
         if command.topic_id in self.topics:
-            return CommandResult(Outcome.EXISTS, {}, f"topic id {command.topic_id} exists")
+            return CommandResult(Outcome.EXISTS, f"topic id {command.topic_id} exists")
         if not command.assignments:
-            return CommandResult(Outcome.INVALID, {}, "a topic needs a partition")
+            return CommandResult(Outcome.INVALID, "a topic needs a partition")
         invalid = find_bad_replicas(command.assignments)
         if invalid:
-            return CommandResult(Outcome.INVALID, {}, invalid)
+            return CommandResult(Outcome.INVALID, invalid)
         topic = TopicState(command.topic_id, command.name, dict(command.config), False, [])
         self.topics[command.topic_id] = topic
-        self._add_partitions(topic, command.assignments)
+        self._add_partitions(topic, command.assignments, fenced)
         return OK
 
     def open_topic(self, topic_id: TopicId) -> TopicState | CommandResult:
         """Return a topic that is not deleted, or the refusal of a command on it."""
         topic = self.topics.get(topic_id)
         if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, topic_id)
-        return CommandResult(Outcome.TOPIC_CLOSED, {}, f"topic '{topic.name}' was deleted") if topic.closed else topic
+            return CommandResult(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger")
+        return CommandResult(Outcome.TOPIC_CLOSED, f"topic '{topic.name}' was deleted") if topic.closed else topic
 
-    def apply_topic_close(self, command: TopicClose) -> CommandResult:
+    def apply_topic_close(self, command: model.TopicClose) -> CommandResult:
         """Fold a deletion: every later append is refused."""
         topic = self.topics.get(command.topic_id)
         if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+            return CommandResult(Outcome.UNKNOWN_TOPIC, command.topic_id)
         if topic.closed:
-            return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' was deleted before")
+            return CommandResult(Outcome.EXISTS, f"topic '{topic.name}' was deleted before")
         topic.closed = True
         ends = {partition: partition.log_end_offset for partition in topic.partitions}
         for partition, end in ends.items():
@@ -126,45 +104,44 @@ class TopicTable:
         self._objects.drop_rows(ends, [number for partition in ends for number in partition.retire()])
         return OK
 
-    def apply_partitions_add(self, command: PartitionsAdd) -> CommandResult:
+    def apply_partitions_add(self, command: model.PartitionsAdd, fenced: Collection[BrokerId]) -> CommandResult:
         """Fold growth; existing partitions never move."""
         topic = self.open_topic(command.topic_id)
         if isinstance(topic, CommandResult):
             return topic
         count = len(topic.partitions)
         if command.total == count:
-            return CommandResult(Outcome.EXISTS, {}, f"topic '{topic.name}' has {count} partitions")
+            return CommandResult(Outcome.EXISTS, f"topic '{topic.name}' has {count} partitions")
         invalid = find_bad_replicas(command.assignments)
         if command.total < count or command.total - count != len(command.assignments) or invalid:
             detail = invalid or f"{len(command.assignments)} assignments take {count} partitions to {command.total}"
-            return CommandResult(Outcome.INVALID, {}, detail)
-        self._add_partitions(topic, command.assignments)
+            return CommandResult(Outcome.INVALID, detail)
+        self._add_partitions(topic, command.assignments, fenced)
         return OK
 
-    def apply_log_start_advance(self, command: LogStartAdvance) -> CommandResult:
+    def apply_log_start_advance(self, command: model.LogStartAdvance) -> CommandResult:
         """Fold a trim: all of its partitions, or none if one contradicts the state."""
         topic = self.open_topic(command.topic_id)
         if isinstance(topic, CommandResult):
             return topic
         for number, offset in command.offsets:
             if number >= len(topic.partitions):
-                return CommandResult(Outcome.INVALID, {}, f"topic '{topic.name}' has no partition {number}")
+                return CommandResult(Outcome.INVALID, f"topic '{topic.name}' has no partition {number}")
             if offset > topic.partitions[number].high_watermark:
                 detail = f"offset {offset} of {topic.name}-{number} is above the high watermark"
-                return CommandResult(Outcome.INVALID, {}, detail)
-        moved = [each for each in command.offsets if each[1] > topic.partitions[each[0]].log_start_offset]
+                return CommandResult(Outcome.INVALID, detail)
         ends: dict[PartitionState, int] = {}
         gone: list[int] = []
-        for number, offset in moved:
+        for number, offset in command.offsets:
             partition = topic.partitions[number]
             if offset > partition.log_start_offset:
                 self._objects.note_gone(partition, 0, offset)
                 gone += partition.advance_log_start(offset, command.reason)
                 ends[partition] = offset
         self._objects.drop_rows(ends, gone)
-        return OK if moved else CommandResult(Outcome.EXISTS, {}, "the log already starts there or later")
+        return OK if ends else CommandResult(Outcome.EXISTS, "the log already starts there or later")
 
-    def apply_log_clean(self, command: LogClean) -> CommandResult:
+    def apply_log_clean(self, command: model.LogClean) -> CommandResult:
         """Fold how far a partition is clean."""
         topic = self.open_topic(command.topic_id)
         if isinstance(topic, CommandResult):
@@ -172,28 +149,26 @@ class TopicTable:
         partition = self.partitions.get((command.topic_id, command.partition))
         if partition is None or command.clean_offset > partition.high_watermark:
             detail = f"{topic.name}-{command.partition} has no rows up to offset {command.clean_offset}"
-            return CommandResult(Outcome.INVALID, {}, detail)
+            return CommandResult(Outcome.INVALID, detail)
         is_new = partition.clean(command.clean_offset, command.time_ms)
-        return OK if is_new else CommandResult(Outcome.EXISTS, {}, "the log is already clean up to there")
+        return OK if is_new else CommandResult(Outcome.EXISTS, "the log is already clean up to there")
 
-    def apply_config_set(self, command: ConfigSet) -> CommandResult:
+    def apply_config_set(self, command: model.ConfigSet) -> CommandResult:
         """Fold changed settings."""
         topic = self.topics.get(command.topic_id)
         if topic is None:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
-        for key, value in command.changes:
-            if value is None:
-                topic.config.pop(key, None)
-            else:
-                topic.config[key] = value
+            return CommandResult(Outcome.UNKNOWN_TOPIC, command.topic_id)
+        change(topic.config, command.changes)
         for partition in topic.partitions:
             _follow_config(partition, topic.config)
         return OK
 
-    def _add_partitions(self, topic: TopicState, assignments: _Assignments) -> None:
+    def _add_partitions(self, topic: TopicState, assignments: _Assignments, fenced: Collection[BrokerId]) -> None:
         for replicas in assignments:
-            partition = PartitionState(replicas, len(self.partitions), self._pages)
+            partition = PartitionState(replicas, len(self.partitions), self.pages)
             _follow_config(partition, topic.config)
+            for broker_id in sorted(fenced):
+                partition.fence(broker_id, fenced)
             self.partitions[topic.topic_id, len(topic.partitions)] = partition
             topic.partitions.append(partition)
 
@@ -255,16 +230,10 @@ class Leadership:
         self.last_shrink_ms.update(last_shrink_ms)
         self.left_at.update(left_at)
 
-    def settle_topic(self, topic_id: TopicId) -> None:
-        """Remove fenced brokers from the ISR of a topic's partitions."""
-        for partition in self._topics.topics[topic_id].partitions:
-            for broker_id in sorted(self.fenced):
-                partition.fence(broker_id, self.fenced)
-
-    def apply_isr_change(self, command: IsrChange, index: int) -> CommandResult:
+    def apply_isr_change(self, command: model.IsrChange, index: int) -> CommandResult:
         """Fold that a broker left or joined the in-sync replicas of one topic, or of all."""
         if command.topic_id is not None and command.topic_id not in self._topics.topics:
-            return CommandResult(Outcome.UNKNOWN_TOPIC, {}, command.topic_id)
+            return CommandResult(Outcome.UNKNOWN_TOPIC, command.topic_id)
         if command.in_sync and command.broker_id in self.fenced:
             return _refused(ErrorCode.INELIGIBLE_REPLICA, f"broker {command.broker_id} is fenced")
         if command.topic_id is None and not command.in_sync:
@@ -289,16 +258,13 @@ class Leadership:
             self.last_shrink_ms[command.broker_id] = max(before_ms, command.time_ms)
         detail = f"broker {command.broker_id} lacks objects of {kept_out} partitions" if kept_out else ""
         outcome = Outcome.APPLIED if changed else Outcome.SKIPPED
-        return CommandResult(outcome, {}, detail)
+        return CommandResult(outcome, detail)
 
-    def apply_broker_fence(self, command: BrokerFence) -> CommandResult:
+    def apply_broker_fence(self, command: model.BrokerFence) -> CommandResult:
         """Fold that a broker is out of service, or back; a fenced broker leads nothing."""
         if (command.broker_id in self.fenced) == command.is_fenced:
-            return CommandResult(
-                Outcome.EXISTS,
-                {},
-                f"broker {command.broker_id} is already {'fenced' if command.is_fenced else 'in service'}",
-            )
+            place = "fenced" if command.is_fenced else "in service"
+            return CommandResult(Outcome.EXISTS, f"broker {command.broker_id} is already {place}")
         self.fenced ^= {command.broker_id}
         for partition in self._topics.every_partition():
             if command.is_fenced:
@@ -307,7 +273,7 @@ class Leadership:
                 partition.elect_if_offline(self.fenced)
         return OK
 
-    def apply_partition_change(self, command: PartitionChange) -> CommandResult:
+    def apply_partition_change(self, command: model.PartitionChange) -> CommandResult:
         """Fold one partition's new leader, ISR and replicas."""
         topic = self._topics.topics.get(command.topic_id)
         if topic is None or topic.closed:
@@ -332,21 +298,10 @@ class Leadership:
             self._objects.expect(partition)
         if partition.leader != command.leader:
             partition.elect(command.leader)
-        return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows are lost" if cut_count else "")
-
-    def apply_truncate(self, command: Truncate, index: int, stable_index: int) -> CommandResult:
-        """Fold a truncation: not below the stable index, and not after an append of its own entry."""
-        if command.after_index < stable_index:
-            return CommandResult(Outcome.INVALID, {}, f"entries up to {stable_index} are stable")
-        if self._objects.has_append(index):
-            return CommandResult(Outcome.INVALID, {}, "an append of the same entry came before it")
-        cut_count = self._objects.truncate(command.after_index)
-        if not cut_count:
-            return CommandResult(Outcome.EXISTS, {}, f"no append follows entry {command.after_index}")
-        return CommandResult(Outcome.APPLIED, {}, f"{cut_count} rows were cut")
+        return CommandResult(Outcome.APPLIED, f"{cut_count} rows are lost" if cut_count else "")
 
     def _judge(
-        self, command: PartitionChange, topic: TopicState, partition: PartitionState
+        self, command: model.PartitionChange, topic: TopicState, partition: PartitionState
     ) -> tuple[ErrorCode, str] | None:
         epochs = f"leader epoch {partition.leader_epoch}, partition epoch {partition.partition_epoch}"
         if command.leader_epoch > partition.leader_epoch or command.partition_epoch > partition.partition_epoch:
@@ -384,4 +339,4 @@ class Leadership:
 
 
 def _refused(code: ErrorCode, detail: str) -> CommandResult:
-    return CommandResult(Outcome.REFUSED, {}, detail, error_code=code)
+    return CommandResult(Outcome.REFUSED, detail, error_code=code)

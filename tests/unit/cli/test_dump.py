@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_replog.log.codec.snapshot import Directory, PageKind, Rows, encode_directory, pieces_of
+from spark_replog.log.codec.snapshot import Directory, PageKind, Rows, encode_page, pieces_of
 from spark_replog.monitor.file_words import file_words
 from tests.unit.client.consumer_setup import Store, rows
 
@@ -80,7 +80,7 @@ def test_pages_say_which_they_are_and_whether_they_have_their_own_name():
 def test_a_directory_says_how_much_it_lists():
     rows = Rows(PageKind.SECTIONS, np.zeros((11, 1), np.int64), [], [])
     directory = Directory(pieces_of(rows, 0), ["page-a"])
-    found = file_words("d", encode_directory("0" * 32, directory))
+    found = file_words("d", encode_page("0" * 32, directory))
     assert (found.damage, found.lines[1]) == ("", "directory of 1 pieces in 1 pages")
 
 

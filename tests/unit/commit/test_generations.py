@@ -51,13 +51,13 @@ def test_a_generation_lasts_a_seventh_of_the_lag_and_the_floor_follows_a_lag_beh
     assert life.round(0) is None  # nobody has written
     advances = []
     for day in range(12):
-        assert life.append(day, life.state.generation, f"p{day}") is Outcome.APPLIED
+        assert life.append(day, life.state.generations.newest, f"p{day}") is Outcome.APPLIED
         advances.append(life.round(day))
         assert life.round(day) is None  # once is enough, whoever asks again
     expected = [GenerationAdvance(number, max(0, number - 7), number * DAY_MS) for number in range(1, 9)]
     assert advances[:9] == [None, *expected]
-    assert (life.state.generation, life.state.gc_floor) == (11, 4)
-    assert min(life.state.generation_began_ms) == 4
+    assert (life.state.generations.newest, life.state.generations.floor) == (11, 4)
+    assert min(life.state.generations.began_ms) == 4
     # A writer of a generation below the floor is refused, as is a repeat of one that was forgotten.
     assert life.append(12, 3, "late") is Outcome.BELOW_FLOOR
     assert life.append(12, 0, "p0") is Outcome.BELOW_FLOOR
@@ -78,11 +78,11 @@ def test_a_hurried_floor_spares_what_a_plan_of_the_last_hour_may_name():
     life.append(0, 0, "p")
     now_ms = 30 * DAY_MS
     life.entry(hurried_generation(life.state, now_ms, hour_ms))
-    assert (life.state.generation, life.state.gc_floor) == (1, 0)
-    assert life.state.generation_began_ms == {0: 0, 1: now_ms}
+    assert (life.state.generations.newest, life.state.generations.floor) == (1, 0)
+    assert life.state.generations.began_ms == {0: 0, 1: now_ms}
     assert hurried_generation(life.state, now_ms + 60_000, hour_ms) is None, "it gives nothing free, again and again"
     life.entry(hurried_generation(life.state, now_ms + hour_ms - 1, hour_ms))
-    assert (life.state.generation, life.state.gc_floor) == (2, 0)
+    assert (life.state.generations.newest, life.state.generations.floor) == (2, 0)
     life.entry(hurried_generation(life.state, now_ms + hour_ms, hour_ms))
-    assert (life.state.generation, life.state.gc_floor) == (2, 1)
+    assert (life.state.generations.newest, life.state.generations.floor) == (2, 1)
     assert hurried_generation(life.state, now_ms, 0) == GenerationAdvance(3, 3, now_ms)

@@ -32,7 +32,7 @@ def answer(result: CommandResult) -> ProduceResponse:
     ],
 )
 def test_refusals(outcome: Outcome, code: ErrorCode, kind: type[ReplogError]) -> None:
-    response = answer(CommandResult(outcome, {}, "because of this"))
+    response = answer(CommandResult(outcome, "because of this"))
     assert isinstance(response.error, kind)
     assert response.error.code is code
     for part in ("because of this", "query-1", "`7`", "ledger-1"):
@@ -50,7 +50,7 @@ def test_refusals(outcome: Outcome, code: ErrorCode, kind: type[ReplogError]) ->
 )
 def test_successes(caplog: pytest.LogCaptureFixture, outcome: Outcome, detail: str, level: str | None) -> None:
     with caplog.at_level(logging.INFO):
-        response = answer(CommandResult(outcome, {}, detail))
+        response = answer(CommandResult(outcome, detail))
     assert response.error is None
     assert [record.levelname for record in caplog.records] == ([level] if level else [])
 

@@ -9,25 +9,21 @@ from hypothesis import strategies as st
 from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, retired_of, upkeep_commands
 from spark_replog.config import TopicConfig
 from spark_replog.ids import ObjectId
-from spark_replog.log.codec.commands import (
-    Append,
+from spark_replog.log.codec.commands import Append, DataObject, Section, encode_command, encode_entry
+from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.model import (
     ConfigSet,
-    DataObject,
     GenerationAdvance,
     HoldersAdd,
     IdentityKind,
     IsrChange,
     LogStartAdvance,
     LogStartReason,
+    Outcome,
     ProducerIdentity,
-    Section,
     TopicClose,
     TopicInit,
-    encode_command,
-    encode_entry,
 )
-from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Outcome
 from tests.examples import examples
 
 TOPIC = "a" * 32
@@ -50,7 +46,7 @@ class Life:
     def append(self, at_ms, rows=1, size=100, holders=(0, 1), partitions=(0,), clock_ms=None):
         self.count += 1
         sections = tuple(Section(TOPIC, p, rows, size * n, size, 0, at_ms, at_ms) for n, p in enumerate(partitions))
-        name = ObjectId(self.state.generation, f"{self.count}.arrow")
+        name = ObjectId(self.state.generations.newest, f"{self.count}.arrow")
         item = DataObject(name, 9, False, frozenset(holders), sections)
         identity = ProducerIdentity(f"p{self.count}", f"p{self.count}", 0, "", IdentityKind.ONE_SHOT)
         (result,) = self.entry(Append(identity, "", "", at_ms if clock_ms is None else clock_ms, (item,)))
@@ -175,7 +171,7 @@ def test_a_generation_is_full_after_so_many_objects(monkeypatch):
         life.append(0)
     assert upkeep_commands(life.state, 0, 0, LAG_MS) == [GenerationAdvance(1, 0)]
     life.entry(GenerationAdvance(1, 0))
-    assert life.state.generation_object_count == 0
+    assert life.state.generations.object_count == 0
     assert upkeep_commands(life.state, 0, 0, LAG_MS) == []
 
 
@@ -204,7 +200,7 @@ def test_a_replica_needs_no_copy_of_an_object_without_rows():
     lacking = life.append(0, holders=(0,))
     life.entry(TopicClose(TOPIC))
     assert lacking in life.state.dropped_objects()
-    assert not life.state.has_missing_copies
+    assert not any(life.state.objects.missing.values())
 
 
 @pytest.mark.parametrize("is_restored", [False, True])
@@ -217,7 +213,7 @@ def test_a_replica_joins_again_once_the_rows_that_it_lacks_are_trimmed(is_restor
     (refused,) = life.entry(IsrChange(TOPIC, 1, True, 6))
     assert refused.outcome is Outcome.SKIPPED and life.partition.isr == (0,)
     life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 2),)))
-    assert not life.state.has_missing_copies
+    assert not any(life.state.objects.missing.values())
     if is_restored:
         state = TopicLedgerState("L")
         state.restore(life.state.freeze().head, lambda name: b"")

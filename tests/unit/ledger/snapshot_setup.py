@@ -10,13 +10,8 @@ from typing import Any
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.snapshot_keeper import SnapshotKeeper
-from spark_replog.log.codec.commands import (
-    SnapshotCommit,
-    decode_command,
-    decode_entry,
-    encode_command,
-    encode_entry,
-)
+from spark_replog.log.codec.commands import decode_command, decode_entry, encode_command, encode_entry
+from spark_replog.log.model import SnapshotCommit
 from spark_replog.snapshot import DecidedSnapshot, FrozenHead, FrozenState, hash_of
 from tests.unit.ledger.conftest import FAST, LEDGER_ID, Process, Store
 from tests.waiting import wait_until
@@ -137,7 +132,7 @@ def collect_until(process: Process, condition: Callable[[], bool], what: object 
     A majority answers for all roots. One that is busy takes a file later, when it may be garbage already: only another
     snapshot or collection deletes it there.
     """
-    calls = keeper_of(process)._io._running
+    calls = keeper_of(process).io._running
 
     def is_true() -> bool:
         if not all(future.done() for running in calls.values() for future in running):

@@ -11,7 +11,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.record import genesis_hash
-from spark_replog.ledger.root import Check, Completion, Create, Read, RootState, Status
+from spark_replog.ledger.root import Check, Completion, Create, Read, RootState
 from spark_replog.ledger.snapshot_files import Marker
 from spark_replog.ledger.types import LedgerSettings
 
@@ -33,7 +33,7 @@ class OneRoot:
             (operation,) = operations
             found = tuple(self.records[operation.position :]) if isinstance(operation, Read) else ()
             assert isinstance(operation, Read | Check)
-            self.core.complete(Completion(operation, Status.DONE, found, ended=True), 0.0)
+            self.core.complete(Completion(operation, found, ended=True), 0.0)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_value_is_open_from_its_first_create_to_its_decision(one_root):
         assert isinstance(create, Create)
         assert core.is_user_open()
         one_root.records.append(create.data)
-        core.complete(Completion(create, Status.DONE), 0.0)
+        core.complete(Completion(create), 0.0)
         core.advance(0.0)
         assert core.settled == (index, True)
         assert not core.is_user_open()
@@ -64,11 +64,11 @@ def test_an_answer_to_an_operation_that_is_not_out_changes_nothing(one_root):
     core.propose(b"x")
     (create,) = core.poll(0.0)
     twin = Create(create.root, create.position, create.data, create.marker_no)
-    core.complete(Completion(twin, Status.DONE), 0.0)
+    core.complete(Completion(twin), 0.0)
     assert core.prefix.length == 0
     assert core.poll(0.0) == []  # still out
-    core.complete(Completion(create, Status.DONE), 0.0)
-    core.complete(Completion(create, Status.DONE), 0.0)
+    core.complete(Completion(create), 0.0)
+    core.complete(Completion(create), 0.0)
     assert core.prefix.length == 1
     assert core.prefix.views[0].next_position == 1
 
@@ -78,13 +78,13 @@ def test_an_answer_that_was_not_taken_for_hours_is_no_look_for_a_marker_of_now(o
     core, hours_ms = one_root.core, 3 * 3_600_000.0
     core.begin(GoalKind.READ, 0.0)
     (check,) = core.poll(0.0)
-    core.complete(Completion(check, Status.DONE), 0.0)
+    core.complete(Completion(check), 0.0)
     (read,) = core.poll(0.0)
     assert read.checks_marker
     core.finish()
     core.begin(GoalKind.READ, hours_ms)
     assert core.poll(hours_ms) == []
-    core.complete(Completion(read, Status.DONE, ended=True), hours_ms)
+    core.complete(Completion(read, ended=True), hours_ms)
     (again,) = core.poll(hours_ms)
     assert again.checks_marker
 
@@ -96,10 +96,10 @@ def test_a_root_that_fails_is_tried_less_and_less_often_up_to_a_bound():
     now_ms, waits_ms = 0.0, []
     for _ in range(1000):
         (operation,) = core.poll(now_ms)
-        core.complete(Completion(operation, Status.FAILED, error=OSError("gone")), now_ms)
+        core.complete(Completion(operation, error=OSError("gone")), now_ms)
         assert core.poll(now_ms) == []
-        waits_ms.append(core.wake_at_ms - now_ms)
-        now_ms = core.wake_at_ms
+        waits_ms.append(core.progress.wake_at_ms - now_ms)
+        now_ms = core.progress.wake_at_ms
     for wait_ms, bound_ms in zip(waits_ms, [20, 40, 80, 160, *[250] * 996], strict=True):
         assert bound_ms / 2 <= wait_ms <= bound_ms
     assert len(set(waits_ms[4:])) > 900  # two processes that failed together part
@@ -109,7 +109,7 @@ def test_a_root_that_was_asked_just_now_is_not_reported_as_missing():
     core = LedgerCore(["root 0"], genesis_hash("l"), b"i" * 16, LedgerSettings(), random.Random(1))
     core.begin(GoalKind.READ, 0.0)
     (check,) = core.poll(0.0)
-    core.complete(Completion(check, Status.DONE), 1.0)
+    core.complete(Completion(check), 1.0)
     assert core.poll(1.0) != []
     assert core.missing_roots(100.0) == []
     assert core.missing_roots(60_000.0) == [0]
@@ -167,7 +167,7 @@ def test_refusals_of_an_earlier_goal_do_not_end_the_next_one():
     now_ms = 0.0
     while not core.is_refused(now_ms):
         for operation in core.poll(now_ms):
-            core.complete(Completion(operation, Status.FAILED, error=REFUSAL), now_ms)
+            core.complete(Completion(operation, error=REFUSAL), now_ms)
         assert core.is_refused()
         now_ms += 1
     assert now_ms >= 100
@@ -176,7 +176,7 @@ def test_refusals_of_an_earlier_goal_do_not_end_the_next_one():
     core.begin(GoalKind.APPEND, now_ms)
     assert not core.is_refused()
     (operation,) = core.poll(now_ms)
-    core.complete(Completion(operation, Status.FAILED, error=REFUSAL), now_ms)
+    core.complete(Completion(operation, error=REFUSAL), now_ms)
     assert not core.is_refused(now_ms + 1000)  # one refusal, and then the process stood still
 
 
@@ -192,16 +192,16 @@ class Journals:
         names = ["root 0", "root 1", "root 2"]
         return LedgerCore(names, genesis_hash("l"), name * 16, LedgerSettings(), random.Random(name[0]))
 
-    def answer(self, core, root, status=Status.DONE):
+    def answer(self, core, root):
         """Answer what the core asks of a root, as the root is now; return what that was."""
         core.poll(self.now_ms)
         operation = core.roots[root].busy
         found, marker, before = (), None, None
         records, markers = self.records[root], self.markers[root]
-        if isinstance(operation, Create) and status is Status.DONE:
-            if operation.position < len(records):
-                status = Status.EXISTS
-            else:
+        exists = False
+        if isinstance(operation, Create):
+            exists = operation.position < len(records)
+            if not exists:
                 records.append(operation.data)
         if isinstance(operation, Read):
             found = tuple(records[operation.position :])
@@ -209,7 +209,7 @@ class Journals:
         is_look = isinstance(operation, Create) or found or getattr(operation, "checks_marker", False)
         if is_look and len(markers) > getattr(operation, "marker_no", 9):
             marker = markers[-1], len(markers)
-        answer = Completion(operation, status, found, isinstance(operation, Read), marker, before=before)
+        answer = Completion(operation, found, isinstance(operation, Read), marker, before=before, exists=exists)
         core.complete(answer, self.now_ms)
         core.advance(self.now_ms)
         return operation

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_replog.ledger import snapshot_io, snapshot_keeper
+from spark_replog.ledger import snapshot_io
 from spark_replog.storage.io_pool import IO_POOL, LANE_THREADS_MAX
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
@@ -86,7 +86,7 @@ def test_snapshots_go_on_while_journals_are_cut_slowly(make_store, monkeypatch, 
     released.set()
     wait_until(lambda: stats.deleted >= 16 * root_count)
     appends_until(lambda: min(markers(store)) > 1)  # the next cut follows
-    keeper_of(writer).finish_cuts()
+    keeper_of(writer).cuts.finish()
     end = next(numbers)
     assert paged(store).commands() == [command(number) for number in range(end)]
 
@@ -97,7 +97,7 @@ def test_snapshots_go_on_while_journals_are_cut_slowly(make_store, monkeypatch, 
 def test_a_process_rests_by_what_its_snapshot_took_and_not_by_its_cut(
     make_store, monkeypatch, is_far, took_ms, rest_ms
 ):
-    monkeypatch.setattr(snapshot_keeper, "is_far", lambda _: is_far)
+    monkeypatch.setattr(snapshot_io, "is_far", lambda _: is_far)
     work: list[Callable[[], object]] = []
     post_to = IO_POOL.post_to
 
@@ -132,7 +132,7 @@ def test_a_process_rests_by_what_its_snapshot_took_and_not_by_its_cut(
             work.pop()()  # ends while the records are still there
             ended_ms = clock.time_ms
             released.set()
-            keeper_of(writer).finish_cuts()
+            keeper_of(writer).cuts.finish()
     assert keeper_of(writer).stats.deleted >= 16, "one minute each"
     clock.time_ms = ended_ms
     assert not is_due()
@@ -198,8 +198,8 @@ def test_a_cut_that_finds_the_marker_of_another_process_under_its_number_deletes
     for one, other in zip(*cuts.values(), strict=True):
         assert one.marker_no == other.marker_no and one.marker.position < other.marker.position
     for process, name in ((first, "first"), (second, "second")):
-        keeper_of(process).begin_cuts(cuts[name], is_hurried=True)
-        keeper_of(process).finish_cuts()
+        keeper_of(process).cuts.begin(cuts[name], is_hurried=True)
+        keeper_of(process).cuts.finish()
     assert keeper_of(first).stats.deleted > 0 == keeper_of(second).stats.deleted
     for root, cut in enumerate(cuts["first"]):
         assert int(store.journal(root)[0].name) == cut.marker.position
@@ -216,8 +216,8 @@ def test_a_root_that_lost_its_root_file_before_its_cut_gets_no_marker(make_store
     assert [each.root for each in cuts] == [0, 1, 2]
     (store.root_path(2) / "replog.json").unlink()
     journal = store.journal(2)
-    keeper_of(process).begin_cuts(cuts, is_hurried=True)
-    keeper_of(process).finish_cuts()
+    keeper_of(process).cuts.begin(cuts, is_hurried=True)
+    keeper_of(process).cuts.finish()
     assert markers(store) == [1, 1, 0]
     assert store.journal(2) == journal
 
@@ -228,8 +228,8 @@ def test_the_head_of_a_marker_that_was_put_stays_until_the_marker_is_seen(make_s
     shoot_and_die(process)
     keeper = keeper_of(process)
     cuts = keeper.truncations(core_of(process), is_asked=True)
-    keeper.begin_cuts(cuts)
-    keeper.finish_cuts()
+    keeper.cuts.begin(cuts)
+    keeper.cuts.finish()
     for _ in range(3):
         assert keeper.head_garbage(core_of(process)).named == {cuts[0].marker.base.index}
     assert process.commands() == wanted

@@ -872,10 +872,12 @@ def test_a_call_whose_time_ends_while_its_entry_is_made_may_be_decided(make_stor
     assert process.commands() == [b"before", b"owner", b"other", b"mine"]
 
 
-def test_an_entry_far_above_the_group_commit_size_is_one_record_and_above_the_bound_it_is_refused(make_store):
+def test_an_entry_far_above_the_group_commit_size_is_one_record_and_above_the_bound_it_is_refused(
+    make_store, monkeypatch
+):
+    monkeypatch.setattr("spark_replog.ledger.ledger.COMMAND_SIZE_BYTES_MAX", 3_000_000)
     store = make_store(3)
-    settings = LedgerSettings(command_size_bytes_max=3_000_000)
-    process = store.process(settings)
+    process = store.process(LedgerSettings())
     process.append(b"x" * 3_000_000)
     records = len(store.journal(1))
     with pytest.raises(ReplogError) as refused:

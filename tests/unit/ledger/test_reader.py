@@ -87,7 +87,6 @@ def test_commit_index_vouches_for_its_own_root_only():
     record = JournalRecord(RecordKind.CLAIM, epoch(4), b"n" * 16, -1, 0, NO_HASH, (), b"")
     journals.prefix.learn(1, record, 0)
     assert journals.decided() == [b"y"]
-    assert journals.prefix._vouched == {}  # a vote keeps its value alive
 
 
 def test_a_commit_index_over_what_its_root_does_not_hold_says_nothing():
@@ -239,13 +238,13 @@ def test_one_journal_cannot_say_that_two_others_went_back():
     for root in range(3):
         journals.entry(root, 1, 0, b"x")
     journals.prefix.learn(0, claim((0, 5000, 5000)), 0)
-    assert journals.prefix.named == [-1, -1, -1]
+    assert journals.prefix.named.highest == [-1, -1, -1]
     journals.prefix.learn(1, claim((0, 0, 7)), 0)
-    assert journals.prefix.named == [-1, -1, 7]
+    assert journals.prefix.named.highest == [-1, -1, 7]
     foreign = Journals()  # the first records of another ledger's journal, before its chain shows whose it is
     foreign.entry(1, 1, 0, b"x")
     foreign.prefix.learn(0, claim((0, 5000, 5000)), 0)
-    assert foreign.prefix.named == [-1, -1, -1]
+    assert foreign.prefix.named.highest == [-1, -1, -1]
 
 
 def test_an_older_owners_entry_after_the_decided_value_is_backfilled():

@@ -163,8 +163,8 @@ def test_a_marker_that_comes_late_has_the_head_that_it_names(make_store, monkeyp
             monkeypatch.undo()
 
     monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", others_go_on)
-    late_keeper.begin_cuts(cuts[:1])
-    late_keeper.finish_cuts()
+    late_keeper.cuts.begin(cuts[:1])
+    late_keeper.cuts.finish()
     assert not garbage, "the others did go on"
     assert old in heads(store, cuts[0].root)
     assert cannot_list(paged(store, replace(BY_HAND, read_only=True))).commands() == writer.commands()
@@ -187,7 +187,7 @@ def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(ma
 
     monkeypatch.setattr("spark_replog.ledger.snapshot_io.fault_point", die)
     with pytest.raises(KeyboardInterrupt):
-        keeper._io.truncate(2, cut.marker_no, cut.marker, keeper._io.head_data(cut.marker.name))
+        keeper.io.truncate(2, cut.marker_no, cut.marker, keeper.io.head_data(cut.marker.name))
     assert heads(store, 2) == {cut.marker.base.index}
 
 
@@ -206,7 +206,7 @@ def test_no_marker_names_a_head_that_is_gone(make_store):
         shoot(writer)
     collect_until(writer, lambda: all(old not in heads(store, root) for root in range(3)))
     with pytest.raises(PageMissingError):
-        keeper.begin_cuts(cuts)
+        keeper.cuts.begin(cuts)
     assert not has_marker(store, 0)
     assert late.commands() == wanted
 
@@ -318,8 +318,8 @@ def test_a_truncation_behind_a_commit_rests_unless_it_is_far_behind(make_store, 
         shoot_and_die(writer)
         clock.rests_ms.clear()
         deleted = keeper.stats.deleted
-        keeper.begin_cuts(keeper.truncations(core_of(writer), is_asked=True))
-        keeper.finish_cuts()
+        keeper.cuts.begin(keeper.truncations(core_of(writer), is_asked=True))
+        keeper.cuts.finish()
         deleted = keeper.stats.deleted - deleted
         assert deleted > 5 * root_count
         assert clock.rests_ms == ([snapshot_io.REST_MS] * deleted if first == 0 else [])

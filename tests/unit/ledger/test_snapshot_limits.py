@@ -12,7 +12,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger import snapshot_files, snapshot_io
 from spark_replog.log.codec import snapshot as codec
 from spark_replog.log.codec.snapshot import SnapshotPart, seal, write_table
-from spark_replog.log.codec.wire import Writer
+from spark_replog.wire import Writer
 from tests.unit.ledger.conftest import LEDGER_ID, Store
 from tests.unit.ledger.snapshot_setup import BY_HAND, command, fill, keeper_of, paged, shoot
 from tests.waiting import wait_until
@@ -66,7 +66,7 @@ def test_commits_go_on_above_the_limit_and_a_new_process_reads_all(make_store, m
         return "no snapshot now" in caplog.text and "too large" in caplog.text
 
     wait_until(is_refused)
-    keeper_of(writer).finish_cuts()
+    keeper_of(writer).cuts.finish()
     assert paged(store).commands() == wanted
 
 

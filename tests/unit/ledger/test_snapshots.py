@@ -452,7 +452,7 @@ def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(ma
     report = shoot(writer)
     assert report.deleted >= 55 * 3, "1,100 ms a root, and the timeout is 1,000"
     slowly(writer.counting, "create", lambda: time.sleep(0.02))
-    io = keeper_of(writer)._io
+    io = keeper_of(writer).io
     pages = {f"{7:012d}-{number:032x}": b"%d" % number for number in range(60)}
     assert len(io.store(pages, f"{70:020d}-{0:032x}", b"head")) >= 2
     assert io.delete_pages(lambda name: name in pages) >= 60  # one of two that answer may not have all pages yet
@@ -505,7 +505,7 @@ def test_a_process_that_fell_far_behind_with_its_snapshots_rests_less(make_store
     clock = ManualClock()
     writer = make_store(1).process(ALWAYS, PagedState(), clock)
     keeper = keeper_of(writer)
-    keeper._rest_ms, keeper._rested_ms = 1_000, 0
+    keeper._rest = 0, 1_000
     for now_ms, count, is_due in ((100, 8_191, False), (99, 8_192, False), (100, 8_192, True), (1_000, 8_191, True)):
         clock.time_ms = now_ms
         writer.ledger.state.applied_index = count - 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_replog.ledger.goal import GoalKind
-from spark_replog.ledger.root import Completion, Read, Status
+from spark_replog.ledger.root import Completion, Read
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.testing.faulty_store import Fault
 from tests.manual_clock import ManualClock
@@ -27,8 +27,8 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
     def cut() -> list[int]:
         shoot_and_die(writer)
         found = keeper.truncations(core_of(writer))
-        keeper.begin_cuts(found)
-        keeper.finish_cuts()
+        keeper.cuts.begin(found)
+        keeper.cuts.finish()
         return [each.marker.position for each in found]
 
     fill(writer, 0, 20)
@@ -182,6 +182,6 @@ def test_a_late_answer_of_a_stale_read_does_not_count_as_a_read_of_the_root(make
     assert marker_look.limit == 0 and marker_look.checks_marker
     core.begin(GoalKind.READ, clock.monotonic_ms())
     assert not [each for each in core.poll(clock.monotonic_ms()) if each.root == 0], "it is busy"
-    core.complete(Completion(marker_look, Status.DONE), clock.monotonic_ms())
+    core.complete(Completion(marker_look), clock.monotonic_ms())
     (again,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
     assert isinstance(again, Read) and again.limit > 0

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_replog.commit.retention import upkeep_commands
-from spark_replog.log.codec.wire import Reader, Writer
-from spark_replog.log.fold.append_time import JUMP_MS, WRITERS_KEPT, AgreedTime
+from spark_replog.log.fold.append_time import AGREED_TIME, JUMP_MS, WRITERS_KEPT, AgreedTime
 from spark_replog.log.model import LogStartAdvance
+from spark_replog.wire import Reader, Writer
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -95,7 +95,6 @@ def test_the_time_is_never_ahead_if_one_clock_is_wrong(data):
         time.observe(f"w{writer}", now_ms + offset_ms * (writer == 1))
         assert time.now_ms <= now_ms
         writer = Writer()
-        time.write(writer)
-        read = AgreedTime()
-        read.read(Reader(bytes(writer.data)))
+        AGREED_TIME.write(writer, time)
+        read = AGREED_TIME.read(Reader(bytes(writer.data)))
         assert (read.now_ms, read.clocks) == (time.now_ms, time.clocks)

@@ -5,7 +5,7 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
-from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_FIRST, no_loader
+from spark_replog.log.fold.entry_fold import FEATURE_LEVEL_FIRST
 from spark_replog.log.model import (
     BrokerRegister,
     FeatureSet,
@@ -66,11 +66,11 @@ def test_a_snapshot_at_a_higher_feature_level_stops_this_release():
     state = ClusterLedgerState()
     apply(state, TopicPublish("t", A, B))
     again = ClusterLedgerState()
-    again.restore(state.freeze().head, no_loader)
+    again.restore(state.freeze().head, state.load_page)
     assert again.feature_level == FEATURE_LEVEL_FIRST
     state.feature_level += 1
     with pytest.raises(UnsupportedFormatError) as caught:
-        again.restore(state.freeze().head, no_loader)
+        again.restore(state.freeze().head, state.load_page)
     assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 

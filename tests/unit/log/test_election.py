@@ -6,7 +6,6 @@ import pytest
 
 from spark_replog.log.fold.partition_state import (
     Election,
-    elect_controlled_shutdown,
     elect_offline,
     elect_preferred,
     elect_reassigned,
@@ -54,4 +53,4 @@ def test_the_preferred_leader_is_the_first_assigned_or_nobody(isr, live, expecte
     [((2, 4), {2}, Election(4, (4,))), ((2,), {2}, None), ((2, 4), {2, 4}, None)],
 )
 def test_a_controlled_shutdown_moves_the_leader_to_who_stays(isr, down, expected):
-    assert elect_controlled_shutdown(ASSIGNMENT, isr, {2, 4}, down) == expected
+    assert elect_offline(ASSIGNMENT, isr, {2, 4} - down) == expected

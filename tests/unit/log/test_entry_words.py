@@ -11,7 +11,7 @@ from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
 from spark_replog.log.codec.commands import Undecodable
 from spark_replog.log.entry_words import command_words, entry_words
-from spark_replog.log.model import ClusterCommand, ClusterConfigSet, FeatureSet, LedgerRegister, TopicCommand, Truncate
+from spark_replog.log.model import ClusterConfigSet, Command, FeatureSet, LedgerRegister, Truncate
 from tests.unit.client.consumer_setup import P0, Store, rows
 
 
@@ -68,5 +68,5 @@ def test_what_cannot_be_read_says_so():
 
 
 def test_every_command_has_fields_that_a_sentence_can_name():
-    kinds = {*typing.get_args(TopicCommand), *typing.get_args(ClusterCommand)}
+    kinds = {*typing.get_args(Command)}
     assert all(hasattr(kind, "__dataclass_fields__") for kind in kinds)

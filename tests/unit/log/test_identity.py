@@ -294,11 +294,11 @@ def test_judging_changes_nothing(kit):
     log = kit.Log()
     new = kit.append({0: 2, 1: 1}, 0)
     judged = log.state.judge(new)
-    assert (judged.outcome, judged.ranges) == (
+    assert (judged.outcome, judged.base_offsets) == (
         Outcome.APPLIED,
         {(kit.TOPIC, 0): (0, 2), (kit.TOPIC, 1): (0, 1)},
     )
-    assert log.one(new).base_offsets == judged.ranges
+    assert log.one(new).base_offsets == judged.base_offsets
     assert log.state.judge(new).outcome is Outcome.DUPLICATE
 
 

@@ -184,9 +184,9 @@ def test_a_snapshot_holds_them_and_its_pages_do_not(log, kit):
 
 def test_an_object_in_an_entry_is_no_file_of_its_generation_and_costs_no_copy(log, kit):
     log.one(small(kit, {0: 1}))
-    assert log.state.generation_object_count == 0
-    assert log.state.recent_writes(9)[:2] == (1, 1)
-    assert log.state.recent_writes(9).copy_count == 0
+    assert log.state.generations.object_count == 0
+    assert log.state.objects.recent_writes(9)[:2] == (1, 1)
+    assert log.state.objects.recent_writes(9).copy_count == 0
 
 
 def test_processes_agree_whatever_snapshot_they_began_with(log, kit):

@@ -228,8 +228,8 @@ def test_a_truncation_cuts_every_partition_and_gives_offsets_again_under_a_new_e
     log.entry(kit.append({0: 3}, 1, holders=(0,)))
     log.entry(kit.append({0: 4, 1: 2}, 2, holders=(0, 1)))
     assert (log.ends(), log.marks(), log.state.stable_index) == ([9, 3], [2, 1], 1)
-    assert log.state.lost_after(frozenset({0})) == 1
-    assert log.state.lost_after(frozenset({1, 2})) is None
+    assert log.state.objects.lost_after(frozenset({0})) == 1
+    assert log.state.objects.lost_after(frozenset({1, 2})) is None
     cut, left = log.entry(Truncate(1), IsrChange(None, 0, False, 0))
     assert (cut.outcome, cut.detail, left.outcome) == (Outcome.APPLIED, "9 rows were cut", Outcome.APPLIED)
     assert (log.ends(), log.marks(), log.state.stable_index) == ([2, 1], [2, 1], 4)
@@ -248,7 +248,7 @@ def test_a_truncation_cuts_the_entries_behind_it_only(kit):
     log = kit.Log(partitions=1)
     log.entry(kit.append({0: 2}, 0, holders=(0, 1)))
     log.entry(kit.append({0: 3}, 1, holders=(0,)))
-    assert log.state.lost_after(frozenset({0})) == 1
+    assert log.state.objects.lost_after(frozenset({0})) == 1
     log.entry(Truncate(1))
     assert (log.ends(), log.marks()) == ([2], [0])
     assert [each.missing for each in log.state.under_replicated()] == [(2,)]

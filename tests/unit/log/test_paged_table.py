@@ -19,7 +19,6 @@ from spark_replog.log.codec.snapshot import (
     Rows,
     SnapshotPart,
     decode_page,
-    encode_directory,
     encode_page,
     seal,
     unseal,
@@ -89,7 +88,7 @@ class Life:
         return frozen
 
     def runs(self):
-        return self.state._pages.runs
+        return self.state._topics.pages.runs
 
     def partition(self, number=0):
         return self.state.topics[TOPIC].partitions[number]
@@ -582,7 +581,7 @@ def some_pages():
     return [
         encode_page(LEDGER, Rows(PageKind.SECTIONS, sections, [], [])),
         encode_page(LEDGER, Rows(PageKind.OBJECTS, objects, names, holders)),
-        encode_directory(LEDGER, Directory(pieces, ["a", "b"])),
+        encode_page(LEDGER, Directory(pieces, ["a", "b"])),
     ]
 
 
@@ -635,7 +634,7 @@ def test_the_newest_objects_of_each_broker_are_found_in_pages_and_in_memory(smal
             life.snapshot()
     last_rows = made[-5:]  # one of each partition: some in pages, some in memory
     found = life.state.newest_objects([0, 1, 7], 2)
-    assert [len(each.sections._columns.bases) > 0 for each in life.state._partitions.values()].count(False) == 2
+    assert [len(each.sections._columns.bases) > 0 for each in life.state._topics.partitions.values()].count(False) == 2
     for broker_id in (0, 1, 7):
         wanted = [item for item, holders in reversed(last_rows) if broker_id in holders][:2]
         assert [each.id for each in found[broker_id]] == wanted

@@ -79,7 +79,7 @@ def test_a_shrink_in_the_same_entry_comes_before_the_append(kit):
     assert [r.outcome for r in results] == [Outcome.APPLIED, Outcome.APPLIED]
     assert (log.marks(), log.state.stable_index) == ([3, 0], 1)
     assert log.state.topics[kit.TOPIC].partitions[0].isr == (0, 1)
-    assert log.state.last_shrink_ms == {2: 50}
+    assert log.state.leadership.last_shrink_ms == {2: 50}
     assert log.state.under_replicated() == []
     (behind,) = log.state.under_replicated(include_out_of_sync=True)
     assert behind.missing == (2,)
@@ -240,7 +240,7 @@ def test_holders_of_unknown_objects_are_refused(kit):
         (2, 1, Outcome.EXISTS, (4, 2)),
     ]:
         assert log.one(GenerationAdvance(generation, floor)).outcome is outcome
-        assert (log.state.generation, log.state.gc_floor) == expected
+        assert (log.state.generations.newest, log.state.generations.floor) == expected
 
 
 def test_a_newer_entry_changes_nothing(kit):

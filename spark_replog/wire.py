@@ -1,4 +1,4 @@
-"""Primitives of the ledger's binary format: varints, strings, and columns of integers.
+"""Primitives of all binary formats of a store: varints, strings, columns of integers, and kinds made of them.
 
 Source for the varint and zigzag: Protocol Buffers' encoding, as in Kafka's record format v2.
 """
@@ -114,13 +114,14 @@ class Writer:
 class Reader:
     """Takes primitives off one buffer.
 
-    Raises (every method):
-        CorruptDataError: CORRUPT_MESSAGE: the buffer ends early or holds an impossible value.
+    Args:
+        damaged: makes the error of a buffer that ends early or holds an impossible value, which every method raises.
     """
 
-    __slots__ = ("_data", "_free_rows", "_position")
+    __slots__ = ("_data", "_free_rows", "_position", "damaged")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, damaged: Callable[[str], CorruptDataError] = corrupt) -> None:
+        self.damaged = damaged
         self._data = data
         self._position = 0
         self._free_rows = _FREE_ROWS + len(data) // _ROW_BYTES_MIN
@@ -130,15 +131,15 @@ class Reader:
         try:
             value = self._data[self._position]
         except IndexError:
-            raise corrupt("it ends early") from None
+            raise self.damaged("it ends early") from None
         self._position += 1
         return value
 
     def raw(self, size_bytes: int) -> bytes:
         """Take exactly size_bytes bytes."""
         end = self._position + size_bytes
-        if end > len(self._data):
-            raise corrupt("it ends early")
+        if size_bytes < 0 or end > len(self._data):
+            raise self.damaged("it ends early")
         value = self._data[self._position : end]
         self._position = end
         return value
@@ -157,7 +158,7 @@ class Reader:
         try:
             value = data[at]
         except IndexError:
-            raise corrupt("it ends early") from None
+            raise self.damaged("it ends early") from None
         if value < 0x80:  # most of them
             self._position = at + 1
             return value
@@ -167,16 +168,16 @@ class Reader:
             shift += 7
             if byte < 0x80:
                 if value >> 64:
-                    raise corrupt(f"{value} does not fit 64 bits")
+                    raise self.damaged(f"{value} does not fit 64 bits")
                 self._position = at + shift // 7
                 return value
-        raise corrupt("it ends early" if len(data) - at < _VARINT_BYTES_MAX else "a number has too many bytes")
+        raise self.damaged("it ends early" if len(data) - at < _VARINT_BYTES_MAX else "a number has too many bytes")
 
     def count(self) -> int:
         """Take the length of a list whose items take at least one byte each."""
         value = self.uint()
         if value > len(self._data) - self._position:
-            raise corrupt(f"a list claims {value} items")
+            raise self.damaged(f"a list claims {value} items")
         return value
 
     def row_count(self) -> int:
@@ -184,55 +185,31 @@ class Reader:
         value = self.uint()
         self._free_rows -= value
         if self._free_rows < 0:
-            raise corrupt(f"columns claim {value} rows, more than an entry of {len(self._data)} bytes can hold")
+            raise self.damaged(f"columns claim {value} rows, more than an entry of {len(self._data)} bytes can hold")
         return value
 
     def sint(self) -> int:
         """Take a signed varint (zigzag)."""
         return unzigzag(self.uint())
 
-    def time_ms(self) -> int:
-        """Take an epoch time, ms, that fits Arrow's microseconds."""
-        value = self.sint()
-        if abs(value) > TIME_MS_MAX:
-            raise corrupt(f"time {value} ms does not fit microseconds of 64 bits")
-        return value
-
-    def broker_id(self) -> int:
-        """Take a broker id, 0 to 2**31 - 1."""
-        value = self.uint()
-        if value > BROKER_ID_MAX:
-            raise corrupt(f"{value} is not a broker id")
-        return value
-
-    def id(self) -> str:
-        """Take a topic or ledger id: 32 hex digits."""
-        value = self.text()
-        if HEX_ID.fullmatch(value) is None:
-            raise corrupt(f"{value!r} is not a topic or ledger id")
-        return value
-
-    def checked(self, is_valid: Callable[[str], bool], kind: str) -> str:
-        """Take a text that must be valid; `kind` names it in the error."""
-        value = self.text()
-        if not is_valid(value):
-            raise corrupt(f"{value!r} is not a valid {kind}")
-        return value
+    def utf8(self, size_bytes: int) -> str:
+        """Take the UTF-8 text of this many bytes."""
+        try:
+            return self.raw(size_bytes).decode()
+        except UnicodeDecodeError:
+            raise self.damaged("a text is not UTF-8") from None
 
     def text(self) -> str:
         """Take a string."""
         tag = self.byte()
         if tag == _STRING_RAW:
-            try:
-                return self.raw(self.uint()).decode()
-            except UnicodeDecodeError:
-                raise corrupt("a text is not UTF-8") from None
+            return self.utf8(self.uint())
         digits = self.raw(16).hex()
         if tag == _STRING_HEX:
             return digits
         if tag == _STRING_UUID:
             return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-        raise corrupt(f"text kind {tag} is unknown")
+        raise self.damaged(f"text kind {tag} is unknown")
 
     def column(self, row_count: int) -> list[int]:
         """Take one column, of row_count integers, that `Writer.columns` wrote."""
@@ -244,7 +221,7 @@ class Reader:
             return [data[at + 1]] * row_count
         width = self.byte()
         if width > COLUMN_WIDTH_BYTES_MAX:
-            raise corrupt(f"a column is {width} bytes wide")
+            raise self.damaged(f"a column is {width} bytes wide")
         base = self.uint()
         if not width:
             return [base] * row_count
@@ -259,7 +236,7 @@ class Reader:
     def finish(self) -> None:
         """Check that nothing is left."""
         if self._position != len(self._data):
-            raise corrupt(f"{len(self._data) - self._position} bytes follow its end")
+            raise self.damaged(f"{len(self._data) - self._position} bytes follow its end")
 
 
 def zigzag(value: int) -> int:
@@ -286,20 +263,36 @@ def _write_bytes(writer: Writer, value: bytes) -> None:
 
 UINT, SINT, TEXT = Kind(Writer.uint, Reader.uint), Kind(Writer.sint, Reader.sint), Kind(Writer.text, Reader.text)
 BYTES = Kind(_write_bytes, lambda reader: reader.raw(reader.uint()))
+INDEX = Kind(lambda writer, value: writer.uint(value + 1), lambda reader: reader.uint() - 1)
+"""A number from -1 on."""
 BOOL = Kind(lambda writer, value: writer.byte(value), lambda reader: bool(reader.byte()))
-ID = Kind(Writer.text, Reader.id)
-BROKER_ID = Kind(Writer.uint, Reader.broker_id)
-TIME_MS = Kind(Writer.sint, Reader.time_ms)
+
+
+def checked(kind: Kind, is_valid: Callable[[Any], object], what: str) -> Kind:
+    """Return the kind of a value that must be valid when it is read; `what` names it in the error."""
+
+    def read(reader: Reader) -> Any:
+        value = kind.read(reader)
+        if not is_valid(value):
+            raise reader.damaged(f"{value!r} is not a valid {what}")
+        return value
+
+    return Kind(kind.write, read)
+
+
+ID = checked(TEXT, HEX_ID.fullmatch, "topic or ledger id")
+BROKER_ID = checked(UINT, lambda value: value <= BROKER_ID_MAX, "broker id")
+TIME_MS = checked(SINT, lambda value: abs(value) <= TIME_MS_MAX, "time: microseconds of 64 bits do not hold it")
+
+
+def raw_of(size_bytes: int) -> Kind:
+    """Return the kind of this number of bytes."""
+    return Kind(lambda writer, value: writer.raw(value), lambda reader: reader.raw(size_bytes))
 
 
 def enum_of(kind: type[IntEnum]) -> Kind:
     """Return the kind of an enum in one byte; another number is a ValueError."""
     return Kind(BOOL.write, lambda reader: kind(reader.byte()))
-
-
-def name_of(is_valid: Callable[[str], bool], what: str) -> Kind:
-    """Return the kind of a text that must be valid; `what` names it in the error."""
-    return Kind(Writer.text, lambda reader: reader.checked(is_valid, what))
 
 
 def fields(*kinds: Kind) -> Kind:
