@@ -78,6 +78,7 @@ class LedgerCore:
         fatal: an error that ends this ledger in this process.
         snapshot: the last decided snapshot that this process knows: its base and its name; None for none.
         settled: (index of the last own value, whether it was decided there); the caller reads it and sets None.
+        may_claim: a read may claim to decide the tail.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class LedgerCore:
         self.fatal: ReplogError | None = None
         self.snapshot: tuple[Base, str] | None = None
         self.settled: tuple[int, bool] | None = None
+        self.may_claim = not settings.read_only
         self._root_names = root_names
         self._settings = settings
         self._rng = rng
@@ -579,7 +581,7 @@ class LedgerCore:
             if self.progress.is_reread_due(now_ms):
                 self._forget_reads()
             self.progress.wake(self.goal.start_ms + self._settings.tail_retry_ms)
-        elif not self._settings.read_only:
+        elif self.may_claim:
             self._enter(Phase.CLAIM)
         else:
             self.progress.is_tail_unclear = True

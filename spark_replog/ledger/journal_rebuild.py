@@ -10,15 +10,15 @@ Only decided values are written, under that epoch, and vouched for after they we
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_replog.errors import CorruptDataError
 from spark_replog.ids import root_number
 from spark_replog.ledger.core import LedgerCore
-from spark_replog.ledger.reader import JournalOrder
+from spark_replog.ledger.reader import ORIGIN, REBUILD_ROUND_STEP, JournalOrder
 from spark_replog.ledger.record import (
     HASH_SIZE_BYTES,
     NO_HASH,
@@ -35,7 +35,7 @@ from spark_replog.ledger.record import (
     entry_hash,
     genesis_hash,
 )
-from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, Marker, decode_marker, encode_marker
+from spark_replog.ledger.snapshot_files import MARKER_SIZE_BYTES_MAX, JournalPoint, Marker, decode_marker, encode_marker
 from spark_replog.snapshot import PAGE_NAME, SNAPSHOT_NAME, is_named
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
@@ -59,6 +59,8 @@ rebuild. So each position tells which root of the broker it belongs to, and what
 earlier ones is below, also what its rebuilder does not know. Positions that stay empty cost nothing."""
 MARKER_MARGIN = 4
 """Each marker belongs to another snapshot, so few can have come since the newest one was read."""
+REBUILD_MARKERS = MARKER_MARGIN + 1
+"""How many more markers a rebuild puts than its rebuilder knew of."""
 READ_WINDOW = 16
 """Records that are read back at once."""
 _WINDOW = 8
@@ -76,7 +78,7 @@ class OwnedLog:
         known: last known record per root, NOTHING_KNOWN for the lost one.
         marker: where the new journal begins: its position is above all of earlier roots (`POSITIONS_PER_ROOT`), its
             snapshot replaces entries that are gone, if any, and its renewal is new.
-        marker_no: number of the lost root's next marker, as far as this process knows.
+        marker_no: number of the lost root's next marker, as far as any process may know (`markers_put`).
     """
 
     epoch: Epoch
@@ -92,11 +94,12 @@ class OwnedLog:
         return replace(self, marker=self.marker._replace(position=max(self.marker.position, position + 1)))
 
     @classmethod
-    def of(cls, core: LedgerCore, root: int, root_id: str) -> OwnedLog | None:
+    def of(cls, core: LedgerCore, root: int, root_id: str, decided: JournalPoint = ORIGIN) -> OwnedLog | None:
         """Return what a core that never read this root knows; None if it no longer owns the ledger, or lacks values.
 
         Args:
             root_id: of the new root.
+            decided: the root's point in the head of the decided snapshot.
         """
         prefix, proposer = core.prefix, core.proposer
         if not proposer.is_leading or proposer.epoch is None:
@@ -109,21 +112,54 @@ class OwnedLog:
         position = max(root_number(root_id) * POSITIONS_PER_ROOT, known_end)
         marker = Marker(position, prefix.base, prefix.snapshot_name, os.urandom(HASH_SIZE_BYTES))
         hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
-        return cls(proposer.epoch, prefix.length, hashes, payloads, known, marker, floor.marker_no)
+        points = decided, prefix.views[root].origin._replace(floor=floor)
+        marker_no = max(markers_put(point, proposer.epoch) for point in points)
+        return cls(proposer.epoch, prefix.length, hashes, payloads, known, marker, marker_no)
 
 
-def copy_snapshots(ledger_id: str, sources: Iterable[ObjectStore], target: ObjectStore) -> int:
+def markers_put(point: JournalPoint, epoch: Epoch) -> int:
+    """Return how many markers a lost root can have had: a process that sleeps may look for the next one.
+
+    Its create would count if the new journal had none under that number. A marker beside those of rebuilds needs a
+    snapshot whose writer has read the root, and the newest one's head says how many it knew. Since then each rebuild,
+    or attempt at one, has claimed with a round that is a step higher.
+
+    Args:
+        point: of the root, in the head of a snapshot.
+        epoch: of the rebuild that is to begin.
+    """
+    rebuild_count = (epoch.round - point.promised.round) // REBUILD_ROUND_STEP - 1
+    return point.floor.marker_no + REBUILD_MARKERS * max(0, rebuild_count)
+
+
+def copy_snapshots(
+    ledger_id: str,
+    sources: Sequence[ObjectStore],
+    target: ObjectStore,
+    *,
+    named: Collection[str] = (),
+    holders_min: int = 1,
+) -> int:
     """Copy the heads and pages that a root lacks from the others; return how many.
 
     Equal names mean equal bytes, except where a copy is damaged: then another source's is taken. Files with other names
     are left.
+
+    Args:
+        named: heads that a decided entry or a marker names.
+        holders_min: other heads are copied if so many sources have them: else a head that one root made up would be on
+            a majority by its copy.
     """
     target.make_folder(page_folder(ledger_id))
     copied = 0
     for folder in (page_folder(ledger_id), snapshot_folder(ledger_id)):
         present = {info.key for info in target.list_keys(folder)}
-        for source in sources:
-            for key in sorted({info.key for info in source.list_keys(folder)} - present):
+        listed = [{info.key for info in source.list_keys(folder)} for source in sources]
+        held = Counter(key for keys in listed for key in keys)
+        is_head = folder == snapshot_folder(ledger_id)
+        left = {key for key in held if is_head and held[key] < holders_min and key.rpartition("/")[2] not in named}
+        for source, keys in zip(sources, listed, strict=True):
+            for key in sorted(keys - present - left):
                 name = key.rpartition("/")[2]
                 if SNAPSHOT_NAME.fullmatch(name) is None and PAGE_NAME.fullmatch(name) is None:
                     continue

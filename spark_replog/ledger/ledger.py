@@ -6,6 +6,7 @@ while one reads share its read if it began after they came. Callers that append 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -20,7 +21,7 @@ from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
+from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.journal_rebuild import OwnedLog
@@ -55,8 +56,14 @@ STOOD_STILL_MS = 100
 """If a wait ends this late, the process was stopped or got no CPU time."""
 LONG_READ_MS = 2_000
 """A read of journals that takes longer than this logs a warning while it goes on."""
+_MARKS = itertools.count(1)
 SILENT_WAIT_MS = 3_000
 """A write that is not decided after this time is logged once with the reason."""
+
+
+def mark() -> int:
+    """Return a point in this process's time, for `Ledger.refresh`; no clock is precise enough."""
+    return next(_MARKS)
 
 
 @dataclass(slots=True)
@@ -140,6 +147,7 @@ class Ledger(Generic[S]):
         self.lock = threading.RLock()
         self.stats = LedgerStats()
         self._turns = Turns()
+        self._read_at = 0  # the mark when the last refresh began that has ended
         self._leveling = threading.Lock()
         self._to_check: set[int] = set()
         self._requests = Requests()
@@ -225,6 +233,10 @@ class Ledger(Generic[S]):
                 return self.state
             self._clock.sleep_ms(20)
 
+    def is_read_since(self, since: int | None) -> bool:
+        """Return whether a refresh that began after this mark has ended."""
+        return since is not None and self._read_at > since
+
     def refresh(self, *, may_be_stale: bool = False) -> S:
         """Fold the newest decided prefix; one get per metadata root when nothing is new, two after a pause.
 
@@ -254,14 +266,12 @@ class Ledger(Generic[S]):
             return left_ms
 
         def read() -> None:
+            began_at = mark()
             if not may_be_stale:
                 turns.begun = ticket
-            try:
-                self._drive_read(GoalKind.STALE_READ if may_be_stale else GoalKind.READ)
-            except PageMissingError as error:
-                self._start_over(error)
+            self._read(GoalKind.STALE_READ if may_be_stale else GoalKind.READ)
             if not may_be_stale:
-                turns.done = ticket
+                turns.done, self._read_at = ticket, began_at
 
         # Another caller's refresh that began after this call and has ended will do.
         self._in_turn(read, lambda: turns.done >= ticket, rest_ms)
@@ -288,6 +298,22 @@ class Ledger(Generic[S]):
             self._to_check.discard(number)
             self._run.io.check_again(number)
             self.core.roots[number].unverify()
+
+    def _read(self, kind: GoalKind = GoalKind.READ) -> None:
+        """Drive a read; start over if pages are gone, or the head that it began with is not the decided one."""
+        try:
+            self._drive_read(kind)
+        except PageMissingError as error:
+            self._start_over(error)
+        except CorruptDataError as error:
+            # A journal that ends before its point in the head is no proof against the head: the end may be lost.
+            if not self._is_unproven or error.code is ErrorCode.REPLOG_JOURNAL_HOLE:
+                raise
+            self._start_over(error)
+
+    @property
+    def _is_unproven(self) -> bool:
+        return self._fold.keeper is not None and self._fold.keeper.unproven is not None
 
     def _drive_read(self, kind: GoalKind = GoalKind.READ) -> None:
         """Drive the core until the tail is known; it times out when no record arrives, not when a journal is long."""
@@ -320,7 +346,11 @@ class Ledger(Generic[S]):
                 if run.io.learned_ms <= run.heard_ms:
                     raise self._errors.not_decided(core)
                 run.heard_ms = run.io.learned_ms  # a read of many records is under way
-        if core.progress.is_tail_unclear:
+        if self._fold.keeper is not None:
+            self._fold.keeper.require_proven()
+        if core.progress.is_tail_unclear and core.may_claim:  # the head is proven now
+            self._drive_read(kind)
+        elif core.progress.is_tail_unclear:
             self._errors.log_unclear(core, "the tail")
 
     # -- appending --------------------------------------------------------------------------------
@@ -422,8 +452,8 @@ class Ledger(Generic[S]):
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "This process opened the ledger read-only. Open it for writing."
             )
-        if self._run.is_stepping:
-            self._drive_read()  # in a new incarnation
+        if self._run.is_stepping or self._is_unproven:
+            self._read()  # in a new incarnation, or to prove the head
         self._unverify()
         core, now_ms = self.core, float(self._clock.monotonic_ms())
         core.begin(GoalKind.APPEND, now_ms)
@@ -637,28 +667,29 @@ class Ledger(Generic[S]):
         except PageMissingError as error:
             self._start_over(error)
 
-    def _start_over(self, error: PageMissingError) -> None:
+    def _start_over(self, error: ReplogError) -> None:
         """Start like a new process, with the decided snapshot: entries after it are no longer in memory.
 
         Holds the lock until all is read again, so that no caller sees the state go back. The new incarnation owns
         nothing. Raises `error` if no snapshot helps.
         """
         keeper, fold = self._fold.keeper, self._fold
-        if keeper is None or self.core.fatal is not None or not keeper.decided.name:
+        if keeper is None or not (self._is_unproven or (self.core.fatal is None and keeper.decided.name)):
             raise error
         self._give_up_sent()
         with self.lock:
             for _ in range(RESTORES_MAX):
                 self._run, fold.wholeness = self._new_incarnation(), Wholeness.TORN
                 self._run.has_started = True
-                keeper.start_over(self.core)
+                has_head = keeper.start_over(self.core)
                 fold.wholeness = Wholeness.WHOLE
                 try:
                     self._drive_read()
                 except BaseException:
-                    fold.wholeness = Wholeness.TORN
+                    # Without a head nothing was folded before: what is folded now is right, and the next call reads on.
+                    fold.wholeness = Wholeness.TORN if has_head else fold.wholeness
                     raise
-                if keeper.is_derived:
+                if keeper.is_derived or not has_head:
                     return
         raise PageMissingError(error.code, "other processes write snapshots faster than they can be read here.")
 
@@ -669,8 +700,8 @@ class Ledger(Generic[S]):
         def run() -> None:
             if self.core.fatal is not None:
                 raise self.core.fatal
-            if self._run.is_stepping:
-                self._drive_read()
+            if self._run.is_stepping or self._is_unproven:
+                self._read()
             results.append(work())
 
         self._in_turn(run)
@@ -712,7 +743,9 @@ class Ledger(Generic[S]):
 
         Call it right after ``append``, on a ledger that has never read that root: it keeps all values for that root.
         """
-        return OwnedLog.of(self.core, self._ids.index(broker_id), root_id)
+        root, keeper = self._ids.index(broker_id), self._fold.keeper
+        points = () if keeper is None else keeper.decided_points()
+        return OwnedLog.of(self.core, root, root_id, *points[root : root + 1])
 
     # -- journals that lack entries ---------------------------------------------------------------
 
@@ -748,4 +781,6 @@ _ledgers: weakref.WeakSet[Ledger[Any]] = weakref.WeakSet()
 @in_each_child
 def _start_child() -> None:
     for ledger in _ledgers:
+        if ledger._is_unproven:
+            ledger.state.clear()  # the child knows no longer what is to be proven
         ledger._start_process(ledger._fold.wholeness)

@@ -120,6 +120,27 @@ class SnapshotHead:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class UnprovenHead:
+    """A head that fewer than a majority of the roots are seen to have, and the one that it calls decided.
+
+    The state is made from the latter. Both count once the first SnapshotCommit that is folded after it names it; if it
+    names another, or there is none up to the end of the journals, the state is read from the journals.
+
+    Attributes:
+        newest: name of the head that a listing showed; name: of the one that it calls decided, or the same.
+        points: of the former.
+        before: the last decided snapshot in the state that was restored.
+        is_cold: nothing was folded before.
+    """
+
+    newest: str
+    name: str
+    points: tuple[JournalPoint, ...]
+    before: DecidedSnapshot
+    is_cold: bool
+
+
 def snapshot_name(index: int, data: bytes) -> str:
     """Return the name of a head: its index and the hash of its bytes, so that equal ones are one object."""
     return f"{index:020d}-{hash_of(data)}"

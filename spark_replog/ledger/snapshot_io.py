@@ -16,6 +16,7 @@ from spark_replog.ledger.record import genesis_hash
 from spark_replog.ledger.snapshot_files import (
     SNAPSHOT_SIZE_BYTES_MAX,
     Floor,
+    JournalPoint,
     Marker,
     SnapshotHead,
     decode_snapshot,
@@ -79,6 +80,9 @@ class SnapshotIo:
         self._moved_count = 0  # files written and deleted by calls that take many
         self._cleared: dict[int, Floor] = {}  # per root: this process has deleted all records below it
         self.seen_heads = frozenset[str]()  # in the last listing on any root: to be believed only if another names them
+        self._holders: dict[str, list[int]] = {}  # of each of these, the roots that listed it
+        self._rejected: set[str] = set()  # heads that turned out not to be decided, and what they call decided
+        self._rejections: list[str] = []  # the same in words
         self._bad = Once()  # (root, key) of files that were found damaged
 
     # -- reading ----------------------------------------------------------------------------------
@@ -107,6 +111,22 @@ class SnapshotIo:
             raise CorruptDataError(ErrorCode.CORRUPT_MESSAGE, f"{where} has the state after entry {head.base.index}.")
         return head
 
+    def points_of(self, name: str) -> Sequence[JournalPoint]:
+        """Return where a snapshot's head lets each journal be read on; nothing if no root has a good copy any more.
+
+        Raises:
+            RetriableError: REPLOG_SNAPSHOT_MISSING, REPLOG_NO_QUORUM: a root that does not answer now may have it.
+        """
+        try:
+            return self.load_head(name).points
+        except CorruptDataError:
+            return ()
+        except PageMissingError:
+            self.head_names()
+            if name in self.seen_heads:
+                raise
+            return ()
+
     def head_data(self, name: str) -> bytes:
         """Return the bytes of a snapshot's head as it is stored; raises what `load_page` does."""
         return self._first(f"snapshot {name}", snapshot_key(self._ledger_id, name), SNAPSHOT_SIZE_BYTES_MAX)
@@ -116,7 +136,8 @@ class SnapshotIo:
 
         A head that a majority of the roots lacks is left out: it is being stored now, or its writer died, or it was
         forged. Only listings show which head is the newest, so one root alone could else give any state. Journals,
-        markers and the heads that these name are enough to begin without it.
+        markers and the heads that these name are enough to begin without it. While a root does not answer, a head that
+        it may have counts too: whoever begins with one checks it (`is_on_majority`).
         """
         count = len(self._roots)
         majority = majority_of(count)
@@ -130,12 +151,33 @@ class SnapshotIo:
             rest = set(range(count)).difference(number for number, _ in listed)
             listed += self._each(heads, needed_count=0, among=rest, grace_ms=STORE_GRACE_MS)
             held = Counter(name for _, names in listed for name in names)
-        self.seen_heads = frozenset(held)
-        return {name for name, holders in held.items() if len(listed) - holders < majority}
+        self._holders = {name: [number for number, names in listed if name in names] for name in held}
+        self.seen_heads = frozenset(held) - self._rejected
+        return {name for name in self.seen_heads if len(listed) - held[name] < majority}
+
+    def is_on_majority(self, name: str) -> bool:
+        """Return whether the last listings showed a head on a majority of all roots."""
+        return len(self._holders.get(name, ())) >= majority_of(len(self._roots))
+
+    def reject(self, newest: str, name: str) -> None:
+        """Leave out a head, and the one that it calls decided, from now on; logs which roots have it."""
+        self._rejected |= {newest, name}
+        self._rejections.append(f"snapshot {newest} on {self._names_of(self._holders.get(newest, ()))}")
+        _LOG.warning(
+            "[%s] ledger %s: %s is left out: no decided entry names the state that it leads to. The state is read from "
+            "the journals. Run `replog store verify` once all metadata roots answer.",
+            ErrorCode.REPLOG_SNAPSHOT_MISSING.name,
+            self._ledger_id,
+            self._rejections[-1],
+        )
 
     def newest_head(self, names: set[str] | None = None) -> tuple[str, SnapshotHead] | None:
-        """Return the newest whole snapshot of the newest of these names, or of `head_names`; None for none."""
-        names = self.head_names() if names is None else names
+        """Return the newest whole snapshot of the newest of these names; None for none.
+
+        Args:
+            names: None: of `head_names`, those on a majority.
+        """
+        names = set(filter(self.is_on_majority, self.head_names())) if names is None else names
         for name in sorted(names, reverse=True)[:NEWEST_HEADS]:
             try:
                 return name, self.load_head(name)
@@ -166,8 +208,7 @@ class SnapshotIo:
             if is_named(name, data):
                 self._nearest = number
                 return data
-            root = self._roots[number]
-            bad.append(f"broker {root.broker_id} ({root.store.url})")
+            bad.append(self._names_of([number]))
             if self._bad.is_first((number, key)):
                 _LOG.error(
                     "[%s] %s on %s holds other bytes than its name says: it is read from another root. "
@@ -183,12 +224,18 @@ class SnapshotIo:
                 "has it. Put the file back from a backup.",
                 key=key,
             )
-        reason = "; ".join([*map(str, errors), *(f"it is damaged on {each}" for each in bad)]) or "all answer"
+        reasons = [*map(str, errors), *(f"it is damaged on {each}" for each in bad)]
+        reasons += [f"{each} was left out, because no decided entry names it" for each in self._rejections]
+        reason = "; ".join(reasons) or "all answer"
         raise PageMissingError(
             ErrorCode.REPLOG_SNAPSHOT_MISSING,
             f"The {what} of ledger {self._ledger_id} is on no metadata root that answers ({reason}). Bring the roots "
             "back that do not answer; if all do, files below snapshots/ or pages/ were deleted: put them back.",
         )
+
+    def _names_of(self, numbers: Iterable[int]) -> str:
+        roots = [self._roots[number] for number in numbers]
+        return " and ".join(f"broker {root.broker_id} ({root.store.url})" for root in roots)
 
     def _ask(self, number: int, call: Callable[[JournalRoot], T]) -> T:
         """Call it on one root, on its lane: a root that hangs costs the timeout.

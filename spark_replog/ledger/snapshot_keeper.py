@@ -26,7 +26,15 @@ from spark_replog.fault_point import fault_point
 from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.record import NO_INDEX, genesis_hash
 from spark_replog.ledger.root import READ
-from spark_replog.ledger.snapshot_files import Floor, Marker, SnapshotHead, encode_snapshot, snapshot_name
+from spark_replog.ledger.snapshot_files import (
+    Floor,
+    JournalPoint,
+    Marker,
+    SnapshotHead,
+    UnprovenHead,
+    encode_snapshot,
+    snapshot_name,
+)
 from spark_replog.ledger.snapshot_io import REST_MS, SnapshotIo
 from spark_replog.ledger.types import JournalRoot, LedgerSettings, SnapshotState
 from spark_replog.logs import warn_of_upkeep
@@ -247,6 +255,8 @@ class SnapshotKeeper:
         self._newest = state.snapshot
         self.seen = state.snapshot
         """The decided snapshot at the last `folded`."""
+        self.unproven: UnprovenHead | None = None
+        """What the state was made from, until a decided entry names it."""
         self._names: Future[set[str]] | None = None
         self._stored: Draft | None = None
         self._rest = 0.0, 0.0  # since when it rests, and for how long
@@ -281,6 +291,8 @@ class SnapshotKeeper:
                 self.look_ahead()  # no thread was left for it
             assert self._names is not None
             names = self._names.result()
+            if self._state.applied_index > NO_INDEX:  # a head cannot be checked by entries that are folded
+                names = set(filter(self.io.is_on_majority, names))
             likely = likely_heads(names, self._settings.truncate_record_count_min)
             guessed = likely[:-1] if self.io.is_far else []
             ahead = {each: IO_POOL.submit_to("heads", self.io.load_head, each) for each in guessed}
@@ -306,26 +318,65 @@ class SnapshotKeeper:
             return
         core.start_at(head.base, name, head.points)
         core.expect(newest[1].points)
-        if name == newest[1].decided.name:
+        if not self.io.is_on_majority(newest[0]):
+            self._doubt(core, newest, name, is_cold=True)
+        elif name == newest[1].decided.name:
             core.snapshot = head.base, name
 
-    def start_over(self, core: LedgerCore) -> None:
+    def start_over(self, core: LedgerCore) -> bool:
         """Begin again with the decided snapshot that was folded last, in a new core.
+
+        Returns:
+            False: it begins with the journals, because the head that it began with is not the decided one.
 
         Raises:
             PageMissingError: REPLOG_SNAPSHOT_MISSING: it is on no root that answers; a newer one may be decided.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        name = self.decided.name
+        unproven, self.unproven = self.unproven, None
+        if unproven is not None:
+            self.io.reject(unproven.newest, unproven.name)
+            self._state.snapshot = self.seen = self._newest
+            if unproven.is_cold:
+                self._state.clear()
+                self._newest = self.seen = self._state.snapshot
+                self._derived = 0, "", None
+                core.expect(unproven.points)  # a journal that ends before one of them is an alarm all the same
+                return False
+        self._newest = self.decided
+        name, newest = self._newest.name, None
         try:
             head = self.io.load_head(name)
         except PageMissingError:  # deleted, so a newer one is decided
-            newest = self.io.newest_head()
+            newest = self.io.newest_head(self.io.head_names())
             if newest is None or newest[1].base.index < self.decided.index:
                 raise
             name, head = newest
         self._restore(name, head)
         core.start_at(head.base, name, head.points)
+        if newest is not None and not self.io.is_on_majority(name):
+            self._doubt(core, newest, name, is_cold=False)
+        return True
+
+    def _doubt(self, core: LedgerCore, newest: tuple[str, SnapshotHead], name: str, *, is_cold: bool) -> None:
+        """Note that the state was made from a head that is not proven; until it is, this process claims nothing."""
+        self.unproven = UnprovenHead(newest[0], name, newest[1].points, self._state.snapshot, is_cold)
+        core.may_claim = False
+
+    def note_entry(self, core: LedgerCore) -> None:
+        """After each entry that is folded: see whether its SnapshotCommit proves the head; under the lock."""
+        unproven, snapshot = self.unproven, self._state.snapshot
+        if unproven is not None and (snapshot.no, snapshot.name) == (unproven.before.no + 1, unproven.name):
+            self.unproven, core.may_claim = None, not self._settings.read_only
+
+    def require_proven(self) -> None:
+        """Raise PageMissingError, REPLOG_SNAPSHOT_MISSING, if no folded entry names the state's head: start over."""
+        if self.unproven is not None:
+            raise PageMissingError(
+                ErrorCode.REPLOG_SNAPSHOT_MISSING,
+                f"no decided entry of ledger {self._ledger_id} names the snapshot {self.unproven.name}, which fewer "
+                "than a majority of the metadata roots have.",
+            )
 
     def restore_base(self, core: LedgerCore) -> None:
         """Restore the state from a snapshot when the entries that follow the state are gone from the journals.
@@ -335,6 +386,7 @@ class SnapshotKeeper:
             CorruptDataError, UnsupportedFormatError: the snapshot cannot be read.
         """
         prefix = core.prefix
+        self.require_proven()
         try:
             if not prefix.snapshot_name:
                 raise PageMissingError(ErrorCode.REPLOG_SNAPSHOT_MISSING, "no marker names a snapshot.")
@@ -351,12 +403,16 @@ class SnapshotKeeper:
     @property
     def is_derived(self) -> bool:
         """Return whether the state was made from the decided snapshot, so that the next one may refer to its pages."""
-        return self._derived[0] == self._state.snapshot.no
+        return self._derived[0] == self._state.snapshot.no and self.unproven is None
 
     @property
     def decided(self) -> DecidedSnapshot:
         """Return the newest decided snapshot that this process has folded."""
         return max(self._newest, self._state.snapshot, key=lambda each: each.no)
+
+    def decided_points(self) -> Sequence[JournalPoint]:
+        """Return where the decided snapshot lets each journal be read on: see `SnapshotIo.points_of`."""
+        return self.io.points_of(self._state.snapshot.name) if self._state.snapshot.no else ()
 
     def recover(self, core: LedgerCore, *, is_newest: bool) -> None:
         """Restore the state from the decided snapshot, or from the newest one; the caller folds the rest again.

@@ -73,7 +73,8 @@ class StateFold(Generic[S]):
             must_restore: begin from a snapshot, because pages of the state are gone.
 
         Raises:
-            PageMissingError, CorruptDataError: no reachable snapshot helps now; the next call tries again.
+            PageMissingError, CorruptDataError: no reachable snapshot helps now; the next call tries again, or starts
+                over if the state was made from a head that is not proven.
         """
         keeper, tries_left = self.keeper, RESTORES_MAX
         with self._lock:
@@ -81,13 +82,14 @@ class StateFold(Generic[S]):
                 tries_left -= 1
                 try:
                     if keeper is not None and (must_restore or self.wholeness is Wholeness.TORN):
+                        keeper.require_proven()
                         self.restore(partial(keeper.recover, core, is_newest=not tries_left))
                         must_restore = False
                     return self._apply(core)
                 except (PageMissingError, CorruptDataError) as error:
                     if keeper is None:
                         core.fatal = error
-                    if keeper is None or not tries_left:
+                    if keeper is None or keeper.unproven is not None or not tries_left:
                         raise
 
     def _apply(self, core: LedgerCore) -> dict[int, tuple[Any, ...]]:
@@ -98,6 +100,8 @@ class StateFold(Generic[S]):
                 self.wholeness = Wholeness.FOLDING
             for index in range(first, prefix.length):
                 results[index] = self._state.apply(index, prefix.payloads[index][TAG_SIZE_BYTES:])
+                if self.keeper is not None and self.keeper.unproven is not None:
+                    self.keeper.note_entry(core)
             if self.keeper is not None:
                 self.keeper.folded(core)
         except (PageMissingError, CorruptDataError):

@@ -61,6 +61,10 @@ class SnapshotState(LedgerState, Protocol):
         """
         ...
 
+    def clear(self) -> None:
+        """Become the state before entry 0, in place."""
+        ...
+
     def page_names(self) -> Iterable[str]:
         """Yield the pages that the state refers to, which are those of the snapshot that it derives from."""
         ...

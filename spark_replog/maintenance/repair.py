@@ -523,7 +523,8 @@ class StoreRepair:
             owned = ledger.owned_log(broker_id, root_id)
             if owned is not None:
                 others = [self._brokers.store(each) for each in self._snapshot_sources(broker_id)]
-                copy_snapshots(ledger_id, others, store)
+                named, majority = {ledger.state.snapshot.name, owned.marker.name}, ledger.core.prefix.majority
+                copy_snapshots(ledger_id, others, store, named=named, holders_min=min(majority, len(others)))
                 rebuild, is_done = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned.after(damaged)), False
                 try:
                     is_done = rebuild.run(lambda done, total: self._on_progress(broker_id, "journal", done, total))

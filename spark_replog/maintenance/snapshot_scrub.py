@@ -16,10 +16,11 @@ from itertools import islice
 from typing import Any
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
+from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId
 from spark_replog.ledger.ledger import Ledger
-from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX
+from spark_replog.ledger.record import genesis_hash
+from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX, decode_snapshot
 from spark_replog.ledger.snapshot_io import heads_on
 from spark_replog.maintenance.scrub import AwayRoots, Fault
 from spark_replog.snapshot import is_named
@@ -125,7 +126,10 @@ class SnapshotScrub:
             self._after = ledger.ledger_id, key
             if bad and ledger.refresh().snapshot != snapshot:  # then files of the old one may be deleted
                 named, snapshot = _named(ledger), ledger.state.snapshot
-            if key not in named:
+            why = self._why_not_decidable(ledger, key, good) if good and key not in named else ""
+            if why:
+                bad = [self._removed(each, why) for each in self._holders(ledger.ledger_id, key, bad)]
+            elif key not in named:
                 bad = [each for each in bad if each.fault is Fault.CORRUPT]
             if not good and key in named:
                 is_unread = any(each.fault is Fault.UNREACHABLE for each in bad)
@@ -133,7 +137,7 @@ class SnapshotScrub:
                 report.lost_count += not is_unread
             elif good:
                 bad = [each for each in bad if each.fault is not Fault.UNREACHABLE]  # the scrub of journals says it
-            if self._is_repairing and (good or key not in named):
+            if self._is_repairing and not why and (good or key not in named):
                 bad = [self._repaired(each, good) for each in bad]
             report.findings += bad
 
@@ -176,6 +180,57 @@ class SnapshotScrub:
         if not is_named(key.rpartition("/")[2], data):
             return finding(Fault.CORRUPT, f"its {len(data)} bytes are not those that its name says")
         return bytes(data)
+
+    def _why_not_decidable(self, ledger: Ledger[Any], key: str, data: bytes) -> str:
+        """Return why the head with these bytes is not of this ledger: what it calls decided is not; "" if it may be.
+
+        A head is made from folded entries. So it is of a decided entry, and one that follows the newest SnapshotCommit
+        knows it. Its bytes were read before the entries here.
+        """
+        root_count = len(self._brokers.metadata_broker_ids)
+        try:
+            head = decode_snapshot(data, genesis=genesis_hash(ledger.ledger_id), root_count=root_count, where=key)
+        except CorruptDataError as error:
+            return str(error.args[0])
+        except UnsupportedFormatError:
+            return ""  # a newer release's
+        why = ""
+        for is_newest in (False, True):
+            if is_newest:
+                ledger.refresh()
+            with ledger.lock:
+                last, decided = ledger.state.applied_index, ledger.state.snapshot
+            why = ""
+            if head.base.index > last:
+                why = f"it has the state after entry {head.base.index}, and the ledger ends with {last}"
+            elif head.decided.no > decided.no or (head.base.index >= decided.entry_index and head.decided != decided):
+                why = f"it calls snapshot {head.decided.name or 'none'} decided, and {decided.name or 'none'} is"
+            if not why or ledger.is_tail_unclear:
+                return ""
+        return why
+
+    def _holders(self, ledger_id: LedgerId, key: str, bad: Sequence[SnapshotFinding]) -> list[SnapshotFinding]:
+        """Return a finding for each root that has the file as its name says."""
+        lacking = {each.broker_id for each in bad}
+        return [SnapshotFinding(each, ledger_id, key, Fault.CORRUPT, "") for each in self._roots if each not in lacking]
+
+    def _removed(self, finding: SnapshotFinding, why: str) -> SnapshotFinding:
+        """Say why a head is not of its ledger; when repairing, delete it: it can never be decided."""
+        finding = replace(finding, detail=why)
+        if not self._is_repairing:
+            return finding
+        try:
+            self._brokers.store(finding.broker_id).delete(finding.file)
+        except ReplogError as error:
+            return replace(finding, detail=f"{why}. It was not deleted: {error}")
+        _log.warning(
+            "[%s] broker %d: %s was deleted: %s.",
+            ErrorCode.CORRUPT_MESSAGE.name,
+            finding.broker_id,
+            finding.file,
+            why,
+        )
+        return replace(finding, is_repaired=True)
 
     def _repaired(self, finding: SnapshotFinding, data: bytes) -> SnapshotFinding:
         """Put the right bytes on a root, b"" for none: then delete the wrong ones, which no snapshot needs.

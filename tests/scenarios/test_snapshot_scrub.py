@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.ledger.record import genesis_hash
+from spark_replog.ledger.snapshot_files import decode_snapshot, encode_snapshot, snapshot_name
 from spark_replog.log.codec.snapshot import Rows, decode_page
 from spark_replog.maintenance import snapshot_scrub
 from spark_replog.maintenance.scrub import Fault
@@ -99,6 +102,58 @@ def test_a_damaged_head_that_no_decided_snapshot_needs_is_deleted(paged):
     (found,) = SnapshotScrub(store.cluster, is_repairing=True).run().findings
     assert (found.file, found.is_repaired) == (other, True)
     assert not (store.path / "broker-1" / other).exists()
+
+
+def forged(store, keys, *, index=None) -> str:
+    """Put a head on broker 1 that is whole, and calls a snapshot decided that no entry names; return its key."""
+    (key,) = [each for each in keys if "/snapshots/" in each]
+    genesis = genesis_hash(store.cluster.lookup("orders").ledger_id)
+    true = decode_snapshot((store.path / "broker-1" / key).read_bytes(), genesis=genesis, root_count=3, where=key)
+    base = replace(true.base, index=store_end(store) if index is None else index)
+    decided = replace(true.decided, no=true.decided.no + 1, name=f"{base.index:020d}-{'f' * 32}")
+    data = encode_snapshot(genesis, replace(true, base=base, decided=decided))
+    made = f"{key.rpartition('/')[0]}/{snapshot_name(base.index, data)}"
+    (store.path / "broker-1" / made).write_bytes(data)
+    return made
+
+
+def store_end(store) -> int:
+    return store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id).refresh().applied_index
+
+
+@pytest.mark.parametrize("index", [None, 1_000_000])
+@pytest.mark.parametrize("command", [("coordinator", "run", "--once"), ("store", "repair", "-y")])
+def test_a_whole_head_that_calls_another_snapshot_decided_is_named_and_deleted(paged, capsys, index, command):
+    store, keys = paged
+    made = forged(store, keys, index=index)
+    assert run(["-q", "-s", str(store.path), "store", "verify"]) == 3
+    assert made in capsys.readouterr().out
+    assert run(["-q", "-s", str(store.path), *command]) == 0
+    assert not (store.path / "broker-1" / made).exists()
+    assert run(["-q", "-s", str(store.path), "store", "verify"]) == 0
+    assert whole(store.path, keys)
+
+
+def test_other_bytes_under_the_name_of_the_decided_head_are_named_and_replaced(paged, capsys):
+    store, keys = paged
+    (key,) = [each for each in keys if "/snapshots/" in each]
+    path = store.path / "broker-1" / key
+    true, made = path.read_bytes(), forged(store, keys)
+    (store.path / "broker-1" / made).rename(path)
+    assert run(["-q", "-s", str(store.path), "store", "verify"]) == 3
+    assert key in capsys.readouterr().out
+    assert run(["-q", "-s", str(store.path), "store", "repair", "-y"]) == 0
+    assert path.read_bytes() == true
+    assert run(["-q", "-s", str(store.path), "store", "verify"]) == 0
+
+
+def test_a_lost_root_gets_no_head_that_one_other_root_alone_has(paged):
+    store, keys = paged
+    made = forged(store, keys)
+    lose(store, 2)
+    assert run(["-q", "-s", str(store.path), "store", "repair", "-y"]) == 0
+    assert not (store.path / "broker-2" / made).exists()
+    assert whole(store.path, keys)
 
 
 def test_a_coordinator_looks_at_a_bounded_number_of_files_and_goes_on_after_them(paged, monkeypatch):

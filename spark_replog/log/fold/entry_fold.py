@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from spark_replog.errors import ErrorCode, ReplogError, UnsupportedFormatError
 from spark_replog.log.codec.commands import Undecodable, decode_commands, encode_command, encode_entry
@@ -126,7 +126,16 @@ class EntryFold:
             reader.finish()
         except (ValueError, LookupError, TypeError, OverflowError) as error:
             raise damaged(repr(error)) from error
-        fresh.snapshot, fresh.load_page = self.snapshot, load_page
+        fresh.snapshot = self.snapshot
+        self._become(fresh, load_page)
+
+    def clear(self) -> None:
+        """Become the state before entry 0, in place."""
+        self._become(type(self)(self._name), self.load_page)
+
+    def _become(self, fresh: Self, load_page: Callable[[str], bytes]) -> None:
+        """Take over another state's content; it is not used after that."""
+        fresh.load_page = load_page
         self.__dict__.update(fresh.__dict__)
 
     def page_names(self) -> Iterable[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -266,10 +266,10 @@ class TopicLedgerState(EntryFold):
                 partition.sections.leave_to_pages(tables.settled_below)
             self.objects.leave_to_pages(frozen)
 
-    def restore(self, head: bytes, load_page: Callable[[str], bytes]) -> None:
-        """Replace the state by that of a head; see `EntryFold.restore`. Pages are loaded when they are needed."""
+    def _become(self, fresh: Self, load_page: Callable[[str], bytes]) -> None:
+        """See `EntryFold._become`. Pages are loaded when they are needed."""
         limit_bytes = self.page_cache.limit_bytes
-        super().restore(head, load_page)
+        super()._become(fresh, load_page)
         self.page_cache.load, self.page_cache.limit_bytes = load_page, limit_bytes
 
     def doubtful(self, item: DataObject) -> frozenset[BrokerId]:

@@ -85,6 +85,11 @@ class PagedState:
         self._pages, self.applied_index = json.loads(head)
         self._loaded, self._tail, self.load_page = [], [], load_page
 
+    def clear(self) -> None:
+        load_page = self.load_page
+        self.__init__()
+        self.load_page = load_page
+
     def page_names(self) -> list[str]:
         return [each for each in self._pages if each]
 
