@@ -25,6 +25,7 @@ from spark_replog.cluster.cluster import Cluster, StorePath, TopicHandle
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, stays_in_process
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import TopicPartition
+from spark_replog.ledger.ledger import mark
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
@@ -576,13 +577,15 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------- internal
 
-    def _ready(self, deadline_ms: int) -> None:
-        """Take part in the group, commit if due, and look up unknown positions."""
+    def _ready(self, deadline_ms: int) -> int:
+        """Take part in the group, commit if due, and look up unknown positions; return the mark when that began."""
+        since = mark()
         self._subscription.check_reads()
         self._membership.poll(deadline_ms)
         self._forget(self._membership.take_revoked())
         self._committer.maybe_auto_commit()
-        self._keeper.update()
+        self._keeper.update(since=since)
+        return since
 
     def _batches(self, deadline_ms: int, limit: int) -> Iterator[FetchedRows]:
         """Yield at most ``limit`` rows: buffered ones, else those of the first fetch that returns any."""
@@ -591,7 +594,7 @@ class Consumer:
         while True:
             self._guard.check_wakeup()
             try:
-                self._ready(deadline_ms)
+                since = self._ready(deadline_ms)
                 positions = self._positions()
                 taken = list(self._fetcher.take(positions, limit))
                 yield from taken
@@ -599,7 +602,7 @@ class Consumer:
                     return
                 positions = self._positions()  # they may have moved past offsets without rows
                 rest_ms = deadline_ms - clock.monotonic_ms()
-                errors = self._look(positions, max(0, rest_ms), limit) if positions else {}
+                errors = self._look(positions, max(0, rest_ms), limit, since) if positions else {}
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
                     self._fetcher.recovered(errors)
@@ -622,17 +625,16 @@ class Consumer:
                 return
 
     def _look(
-        self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int
+        self, positions: Mapping[TopicPartition, int], rest_ms: int, limit: int, since: int
     ) -> dict[TopicPartition, ErrorCode]:
         """Fetch rows, or only check the positions: rows that are not returned would be read again by each such poll."""
         if limit:
-            return self._fetcher.fetch(positions, rest_ms)
-        return self._fetcher.check_newest(positions)
+            return self._fetcher.fetch(positions, rest_ms, since)
+        return self._fetcher.check_newest(positions, since)
 
     def _checked_ends(self, deadline_ms: int) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
         """Return what ``_ends`` returns, with positions that can be read."""
-        self._ready(deadline_ms)
-        found = self._ends()
+        found = self._ends(self._ready(deadline_ms))
         errors = self._fetcher.check(self._positions())
         if not errors:
             return found
@@ -640,11 +642,11 @@ class Consumer:
         self._fetcher.recovered(errors)
         return self._ends()
 
-    def _ends(self) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
+    def _ends(self, since: int | None = None) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
         """Return the topics to read, and the high watermarks of their partitions."""
         keys = self._subscription.fetchable()
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in keys}}
-        return handles, self._keeper.ends(keys)
+        return handles, self._keeper.ends(keys, since=since)
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: self._subscription.positions[key].offset or 0 for key in self._subscription.fetchable()}

@@ -47,11 +47,12 @@ class PositionKeeper:
         self._committer = committer
         self._authorizer = Authorizer(cluster, config.principal)
 
-    def update(self, operation: AclOperation = AclOperation.READ) -> None:
+    def update(self, operation: AclOperation = AclOperation.READ, *, since: int | None = None) -> None:
         """Give every assigned partition a position: as sought, else as committed, else by ``auto.offset.reset``.
 
         Args:
             operation: that the principal must be allowed on topics with unknown positions.
+            since: a mark: ledgers that were read since then are not read again.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED.
@@ -76,7 +77,7 @@ class PositionKeeper:
                 positions[key].reset = None
             if missing:
                 raise _no_offset(missing, self._config.group_id)
-        self._reset([key for key, at in positions.items() if at.offset is None])
+        self._reset([key for key, at in positions.items() if at.offset is None], since)
 
     def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
         """Reset positions that are out of range, or of a recreated topic, by ``auto.offset.reset``; log each.
@@ -146,10 +147,10 @@ class PositionKeeper:
         self._fold(partitions)
         return {key: self._bounds(key)[0] for key in partitions}
 
-    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermarks on the newest fold."""
+    def ends(self, partitions: Collection[TopicPartition], *, since: int | None = None) -> dict[TopicPartition, int]:
+        """Return the high watermarks on the newest fold; `since` as for `update`."""
         self._require(AclOperation.DESCRIBE, {key.topic for key in partitions})
-        self._fold(partitions)
+        self._fold(partitions, since)
         return {key: self._bounds(key)[1] for key in partitions}
 
     def lag(self, key: TopicPartition) -> int | None:
@@ -180,10 +181,10 @@ class PositionKeeper:
             found.update({TopicPartition(name, partition): offset for partition, offset in answers.items()})
         return found
 
-    def _reset(self, keys: Collection[TopicPartition]) -> None:
+    def _reset(self, keys: Collection[TopicPartition], since: int | None = None) -> None:
         if not keys:
             return
-        self._fold(keys)
+        self._fold(keys, since)
         positions = self._subscription.positions
         since_ms = max(0, self._cluster.clock.now_ms() - (self._config.reset_duration_ms or 0))
         by_time = self.offsets_for_times({key: since_ms for key in keys if positions[key].reset == BY_DURATION})
@@ -203,8 +204,8 @@ class PositionKeeper:
         self._cluster.refresh_if_stale()
         self._authorizer.require(operation, ResourceType.TOPIC, *sorted(topics))
 
-    def _fold(self, keys: Iterable[TopicPartition]) -> dict[str, TopicHandle]:
-        return self._cluster.newest_topics({key.topic for key in keys})
+    def _fold(self, keys: Iterable[TopicPartition], since: int | None = None) -> dict[str, TopicHandle]:
+        return self._cluster.newest_topics({key.topic for key in keys}, since=since)
 
     def _bounds(self, key: TopicPartition) -> tuple[int, int]:
         """Return log start offset and high watermark as folded.

@@ -119,13 +119,16 @@ class RecordFetcher:
         self.diverged: dict[TopicPartition, int] = {}
         """From the last plan: the offset where the log differs from the rows that were read."""
 
-    def fetch(self, positions: Mapping[TopicPartition, int], max_wait_ms: int) -> dict[TopicPartition, ErrorCode]:
+    def fetch(
+        self, positions: Mapping[TopicPartition, int], max_wait_ms: int, since: int | None = None
+    ) -> dict[TopicPartition, ErrorCode]:
         """Fetch more rows into the buffers; ``fetch.min.bytes`` and ``fetch.max.wait.ms`` limit the wait.
 
         Args:
             positions: the next offset of each partition to read.
             max_wait_ms: 0: read the newest entries of all topics, and do not wait. Otherwise the schedule says which
                 topics are looked at and when.
+            since: a mark: the first look leaves out what was read since then.
 
         Returns:
             The partitions that cannot be read from there: OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION; and
@@ -143,10 +146,10 @@ class RecordFetcher:
         handles = {name: self._cluster.lookup(name) for name in topics}
         by_ledger = {each.ledger_id: each for each in handles.values()}
         self._schedule.keep(by_ledger, clock.monotonic_ms(), rarely=cluster_id, rarely_ms=ACCESS_AGE_MS)
-        watch = self._watch_of((*by_ledger, cluster_id))
+        watch, marks = self._watch_of((*by_ledger, cluster_id)), [since]
         if max_wait_ms <= 0:
             self._hear(watch)
-            self.refresh(handles.values())
+            self.refresh(handles.values(), since)
         errors = self.renewed(positions)
         if errors:
             return errors
@@ -156,7 +159,7 @@ class RecordFetcher:
             max_wait_ms=min(max_wait_ms, self._config.fetch_max_wait_ms),
             min_bytes=self._config.fetch_min_bytes,
             clock=clock,
-            look=lambda: self._look(by_ledger, watch),
+            look=lambda: self._look(by_ledger, watch, marks.pop() if marks else None),
             pause=lambda pause_ms: self._pause(pause_ms, watch),
         )
         slices, errors = self.plan(asked)
@@ -173,11 +176,11 @@ class RecordFetcher:
                 buffer.append((buffer[-1][2] if buffer else positions[key], batch, end))
         return errors
 
-    def check_newest(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
+    def check_newest(self, positions: Mapping[TopicPartition, int], since: int) -> dict[TopicPartition, ErrorCode]:
         """Return the errors that ``fetch`` would return, without reading rows. Raises the same."""
         topics = {key.topic for key in positions}
         self._require_read(topics)
-        self.refresh([self._cluster.lookup(name) for name in topics])
+        self.refresh([self._cluster.lookup(name) for name in topics], since)
         return self.check(positions)
 
     def check(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
@@ -316,9 +319,12 @@ class RecordFetcher:
         for key in keys:
             self._buffers.pop(key, None)
 
-    def refresh(self, handles: Iterable[TopicHandle]) -> None:
-        """Fold the newest entries of these topics' ledgers."""
-        by_ledger = {each.ledger_id: each for each in handles}
+    def refresh(self, handles: Iterable[TopicHandle], since: int | None = None) -> None:
+        """Fold the newest entries of these topics' ledgers, but not of those that were read since a mark.
+
+        These stay due: entries may have come since, before a watch began.
+        """
+        by_ledger = {each.ledger_id: each for each in self._cluster.unread_since(handles, since)}
         began_ms = self._cluster.clock.monotonic_ms()
         self._cluster.refresh_topics(by_ledger.values())
         self._metrics.refreshes += len(by_ledger)
@@ -371,8 +377,11 @@ class RecordFetcher:
         self._schedule.is_told = watch.has_told
         return bool(told)
 
-    def _look(self, handles: Mapping[LedgerId, TopicHandle], watch: FolderWatch | None) -> float:
-        """Look at the ledgers that are due; return when the next one is due."""
+    def _look(self, handles: Mapping[LedgerId, TopicHandle], watch: FolderWatch | None, since: int | None) -> float:
+        """Look at the ledgers that are due, but not at those read since a mark; return when the next one is due.
+
+        The latter stay due, as in `refresh`.
+        """
         self._hear(watch)
         cluster, cluster_id = self._cluster, self._cluster.brokers.cluster_id
         began_ms = cluster.clock.monotonic_ms()
@@ -388,14 +397,16 @@ class RecordFetcher:
         read = [each for each, is_read in due.items() if is_read or each in grown]
         if any(is_seen for each, is_seen in grown.items() if each != cluster_id):
             cluster.refresh_ahead()  # of the rights: rows that come after a long wait need them at once
-        topics = [handles[each] for each in read if each != cluster_id]
+        wanted = [handles[each] for each in read if each != cluster_id]
+        topics = cluster.unread_since(wanted, since)
         cluster.refresh_topics(topics)
         if cluster_id in read:
             cluster.refresh()
         self._metrics.peeks += len(asked)
         self._metrics.refreshes += len(topics)
         now_ms = cluster.clock.monotonic_ms()
-        self._schedule.looked(due, now_ms, now_ms - began_ms)
+        left = {each.ledger_id for each in wanted} - {each.ledger_id for each in topics}
+        self._schedule.looked([each for each in due if each not in left], now_ms, now_ms - began_ms)
         return self._schedule.next_ms(now_ms)
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:

@@ -376,6 +376,10 @@ class Cluster:
         self.refresh_topics([handle])
         return self.folded_topic(handle)
 
+    def unread_since(self, handles: Iterable[TopicHandle], since: int | None) -> list[TopicHandle]:
+        """Return the topics whose ledgers this process has not read since a mark (`ledger.mark`); all for None."""
+        return [each for each in handles if not self.topic_ledger(each.ledger_id).is_read_since(since)]
+
     def refresh_topics(self, handles: Iterable[TopicHandle], *, may_be_stale: bool = False) -> None:
         """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM."""
         self._check_roots_in_turn()
@@ -386,16 +390,19 @@ class Cluster:
         for future in pending:
             future.result()
 
-    def newest_topics(self, names: Iterable[str]) -> dict[str, TopicHandle]:
+    def newest_topics(self, names: Iterable[str], *, since: int | None = None) -> dict[str, TopicHandle]:
         """Fold the topics that have these names now, and return their ids.
 
         A known topic may turn out to be deleted. Then its name is looked up again: another topic may have it.
+
+        Args:
+            since: a mark: ledgers that were read since then are not read again.
 
         Raises:
             ReplogError: as ``lookup`` and ``topic_state``.
         """
         handles = {name: self.lookup(name) for name in sorted(set(names))}
-        self.refresh_topics(handles.values())
+        self.refresh_topics(self.unread_since(handles.values(), since))
         for name, handle in handles.items():
             try:
                 self.folded_topic(handle)

@@ -117,6 +117,25 @@ def test_rows_that_come_after_a_long_wait_are_refused_by_a_right_taken_meanwhile
             reader.poll(timeout_ms=20_000)
 
 
+@pytest.mark.parametrize("timeout_ms", [0, 1_000])
+@pytest.mark.parametrize("has_pattern", [False, True])
+def test_a_first_poll_reads_each_ledger_once(timeout_ms, has_pattern):
+    """To find the topics, to find where their partitions begin, and for rows: one read serves all three."""
+    store = idle_store(f"memory://{new_id()}", 3)
+    for name in store.names:
+        store.write(name, rows(1))
+    cold = store.another_process()
+    cold.count_calls()
+    topics = () if has_pattern else store.names
+    with consumer(cold, *topics, auto_offset_reset="earliest", **LONG_FETCH) as reader:
+        if has_pattern:
+            reader.subscribe(pattern="t.*")
+        assert len(reader.poll(timeout_ms=timeout_ms)) == 3
+    got = Counter(call for counted in cold.counted.values() for call in counted.calls if "/journal/" in call[1])
+    got = {key: count for (verb, key), count in got.items() if verb == "get"}
+    assert got and set(got.values()) == {ROOTS}
+
+
 def test_a_pattern_is_searched_again_for_one_get_a_ledger():
     store = idle_store(f"memory://{new_id()}", 10)
     with consumer(store, **LONG_FETCH) as reader:
