@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from spark_replog.client.producer_metadata import TopicEntry
+from spark_replog.client.record_form import RecordForm
 from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
@@ -17,23 +18,17 @@ from spark_replog.write.arrow_appender import ArrowAppender, RowRouter
 from spark_replog.write.columns import InputColumns
 from spark_replog.write.data_request import ObjectBuilder
 from spark_replog.write.interceptors import Interceptors
-from spark_replog.write.partitioner import UserPartitioner, check_arrow_partitioner
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
-from spark_replog.write.serializers import Serializer, serialize_columns
+from spark_replog.write.serializers import serialize_columns
 
 
 class TableHandle:
-    """The future of a table's rows. Thread-safe once the table is sent.
-
-    Args:
-        parts: of the first row of every slice.
-        row_counts: rows of every slice.
-    """
+    """The future of a table's rows. Thread-safe once the table is sent."""
 
     __slots__ = ("_slices",)
 
-    def __init__(self, parts: Sequence[RecordHandle] = (), row_counts: Sequence[int] = ()) -> None:
-        self._slices = list(zip(parts, row_counts, strict=True))
+    def __init__(self) -> None:
+        self._slices: list[tuple[RecordHandle, int]] = []
 
     def add(self, part: RecordHandle, row_count: int) -> None:
         """Add a slice. Called by the thread that sends."""
@@ -98,14 +93,7 @@ class TableHandle:
 
 
 class ArrowSender:
-    """Thread-safe: one table at a time.
-
-    Args:
-        interceptors: get every batch before its columns are checked.
-        random_source: for the sticky choice.
-        builder: has the plan of the topics.
-        serializers: of keys and values.
-    """
+    """Thread-safe: one table at a time."""
 
     def __init__(
         self,
@@ -115,8 +103,7 @@ class ArrowSender:
         clock: Clock,
         random_source: random.Random,
         builder: ObjectBuilder,
-        serializers: tuple[Serializer, Serializer],
-        partitioner: UserPartitioner | None,
+        form: RecordForm,
     ) -> None:
         self._accumulator = accumulator
         self._settings = settings
@@ -124,8 +111,7 @@ class ArrowSender:
         self._clock = clock
         self._random = random_source
         self._builder = builder
-        self._key_serializer, self._value_serializer = serializers
-        self._partitioner = partitioner
+        self._form = form
         self._lock = threading.Lock()
         self._appenders: dict[str, tuple[TopicEntry, ArrowAppender]] = {}
 
@@ -144,7 +130,9 @@ class ArrowSender:
         appender = self._appender(entry)
         for batch in _batches(data):
             changed = self._interceptors.on_send_batch(entry.plan.name, batch)
-            changed = serialize_columns(changed, entry.plan.name, self._key_serializer, self._value_serializer)
+            changed = serialize_columns(
+                changed, entry.plan.name, self._form.key_serializer, self._form.value_serializer
+            )
             columns = InputColumns(changed.schema, entry.plan.name)
             if not changed.num_rows:
                 continue
@@ -157,24 +145,12 @@ class ArrowSender:
         known = self._appenders.get(name)
         if known is not None and known[0] is entry:
             return known[1]
-        if self._partitioner is not None:
-            check_arrow_partitioner(self._partitioner)
-        config = self._settings.producer
-        router = RowRouter(
-            self._builder.plan,
-            config,
-            name,
-            self._random,
-            self._partitioner,
-            row_bytes_max=self._accumulator.pool.total_bytes,
-        )
-        appender = ArrowAppender(
-            router,
-            self._accumulator,
-            config=config,
-            clock=self._clock,
-            measures_records=True,
-        )
+        config, partitioner = self._settings.producer, self._form.partitioner
+        if partitioner is not None:
+            partitioner.check_arrow_form()
+        row_bytes_max = self._accumulator.pool.total_bytes
+        router = RowRouter(self._builder.plan, config, name, self._random, partitioner, row_bytes_max=row_bytes_max)
+        appender = ArrowAppender(router, self._accumulator, config=config, clock=self._clock, measures_records=True)
         self._appenders[name] = (entry, appender)
         return appender
 

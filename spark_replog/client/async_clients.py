@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.consumer_record import ConsumerRecord, ConsumerRecords
@@ -16,19 +17,15 @@ from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, stays_in_process
 from spark_replog.ids import TopicPartition
-from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
 
 T = TypeVar("T")
+P = ParamSpec("P")
 C = TypeVar("C", bound=Producer | Consumer)
 
 
 class _OnOneThread(Generic[C]):
-    """A client that runs its blocking calls on its own thread, one after another.
-
-    Args:
-        make: opens the client; called on that thread by ``async with``.
-    """
+    """A client whose blocking calls run on its own thread, one after another; ``async with`` makes it there."""
 
     def __init__(self, make: Callable[[], C], thread_name: str) -> None:
         self._make = make
@@ -100,6 +97,18 @@ class _OnOneThread(Generic[C]):
             self._closing = self._thread.submit(close)
             self._thread.shutdown(wait=False)
             await asyncio.shield(asyncio.wrap_future(self._closing))
+
+
+def _on_thread(
+    method: Callable[Concatenate[C, P], T],
+) -> Callable[Concatenate[_OnOneThread[C], P], Coroutine[Any, Any, T]]:
+    """Return the method of an asynchronous client that runs this one of its client, on its thread."""
+
+    @functools.wraps(method)
+    async def call(self: _OnOneThread[C], /, *args: P.args, **named: P.kwargs) -> T:
+        return await self._call(lambda: method(self._client, *args, **named))
+
+    return call
 
 
 def _close_unused(made: Future[Any]) -> None:
@@ -175,13 +184,14 @@ class AsyncProducer(_OnOneThread[Producer]):
         asyncio.get_running_loop().call_soon(handle.batch_result.await_now)
         return await future
 
-    async def flush(self) -> None:
-        """Send waiting records, and wait for the outcome of every earlier record."""
-        await self._call(self._client.flush)
-
-    async def partitions_for(self, topic: str, *, waits_for_new: bool = True) -> int:
-        """Return a topic's number of partitions."""
-        return await self._call(lambda: self._client.partitions_for(topic, waits_for_new=waits_for_new))
+    flush = _on_thread(Producer.flush)
+    """See ``Producer.flush``."""
+    partitions_for = _on_thread(Producer.partitions_for)
+    """See ``Producer.partitions_for``."""
+    commit_transaction = _on_thread(Producer.commit_transaction)
+    """Repeat a commit that had no answer; see ``Producer.commit_transaction``."""
+    abort_transaction = _on_thread(Producer.abort_transaction)
+    """Abort a transaction whose commit had no answer; see ``Producer.abort_transaction``."""
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncProducer]:
@@ -203,14 +213,6 @@ class AsyncProducer(_OnOneThread[Producer]):
             # If the wait was cancelled, the call goes on. The abort follows it, and finds how it ended.
             await asyncio.shield(self._call(lambda: self._abort_open(begun, committed)))
             raise
-
-    async def commit_transaction(self) -> None:
-        """Repeat a commit that had no answer; see ``Producer.commit_transaction``."""
-        await self._call(self._client.commit_transaction)
-
-    async def abort_transaction(self) -> None:
-        """Abort a transaction whose commit had no answer; see ``Producer.abort_transaction``."""
-        await self._call(self._client.abort_transaction)
 
     async def close(self, timeout: float | None = None) -> None:
         """Send waiting records and close. Repeatable; see ``Producer.close``."""
@@ -318,37 +320,24 @@ class AsyncConsumer(_OnOneThread[Consumer]):
             for record in found.pop():
                 yield record
 
-    async def subscribe(self, topics: Collection[str] = (), **more: Any) -> None:
-        """See ``Consumer.subscribe``."""
-        await self._call(lambda: self._client.subscribe(topics, **more))
-
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """See ``Consumer.assign``."""
-        await self._call(lambda: self._client.assign(partitions))
+    subscribe = _on_thread(Consumer.subscribe)
+    """See ``Consumer.subscribe``."""
+    assign = _on_thread(Consumer.assign)
+    """See ``Consumer.assign``."""
+    commit = _on_thread(Consumer.commit)
+    """See ``Consumer.commit``."""
+    committed = _on_thread(Consumer.committed)
+    """See ``Consumer.committed``."""
+    position = _on_thread(Consumer.position)
+    """See ``Consumer.position``."""
+    seek = _on_thread(Consumer.seek)
+    """See ``Consumer.seek``."""
+    end_offsets = _on_thread(Consumer.end_offsets)
+    """See ``Consumer.end_offsets``."""
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that are read now."""
         return self._client.assignment()
-
-    async def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """See ``Consumer.commit``."""
-        await self._call(lambda: self._client.commit(offsets))
-
-    async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """See ``Consumer.committed``."""
-        return await self._call(lambda: self._client.committed(partitions))
-
-    async def position(self, key: TopicPartition) -> int:
-        """See ``Consumer.position``."""
-        return await self._call(lambda: self._client.position(key))
-
-    async def seek(self, key: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """See ``Consumer.seek``."""
-        await self._call(lambda: self._client.seek(key, offset))
-
-    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """See ``Consumer.end_offsets``."""
-        return await self._call(lambda: self._client.end_offsets(partitions))
 
     async def close(self) -> None:
         """Commit (with auto commit), leave the group; see ``Consumer.close``."""

@@ -71,13 +71,13 @@ class StoredObject:
         counts: dict[Place, int] = {}
         batches = []
         item = request.to_data_object()
-        producer_ids = {batch.producer_id for batch in request.batches}
+        producer_ids = {batch.producer.id for batch in request.batches}
         for batch in request.batches:
             name = batch.topic_partition
             place = places.setdefault(name, (request.topic_ids[name.topic], name.partition))
             counts[place] = counts.get(place, 0) + batch.row_count
             if batch.base_sequence != NO_SEQUENCE:
-                batches.append(BatchSequence(*place, batch.producer_epoch, batch.base_sequence, batch.row_count))
+                batches.append(BatchSequence(*place, batch.producer.epoch, batch.base_sequence, batch.row_count))
         return cls(
             sequence=request.sequence,
             data_object=item,
@@ -109,8 +109,6 @@ class Appender:
     """Appends objects to a ledger, and repeats each append until it is answered. Any thread; blocks.
 
     Args:
-        config: acks, timeouts, retries.
-        principal: of the writer.
         client_id: the producer's name in the log.
         on_throttle: called for each answer with the milliseconds that a quota delayed it.
     """
@@ -166,9 +164,9 @@ class Appender:
         """Append until every partition has its answer, or until time or retries are over.
 
         At first a partition that is refused on its own has its answer, and the others go on without it. Once an attempt
-        may be in the log, the append is repeated as a whole: otherwise a second append could name the same object, and
-        garbage collection would delete it with the rows of the first one. If the whole is then refused for good, the
-        others go once more without the partition that is the reason, and each gets its last answer.
+        may be in the log, the append is repeated as a whole: a second append could name the same object, which garbage
+        collection would then delete with the rows of the first one. If the whole is refused for good, the others go
+        once more without the partition that is the reason.
 
         Args:
             append: the same in every attempt, except that partitions with their answer are removed.
@@ -258,7 +256,7 @@ class Committer:
         self._appender.prepare()
         now_ms = self._clock.monotonic_ms()
         row_count, batches = request.row_count, request.batches
-        events = {"request": 1, "record-send": row_count, "byte": request.size_bytes}
+        events = {"request": 1, "record-send": row_count, "byte": request.object.size_bytes}
         retried = sum([batch.row_count for batch in batches if batch.attempts])
         if retried:
             events["record-retry"] = retried
@@ -268,7 +266,9 @@ class Committer:
             values.append(("batch-size", batch.size_bytes, 1, batch.size_bytes))
             values.append(("record-queue-time", waited_ms, 1, waited_ms))
         record_bytes = sum([batch.size_bytes for batch in batches])
-        values.append(("record-size", record_bytes, row_count, max([batch.record_size_max for batch in batches])))
+        values.append(
+            ("record-size", record_bytes, row_count, max([batch.contents.record_size_max for batch in batches]))
+        )
         self._metrics.note(events, values, now_ms)
 
     def deliver(self, request: DataRequest) -> Delivered:
@@ -311,8 +311,7 @@ class Committer:
                 lane.is_busy, group = False, list(lane.waiting)
                 lane.waiting.clear()
             results = results_of(group, Answer({}, no_thread("a commit", error)))
-            if self._config.acks == 0:
-                self._report_dropped(group, results)
+            self._report_dropped(group, results)
             self.tell(results)
 
     def _work(self, ledger_id: LedgerId) -> None:
@@ -360,12 +359,13 @@ class Committer:
         values = ("commit-latency", latency_ms, 1, latency_ms), ("requests-per-commit", size, 1, size)
         self._metrics.note({"commit": 1}, values, now_ms)
         results = results_of(group, answer)
-        if self._config.acks == 0:
-            self._report_dropped(group, results)
+        self._report_dropped(group, results)
         return results
 
     def _report_dropped(self, group: Sequence[StoredObject], results: Sequence[DeliveryResult]) -> None:
         """Log rows that acks=0 lost: they were acknowledged before their first put."""
+        if self._config.acks != 0:
+            return
         failed = [
             (item.row_counts[item.places[name]], name, response.error)
             for item, result in zip(group, results, strict=True)
@@ -406,10 +406,8 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
 def _next_group(waiting: deque[StoredObject]) -> list[StoredObject]:
     """Take the objects of the next entry, in order: as many as one append may name together."""
     group: list[StoredObject] = []
-    while waiting and (not group or _go_together(group[0], waiting[0])):
+    writer: tuple[str | None, bool] | None = None
+    while waiting and writer in (None, (waiting[0].producer_id, bool(waiting[0].batches))):
         group.append(waiting.popleft())
+        writer = group[0].producer_id, bool(group[0].batches)
     return group
-
-
-def _go_together(first: StoredObject, other: StoredObject) -> bool:
-    return first.producer_id == other.producer_id and bool(first.batches) == bool(other.batches)

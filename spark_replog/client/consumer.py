@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -28,7 +28,6 @@ from spark_replog.ids import TopicPartition
 from spark_replog.ledger.ledger import mark
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
-from spark_replog.log.model import GroupRecords
 from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.rows import read_schema
 from spark_replog.storage.call_counter import totals
@@ -103,22 +102,15 @@ class AccessGuard:
             )
 
 
-class Guarded(Protocol):
-    """An object with a guard."""
-
-    _guard: AccessGuard
-
-
 _Call = ParamSpec("_Call")
 _Answer = TypeVar("_Answer")
-_Owner = TypeVar("_Owner", bound=Guarded)
 
 
-def guarded(method: Callable[Concatenate[_Owner, _Call], _Answer]) -> Callable[Concatenate[_Owner, _Call], _Answer]:
-    """Make a method take its object's guard."""
+def guarded(method: Callable[Concatenate[Consumer, _Call], _Answer]) -> Callable[Concatenate[Consumer, _Call], _Answer]:
+    """Make a method take its consumer's guard."""
 
     @functools.wraps(method)
-    def call(self: _Owner, /, *args: _Call.args, **named: _Call.kwargs) -> _Answer:
+    def call(self: Consumer, /, *args: _Call.args, **named: _Call.kwargs) -> _Answer:
         with self._guard:
             return method(self, *args, **named)
 
@@ -166,7 +158,7 @@ class Consumer:
             self._coordinator,
             self._config,
             self._subscription,
-            last_commit=self._last_commit,
+            last_commit=lambda: self._committer.prepare(),  # made below
             on_look=self._guard.check_wakeup,
             on_gets=self._fetcher.spend,
         )
@@ -434,12 +426,12 @@ class Consumer:
     @guarded
     def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the log start offsets on the newest fold."""
-        return self._keeper.beginnings(partitions)
+        return {key: start for key, (start, _) in self._keeper.bounds(partitions).items()}
 
     @guarded
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermarks on the newest fold."""
-        return self._keeper.ends(partitions)
+        return {key: end for key, (_, end) in self._keeper.bounds(partitions).items()}
 
     @guarded
     def current_lag(self, key: TopicPartition) -> int | None:
@@ -646,7 +638,7 @@ class Consumer:
         """Return the topics to read, and the high watermarks of their partitions."""
         keys = self._subscription.fetchable()
         handles = {name: self._cluster.lookup(name) for name in {key.topic for key in keys}}
-        return handles, self._keeper.ends(keys, since=since)
+        return handles, {key: end for key, (_, end) in self._keeper.bounds(keys, since=since).items()}
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: self._subscription.positions[key].offset or 0 for key in self._subscription.fetchable()}
@@ -663,6 +655,3 @@ class Consumer:
         self._fetcher.forget(gone)
         self._fetcher.sought(gone)
         self._committer.forget(gone)
-
-    def _last_commit(self) -> GroupRecords | None:
-        return self._committer.prepare()

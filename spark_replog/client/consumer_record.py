@@ -84,12 +84,7 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
 
 
 class RecordMaker:
-    """Makes records from Arrow batches in the schema of ``rows.read_schema(True)``.
-
-    Args:
-        key_deserializer: None: bytes.
-        value_deserializer: None: bytes.
-    """
+    """Makes records from Arrow batches in the schema of ``rows.read_schema(True)``. Without a deserializer: bytes."""
 
     def __init__(self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None) -> None:
         self._key = key_deserializer

@@ -28,7 +28,7 @@ from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, Rep
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import NO_MEMBER, MemberIdentity
-from spark_replog.groups.group_notes import Note, NoteKind, NoteName, awaited_members, member_digest
+from spark_replog.groups.group_notes import Note, NoteKind, NoteName, awaited_members, digest_of
 from spark_replog.groups.group_rebalance import SilenceWatch, decode_assignment, group_error
 from spark_replog.ids import TopicPartition, new_id
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
@@ -119,7 +119,6 @@ class GroupMembership:
     ``_STEPS`` says which step follows from this member's state and its place in the group.
 
     Args:
-        config: ``group.id`` and its timeouts.
         last_commit: returns the commit to make before partitions are revoked, None if there is nothing to commit.
         on_look: called each time a waiting poll reads the group again; an error that it raises ends the poll.
         on_gets: called with the number of gets that a waiting consumer makes here.
@@ -186,7 +185,7 @@ class GroupMembership:
             InvalidConfigError: INCONSISTENT_GROUP_PROTOCOL, INVALID_SESSION_TIMEOUT.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        if not self._assignment.is_subscribed:
+        if not self._assignment.subscription.is_subscribed:
             return
         if self._config.group_id is None:
             self._assignment.assign_all()
@@ -199,7 +198,7 @@ class GroupMembership:
                 if self._step():
                     return
                 now_ms = clock.monotonic_ms()
-                pace.look_at_ms = now_ms + self._pause_ms(now_ms - pace.changed_ms)
+                pace.look_at_ms = now_ms + pace.pause_ms(now_ms - pace.changed_ms, is_gatherer=self._life.is_gatherer)
             if now_ms >= deadline_ms:
                 return
             clock.sleep_ms(min(deadline_ms, pace.look_at_ms) - now_ms)
@@ -221,7 +220,7 @@ class GroupMembership:
 
     def look_again(self) -> bool:
         """Search for the topics and their partitions again at the next poll; return False without a subscription."""
-        if not self._assignment.is_subscribed:
+        if not self._assignment.subscription.is_subscribed:
             return False
         self._assignment.look_again()
         self._pace.looked_ms = None
@@ -312,7 +311,7 @@ class GroupMembership:
             if clock.monotonic_ms() - start_ms >= self._pace.rank_ms(rank_of(names, name)):
                 relay.write(self._group, [note], names)
                 break
-            clock.sleep_ms(self._pause_ms(clock.monotonic_ms() - start_ms))
+            clock.sleep_ms(self._pace.pause_ms(clock.monotonic_ms() - start_ms, is_gatherer=False))
         relay.withdraw([name])
 
     def _newest(self) -> GroupState | None:
@@ -327,9 +326,6 @@ class GroupMembership:
             raise
         self._pace.took_ms = self._clock.monotonic_ms() - began_ms
         return state
-
-    def _pause_ms(self, waited_ms: int) -> float:
-        return self._pace.pause_ms(waited_ms, is_gatherer=self._life.is_gatherer)
 
     def _step(self) -> bool:
         """Do the steps that are due; return whether this member has its assignment."""
@@ -352,8 +348,8 @@ class GroupMembership:
                     _LOG.info("group %s: %s", self._group, error)
                     self._watch.forget()
                 return False
-            after = self._coordinator.folded_revision(self._group)
-            if after == before:
+            folded = self._coordinator.folded(self._group)
+            if before == (None if folded is None else folded.revision):
                 return False
         return False
 
@@ -458,7 +454,11 @@ class GroupMembership:
         self._standing = replace(self._standing, request=None)
         if self.identity.generation != metadata.generation:
             self._adopt(metadata, me)
-        elif self._wants_rebalance(metadata.leader == me.member_id):
+        elif (
+            self._is_enforced
+            or self._assignment.wants_others()
+            or (metadata.leader == me.member_id and self._assignment.has_grown())
+        ):
             self._rejoin(metadata, now_ms)
             self._follow_request(metadata, now_ms)
             return False
@@ -468,10 +468,6 @@ class GroupMembership:
             if any(name.kind is not NoteKind.BEAT for name in names):
                 self._coordinator.relay.write(self._group, (), names)
         return True
-
-    def _wants_rebalance(self, is_leader: bool) -> bool:
-        assigned = self._assignment
-        return self._is_enforced or assigned.wants_others() or (is_leader and assigned.has_grown())
 
     def _rebalance(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> None:
         """Join the running rebalance; the gatherer writes all joins once every note has arrived."""
@@ -485,7 +481,7 @@ class GroupMembership:
                 self._follow_request(metadata, now_ms)
         else:
             names = self._coordinator.relay.waiting(self._group)
-            joined = {name.member for name in names if name.kind.is_urgent} | {member_digest(me.member_id)}
+            joined = {name.member for name in names if name.kind.is_urgent} | {digest_of(me.member_id)}
             if awaited_members(metadata) <= joined:
                 self._write(names)
 
@@ -585,11 +581,6 @@ class GroupMembership:
         later_ms = turn_ms(state.metadata, self.identity.member_id)
         for member, beats, silent_ms in self._watch.look(state, now_ms):
             if member.member_id != self.identity.member_id and silent_ms >= member.session_timeout_ms + later_ms:
-                _LOG.warning(
-                    "member %s of group %s sent no heartbeat within session.timeout.ms; removing it",
-                    member.member_id,
-                    self._group,
-                )
                 self._coordinator.remove_silent(self._group, member.member_id, beats)
 
     def _beat(self) -> None:

@@ -56,7 +56,6 @@ class LookSchedule:
         root_count: metadata roots: a read of a ledger costs one get each, and as many again for markers.
         gets_per_second: limit of an idle reader.
         interval_ms: the longest pause; there is then no limit. None: as short as the limit allows.
-        now_ms: the monotonic time.
     """
 
     def __init__(self, root_count: int, gets_per_second: int, interval_ms: int | None, now_ms: float) -> None:

@@ -83,12 +83,7 @@ _AVERAGES = (
 
 
 class ProducerMetrics:
-    """The numbers of one producer. Thread-safe.
-
-    Args:
-        sample_count: ``metrics.num.samples``.
-        window_ms: ``metrics.sample.window.ms``.
-    """
+    """The numbers of one producer. Thread-safe."""
 
     def __init__(self, sample_count: int, window_ms: int, clock: Clock) -> None:
         self._clock = clock

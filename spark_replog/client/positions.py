@@ -32,11 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class PositionKeeper:
-    """Finds unknown positions. Not thread-safe.
-
-    Args:
-        config: ``auto.offset.reset``, ``group.id``.
-    """
+    """Finds unknown positions. Not thread-safe."""
 
     def __init__(
         self, cluster: Cluster, config: ConsumerConfig, subscription: SubscriptionState, committer: OffsetCommitter
@@ -76,7 +72,14 @@ class PositionKeeper:
             for key in missing:
                 positions[key].reset = None
             if missing:
-                raise _no_offset(missing, self._config.group_id)
+                names = ", ".join(f"{key.topic}-{key.partition}" for key in missing)
+                group = self._config.group_id
+                who = "a consumer without a group" if group is None else f"group '{group}'"
+                raise ReplogError(
+                    ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION,
+                    f"{who} has no offset for {names}, and auto.offset.reset is none. Seek to a position, or set it to"
+                    " earliest or latest.",
+                )
         self._reset([key for key, at in positions.items() if at.offset is None], since)
 
     def recover(self, errors: Mapping[TopicPartition, ErrorCode], diverged: Mapping[TopicPartition, int]) -> None:
@@ -102,7 +105,7 @@ class PositionKeeper:
                     partition=key.partition,
                 )
         self._fold(errors)  # a recreated topic is in another ledger
-        bounds = {key: (self._bounds(key)) for key in errors}
+        bounds = {key: self._bounds(key) for key in errors}
         if self._policy == "none":
             said = ", ".join(
                 f"{key.topic}-{key.partition} at {self._subscription.positions[key].offset}, which has {start} to {end}"
@@ -141,17 +144,13 @@ class PositionKeeper:
             at.offset, at.reset = None, self._policy
         self._reset([key for key in errors if key not in diverged])
 
-    def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log start offsets on the newest fold."""
-        self._require(AclOperation.DESCRIBE, {key.topic for key in partitions})
-        self._fold(partitions)
-        return {key: self._bounds(key)[0] for key in partitions}
-
-    def ends(self, partitions: Collection[TopicPartition], *, since: int | None = None) -> dict[TopicPartition, int]:
-        """Return the high watermarks on the newest fold; `since` as for `update`."""
+    def bounds(
+        self, partitions: Collection[TopicPartition], *, since: int | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the log start offsets and the high watermarks on the newest fold; `since` as for `update`."""
         self._require(AclOperation.DESCRIBE, {key.topic for key in partitions})
         self._fold(partitions, since)
-        return {key: self._bounds(key)[1] for key in partitions}
+        return {key: self._bounds(key) for key in partitions}
 
     def lag(self, key: TopicPartition) -> int | None:
         """Return the number of offsets from a position to the folded high watermark; None: the position is unknown."""
@@ -208,11 +207,7 @@ class PositionKeeper:
         return self._cluster.newest_topics({key.topic for key in keys}, since=since)
 
     def _bounds(self, key: TopicPartition) -> tuple[int, int]:
-        """Return log start offset and high watermark as folded.
-
-        Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-        """
+        """Return log start offset and high watermark as folded; refuse an unknown partition."""
         handle = self._cluster.lookup(key.topic)
         ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
@@ -223,22 +218,10 @@ class PositionKeeper:
             return found.log_start_offset, found.high_watermark
 
 
-def _no_offset(keys: Collection[TopicPartition], group: str | None) -> ReplogError:
-    names = ", ".join(f"{key.topic}-{key.partition}" for key in keys)
-    who = "a consumer without a group" if group is None else f"group '{group}'"
-    return ReplogError(
-        ErrorCode.REPLOG_NO_OFFSET_FOR_PARTITION,
-        f"{who} has no offset for {names}, and auto.offset.reset is none. Seek to a position, or set it to"
-        " earliest or latest.",
-    )
-
-
 class OffsetCommitter:
     """Commits for one consumer. Not thread-safe.
 
     Args:
-        config: ``group.id``, ``enable.auto.commit``, ``auto.commit.interval.ms``.
-        membership: identity under which offsets are committed.
         topic_id_of: returns the id of the topic whose rows led to a partition's position, "" if none did.
     """
 
@@ -355,12 +338,13 @@ class OffsetCommitter:
         """Return the positions to commit: those that moved, and unchanged ones often enough that they never expire."""
         positions = self._positions()
         if self._noted:
-            decided = self._coordinator.folded_offsets(self._config.group_id or "")
+            group = self._coordinator.folded(self._config.group_id or "")
+            decided = {} if group is None else group.offsets
             for key, at in self._noted.items():
-                if key in decided and decided[key] == at:
-                    self._committed[key] = (at, now_ms)
-                else:
+                found = decided.get((key.topic, key.partition))
+                if found is None or found.offset != at:
                     break
+                self._committed[key] = (at, now_ms)
             else:
                 self._noted = {}
         renewed_ms = now_ms - self._config.offsets_retention_minutes * 60_000 // RENEWALS_PER_RETENTION
@@ -382,18 +366,16 @@ class OffsetCommitter:
             self._noted.pop(key, None)
 
     def _value_of(self, key: TopicPartition, value: int | OffsetAndMetadata) -> OffsetAndMetadata:
-        made = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(_offset_of(key, value))
-        return made if made.topic_id else replace(made, topic_id=self._topic_id_of(key))
+        if not isinstance(value, OffsetAndMetadata):
+            number = whole_number(value)
+            if number is None:
+                raise InvalidConfigError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"cannot commit {value!r} for {key.topic}-{key.partition}. Give the next offset to read, a whole"
+                    " number.",
+                )
+            value = OffsetAndMetadata(number)
+        return value if value.topic_id else replace(value, topic_id=self._topic_id_of(key))
 
     def _positions(self) -> dict[TopicPartition, int]:
         return {key: at.offset for key, at in self._subscription.positions.items() if at.offset is not None}
-
-
-def _offset_of(key: TopicPartition, value: object) -> int:
-    number = whole_number(value)
-    if number is None:
-        raise InvalidConfigError(
-            ErrorCode.INVALID_REQUEST,
-            f"cannot commit {value!r} for {key.topic}-{key.partition}. Give the next offset to read, a whole number.",
-        )
-    return number

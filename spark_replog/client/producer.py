@@ -142,7 +142,7 @@ class Producer:
             record = self._interceptors.on_send(ProducerRecord(topic, value, key, partition, headers, timestamp_ms))
             topic, value, key, partition, headers, timestamp_ms = record
         if self._refusal is not None:
-            self._refuse()
+            raise self._refusal
         try:
             if self._transactions is not None:
                 self._transactions.begin_send()
@@ -171,7 +171,7 @@ class Producer:
                 raise RecordError(too_large(topic, size_bytes, entry.limit))
             handle = self._append_record(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky)
             if self._transactions is not None:
-                self._transactions.batch_results[handle.batch_result] = None
+                self._transactions.current.batch_results[handle.batch_result] = None
         except Exception as error:  # a user's partitioner may raise anything
             return self._on_send_error(topic, partition, error)
         finally:
@@ -218,7 +218,7 @@ class Producer:
             ReplogError: as ``send``.
         """
         if self._refusal is not None:
-            self._refuse()
+            raise self._refusal
         found = TableHandle() if handle is None else handle
         transactions = self._transactions
         try:
@@ -277,7 +277,7 @@ class Producer:
             ReplogError: as ``send``.
         """
         if self._refusal is not None:
-            self._refuse()
+            raise self._refusal
         return len(self._wait_for(topic, None, waits_for_new=waits_for_new)[0].queues)
 
     # ------------------------------------------------------------------------------------ transactions
@@ -307,7 +307,7 @@ class Producer:
                 coordinator.check_commit()
                 self.flush()
                 coordinator.check_commit()
-        results = list(coordinator.batch_results)
+        results = list(coordinator.current.batch_results)
         try:
             coordinator.commit().result()
         except NotFoundError:
@@ -328,10 +328,10 @@ class Producer:
         """
         coordinator = self._coordinator()
         self._refuse_in_callback("abort_transaction()")
-        results = list(coordinator.batch_results)
+        results = list(coordinator.current.batch_results)
         if coordinator.state is not TransactionState.IN_DOUBT:
             with coordinator.ending("abort_transaction()"):
-                results = list(coordinator.batch_results)
+                results = list(coordinator.current.batch_results)
                 self._abort_waiting()
                 self.flush()
         try:
@@ -460,14 +460,14 @@ class Producer:
             self._parts.arrow.send(entry, data, handle)
         except ReplogError as error:
             if handle.parts or not isinstance(error, InvalidConfigError) or error.code in _API_CODES:
-                transactions.error = transactions.error or error
+                transactions.current.error = transactions.current.error or error
             raise
         except BaseException:
             if handle.parts:
-                transactions.error = transactions.error or _aborted()
+                transactions.current.error = transactions.current.error or _aborted()
             raise
         finally:
-            transactions.batch_results |= dict.fromkeys(part.batch_result for part in handle.parts)
+            transactions.current.batch_results |= dict.fromkeys(part.batch_result for part in handle.parts)
 
     def _on_send_error(self, topic: str, partition: int | None, error: Exception) -> RecordHandle:
         """Return a failed handle for what Kafka calls an API error; raise other errors of the caller."""
@@ -485,7 +485,7 @@ class Producer:
             raise found
         self._metrics.count("record-error", 1)
         if self._transactions is not None:
-            self._transactions.error = self._transactions.error or found
+            self._transactions.current.error = self._transactions.current.error or found
             if isinstance(found, FencedError):
                 raise found
         result = BatchResult(where)
@@ -494,11 +494,11 @@ class Producer:
 
     def _refuse_in_child(self) -> None:
         if self._refusal is not None and self._refusal.code is ErrorCode.REPLOG_NOT_FORK_SAFE:
-            self._refuse()
+            raise self._refusal
 
     def _abort_waiting(self) -> None:
         """Fail the records that wait to be sent, on the sender's thread: Ctrl-C leaves none without an outcome."""
-        abort = partial(self._parts.accumulator.abort_undrained, _aborted(), numbered_too=True)
+        abort = partial(self._parts.accumulator.abort_waiting, _aborted())
         if self._parts.thread.is_current:
             abort()
         else:
@@ -512,16 +512,12 @@ class Producer:
 
     def _coordinator(self) -> TransactionCoordinator:
         if self._refusal is not None:
-            self._refuse()
+            raise self._refusal
         if self._transactions is None:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE, "The producer has no transactional.id. Set one to use transactions."
             )
         return self._transactions
-
-    def _refuse(self) -> NoReturn:
-        assert self._refusal is not None
-        raise self._refusal
 
     def _forget_parent(self) -> None:
         """In a forked child: refuse every call, since the sender's thread runs in the parent."""

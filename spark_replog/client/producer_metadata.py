@@ -85,7 +85,6 @@ class ProducerMetadata:
 
     Args:
         builder: gets every new plan before a record of its topics is appended.
-        random_source: for the sticky choice.
     """
 
     def __init__(
@@ -161,9 +160,7 @@ class ProducerMetadata:
     def is_due(self, now_ms: int, *, is_suspect: bool = False) -> bool:
         """Return whether the metadata is older than ``metadata.max.age.ms``, or if suspect, ``retry.backoff.ms``.
 
-        Args:
-            now_ms: monotonic.
-            is_suspect: whether an append failed in a way that a new leader, ISR or generation would explain.
+        It is suspect if an append failed in a way that a new leader, ISR or generation would explain.
         """
         producer, coordinator = self._settings.producer, self._settings.coordinator
         age_ms = producer.retry_backoff_ms if is_suspect else coordinator.metadata_max_age_ms
@@ -237,8 +234,10 @@ class ProducerMetadata:
     def _apply(self, plan: TopicPlan) -> TopicEntry:
         """Adopt a topic's newest plan."""
         known = self.topics.get(plan.name)
-        if known is not None and (known.plan == plan or _is_older(plan, known.plan)):
-            return known  # another thread's plan may be of a newer fold
+        if known is not None and known.plan.topic_id == plan.topic_id and known.plan.fold_index > plan.fold_index:
+            return known  # another thread's plan, of a newer fold
+        if known is not None and known.plan == plan:
+            return known
         whole = self._builder.plan
         others = tuple(topic for topic in whole.topics if topic.name != plan.name)
         self._builder.plan = replace(whole, topics=(*others, plan))
@@ -255,10 +254,6 @@ class ProducerMetadata:
         limit = row_limit(plan, self._settings.producer, self._accumulator.pool.total_bytes)
         entry = self.topics[plan.name] = TopicEntry(plan, queues, sticky, limit)
         return entry
-
-
-def _is_older(plan: TopicPlan, known: TopicPlan) -> bool:
-    return plan.topic_id == known.topic_id and plan.fold_index < known.fold_index
 
 
 def invalid_topic(topic: object) -> InvalidConfigError:

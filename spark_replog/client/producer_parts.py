@@ -63,16 +63,14 @@ def connect_parts(
     client_id: str,
     report: Callable[[ReplogError], None],
 ) -> ProducerParts:
-    """Make the parts of a producer; its thread is not started yet.
-
-    Args:
-        report: logs rows that acks=0 drops, and missed copies.
-    """
+    """Make the parts of a producer; its thread is not started yet."""
     random_source = random.Random()
     client, producer = settings.client, settings.producer
     transactional_id = client.transactional_id
     transport = PutTransport(cluster.brokers)
-    sequences = _make_sequences(settings)
+    sequences = None
+    if settings.is_idempotent:
+        sequences = ProducerSequences(transactional_id or new_id(), is_transactional=transactional_id is not None)
     accumulator = _make_accumulator(settings, clock, random_source, transport, sequences, metrics)
     plan = make_write_plan(cluster, [], client.principal)
     builder = ObjectBuilder(
@@ -112,20 +110,10 @@ def connect_parts(
         availability_timeout_ms=client.availability_timeout_ms,
         name=f"replog-producer {client_id}",
     )
-    serializers = form.key_serializer, form.value_serializer
-    arrow = ArrowSender(
-        accumulator, settings, interceptors, clock, random_source, builder, serializers, form.partitioner
-    )
+    arrow = ArrowSender(accumulator, settings, interceptors, clock, random_source, builder, form)
     return ProducerParts(
         accumulator, metadata, upkeep, appender, sequences, transactions, sender, thread, arrow, cluster.brokers.calls
     )
-
-
-def _make_sequences(settings: ProducerSettings) -> ProducerSequences | None:
-    if not settings.is_idempotent:
-        return None
-    transactional_id = settings.client.transactional_id
-    return ProducerSequences(transactional_id or new_id(), is_transactional=transactional_id is not None)
 
 
 def _make_accumulator(
@@ -144,13 +132,8 @@ def _make_accumulator(
             poolable_bytes=min(config.batch_size_bytes, config.max_request_size_bytes),
             on_wait=metrics.on_pool_wait,
         ),
-        batch_size_bytes=config.batch_size_bytes,
-        max_request_size_bytes=config.max_request_size_bytes,
-        linger_ms=config.linger_ms,
+        config,
         sends_awaited=settings.sends_awaited,
-        delivery_timeout_ms=config.delivery_timeout_ms,
-        retry_backoff_ms=config.retry_backoff_ms,
-        retry_backoff_max_ms=config.retry_backoff_max_ms,
         wake_up=transport.wake,
         on_failed=partial(metrics.count, "record-error"),
         clock=clock,

@@ -82,7 +82,6 @@ class RecordFetcher:
     """One per consumer; not thread-safe.
 
     Args:
-        config: limits and waits.
         on_look: called each time a waiting fetch looks again; an error that it raises ends the fetch.
     """
 
@@ -290,14 +289,7 @@ class RecordFetcher:
             slices = []
 
     def _require_read(self, topics: Iterable[str], *, is_folded: bool = False) -> None:
-        """Check the reader's right, and look up its quota.
-
-        Args:
-            is_folded: by ACLs and quotas as folded so far, however old.
-
-        Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-        """
+        """Check the reader's right, and look up its quota; `is_folded`: as folded so far, however old."""
         if not is_folded:
             self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.READ, ResourceType.TOPIC, *sorted(topics))

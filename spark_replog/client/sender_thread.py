@@ -24,7 +24,6 @@ class SenderThread:
     """A daemon that runs ``Sender.run_once`` until it is closed and nothing is left.
 
     Args:
-        metadata: refreshed by this thread.
         is_delivered: whether the delivery has nothing left to do.
         availability_timeout_ms: ``partitioner.availability.timeout.ms``.
     """
@@ -108,9 +107,8 @@ class SenderThread:
             self._run_tasks()
 
     def _is_finished(self) -> bool:
-        if self._accumulator.waiting_count or self._sender.has_open_requests or not self._is_delivered():
-            return False
-        return not self._accumulator.has_incomplete
+        is_empty = not self._accumulator.waiting_count and not self._sender.has_open_requests
+        return is_empty and self._is_delivered() and not self._accumulator.has_incomplete
 
     def _run_tasks(self) -> None:
         while self._tasks:

@@ -43,9 +43,6 @@ class ProducerSettings:
 
     Attributes:
         producer: shared with the Spark sink; ``linger_ms`` is never None.
-        client: settings of the plain producer only.
-        coordinator: settings of its commits.
-        storage: options of the file systems.
         objects: dotted name -> object given in place of a class's name.
         is_idempotent: whether appends are recognised by their sequences.
         sends_awaited: whether a batch that a caller waits for may skip ``linger.ms``, because no linger was set.
@@ -114,10 +111,7 @@ class ConsumerSettings:
     """All settings of one consumer.
 
     Attributes:
-        consumer: settings of the consumer only.
         maker: makes records, with the deserializers.
-        interceptors: of ``interceptor.classes``, in order.
-        storage: options of the file systems.
         coordinator: None: the process's shared view of the store is used.
     """
 
@@ -130,11 +124,6 @@ class ConsumerSettings:
     @classmethod
     def read(cls, given: Mapping[str, object], group: str | None, keywords: Mapping[str, object]) -> ConsumerSettings:
         """Read dotted names and keywords; a keyword overrides, and None means not set.
-
-        Args:
-            given: Kafka's dotted names, and ``storage.`` options.
-            group: short for ``group.id``.
-            keywords: the same settings with underscores for dots.
 
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION, REPLOG_CONFLICTING_OPTIONS.

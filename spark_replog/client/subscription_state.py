@@ -140,8 +140,6 @@ class TopicDiscovery:
     """Finds the topics of a subscription; searches again after ``metadata.max.age.ms``. Not thread-safe.
 
     Args:
-        subscription: names or a pattern.
-        config: ``exclude.internal.topics``.
         on_gets: called with the number of gets that a repeated search makes.
     """
 

@@ -1,10 +1,9 @@
 """Copies a range of a topic into another one, of this store or of another, each row once.
 
-Rows of a source partition are copied in chunks; each chunk is one append to the target's ledger. The append's identity
-names the source topic and partition, the offset that it reaches and, as its incarnation, where the copied ranges begin.
-So the target's log shows the progress: a stopped or killed copy continues after its last decided append, in any
-process. Two copies at once copy no row twice: the ledger refuses an append that does not follow the one that its writer
-saw.
+Each chunk of rows is one append to the target's ledger, whose identity names the source topic and partition, the offset
+that it reaches and, as its incarnation, where the copied ranges begin. So the target's log shows the progress, and a
+stopped copy continues in any process. Two copies at once copy no row twice: the ledger refuses an append that does not
+follow the one that its writer saw.
 """
 
 from __future__ import annotations

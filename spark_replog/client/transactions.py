@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_replog.client.committer import Answer, Appender, StoredObject, results_of
@@ -55,16 +56,66 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = {
 }
 
 
+@dataclass(slots=True)
+class Transaction:
+    """What belongs to one transaction: the open one, or one whose end is unknown."""
+
+    began_ms: int = 0
+    ledger_id: LedgerId | None = None
+    """None before its first record."""
+    append: Append | None = None
+    """Its commit, which is repeated unchanged."""
+    batch_results: dict[BatchResult, None] = field(default_factory=dict)
+    """Of all batches with its records."""
+    error: ReplogError | None = None
+    """Why it cannot be committed."""
+
+
+class LedgerClaims:
+    """The ledgers that a transactional producer has claimed. Callers take turns."""
+
+    def __init__(self, cluster: Cluster, principal: str, transactional_id: str, timeout_ms: int) -> None:
+        self._cluster = cluster
+        self._authorizer = Authorizer(cluster, principal)
+        self.transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._last: dict[LedgerId, tuple[str, int]] = {}
+        """Instance id and epoch of the last claim of each."""
+        self._claiming: dict[LedgerId, str] = {}
+        """Instance ids of claims without an answer."""
+        self.fresh: set[LedgerId] = set()
+        """Ledgers claimed since the last abort; an abort restarts sequences at 0, so others need a new claim."""
+
+    def claim(self, ledger_id: LedgerId) -> None:
+        """Fence all other instances of the id in a ledger; see ``claim_producer``."""
+        self._cluster.refresh_if_stale()
+        self._authorizer.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self.transactional_id)
+        # A claim whose answer was lost is repeated unchanged: with another id it would fence itself.
+        instance_id = self._claiming.setdefault(ledger_id, new_id())
+        epoch = claim_producer(
+            self._cluster.topic_ledger(ledger_id),
+            self.transactional_id,
+            instance_id,
+            previous_instance_id=self._last.get(ledger_id, (None, -1))[0],
+            timeout_ms=self._timeout_ms,
+        )
+        del self._claiming[ledger_id]
+        self._last[ledger_id] = (instance_id, epoch)
+        self.fresh.add(ledger_id)
+
+    def epoch(self, ledger_id: LedgerId) -> int:
+        """Return the epoch to append under."""
+        return self._last[ledger_id][1]
+
+
 class TransactionCoordinator:
     """The delivery of a transactional producer, and its transactions' states.
 
     The sender's thread calls ``begin``, ``deliver`` and ``poll``; the user's thread calls the rest.
 
     Args:
-        cluster: has the ledgers to claim.
         counter: counts objects in flight.
-        settings: ``transactional.id``; ``delivery.timeout.ms``: how long a commit is repeated;
-            ``transaction.timeout.ms``: how long a transaction may be open.
+        settings: ``delivery.timeout.ms`` limits how long a commit is repeated.
     """
 
     def __init__(
@@ -78,15 +129,17 @@ class TransactionCoordinator:
         wake_up: Callable[[], None],
     ) -> None:
         assert settings.client.transactional_id is not None
-        self.transactional_id = settings.client.transactional_id
         self.state = TransactionState.READY
+        self.current = Transaction()
         self._cluster = cluster
+        self._claims = LedgerClaims(
+            cluster, appender.principal, settings.client.transactional_id, settings.producer.delivery_timeout_ms
+        )
         self._appender = appender
         self.begin = counter
         self._clock = clock
         self._metrics = metrics
-        self._delivery_timeout_ms = settings.producer.delivery_timeout_ms
-        self._timeout_ms = settings.client.transaction_timeout_ms
+        self._settings = settings
         self._wake_up = wake_up
         self._lock = threading.Lock()
         self._sends_ended = threading.Condition()
@@ -95,21 +148,8 @@ class TransactionCoordinator:
         """Threads in a send. Not a count: one that Ctrl-C interrupts on the way in or out would be wrong for ever."""
         self._drop_error: ReplogError | None = None
         """Error of everything parked from now on, because the producer closes."""
-        self._claims: dict[LedgerId, tuple[str, int]] = {}
-        """Ledger -> instance id and epoch, of this producer's last claim."""
-        self._claiming: dict[LedgerId, str] = {}
-        """Ledger -> instance id, of a claim without an answer."""
-        self._fresh: set[LedgerId] = set()
-        """Ledgers claimed since the last abort; an abort restarts sequences at 0, so others need a new claim."""
         self._parked: list[StoredObject] = []
         self._results: list[DeliveryResult] = []
-        self._ledger_id: LedgerId | None = None
-        self._append: Append | None = None
-        self._began_ms = 0
-        self.batch_results: dict[BatchResult, None] = {}
-        """Results of all batches with records of the open transaction."""
-        self.error: ReplogError | None = None
-        """Why the open transaction cannot be committed."""
 
     # ----------------------------------------------------------------------------- the user's thread
 
@@ -122,9 +162,7 @@ class TransactionCoordinator:
         """
         self._expect(TransactionState.READY, "begin_transaction()")
         self._move_to(TransactionState.OPEN)
-        self._began_ms = self._clock.monotonic_ms()
-        self._ledger_id, self._append, self.error = None, None, None
-        self.batch_results = {}
+        self.current = Transaction(self._clock.monotonic_ms())
 
     def add_ledger(self, topic: str, ledger_id: LedgerId) -> None:
         """Make a topic's ledger that of the open transaction, and claim it if that is not done yet.
@@ -134,16 +172,17 @@ class TransactionCoordinator:
             FencedError: PRODUCER_FENCED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        if self.state is TransactionState.OPEN and self._ledger_id == ledger_id and self.error is None:
+        current = self.current
+        if self.state is TransactionState.OPEN and current.ledger_id == ledger_id and current.error is None:
             return
         self._expect(TransactionState.OPEN, "send()")
         self._check_error()
         with self._sends_ended:  # several threads may send the first record
-            if self._ledger_id is None:
-                if ledger_id not in self._fresh:
+            if current.ledger_id is None:
+                if ledger_id not in self._claims.fresh:
                     self._claim(ledger_id)
-                self._ledger_id = ledger_id
-        if self._ledger_id != ledger_id:
+                current.ledger_id = ledger_id
+        if current.ledger_id != ledger_id:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Topic '{topic}' is in another ledger than the transaction's earlier records. A transaction is one "
@@ -154,7 +193,7 @@ class TransactionCoordinator:
 
     def has_claimed(self, ledger_id: LedgerId) -> bool:
         """Return whether ``add_ledger`` need not claim the ledger."""
-        return ledger_id in self._fresh
+        return ledger_id in self._claims.fresh
 
     def begin_send(self) -> None:
         """Note a running send of this thread: the end of the transaction waits for it."""
@@ -195,14 +234,16 @@ class TransactionCoordinator:
         Raises:
             InvalidConfigError: INVALID_TXN_STATE: a part of it failed, or it was open for too long.
         """
-        open_ms = self._clock.monotonic_ms() - self._began_ms
-        if self.error is None and open_ms > self._timeout_ms:
-            self.error = ReplogError(
+        current, limit_ms = self.current, self._settings.client.transaction_timeout_ms
+        open_ms = self._clock.monotonic_ms() - current.began_ms
+        if current.error is None and open_ms > limit_ms:
+            current.error = ReplogError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"The transaction was open for {open_ms} ms, longer than transaction.timeout.ms ({self._timeout_ms}). "
+                f"The transaction was open for {open_ms} ms, longer than transaction.timeout.ms ({limit_ms}). "
                 "Raise it, or make transactions shorter.",
             )
-        self.error = self.error or next((each.error for each in self.batch_results if each.error is not None), None)
+        if current.error is None:
+            current.error = next((each.error for each in current.batch_results if each.error is not None), None)
         self._check_error()
 
     def commit(self) -> Future[None]:
@@ -212,15 +253,16 @@ class TransactionCoordinator:
             self._move_to(TransactionState.READY)
             done.set_result(None)
             return done
-        assert self._ledger_id is not None
-        known, was_in_doubt = self._append, self.state is TransactionState.IN_DOUBT
+        current, was_in_doubt = self.current, self.state is TransactionState.IN_DOUBT
+        assert current.ledger_id is not None
+        known, ledger_id = current.append, current.ledger_id
         if was_in_doubt:
             self._move_to(TransactionState.ENDING)
-        append = self._append = known or self._make_append(self._parked, self._ledger_id)
+        append = current.append = known or self._make_append(self._parked, ledger_id)
         try:
-            IO_POOL.post_to(f"commit {self._ledger_id} {id(self)}", self._work, append, self._ledger_id, done)
+            IO_POOL.post_to(f"commit {ledger_id} {id(self)}", self._work, append, ledger_id, done)
         except RuntimeError:  # no thread can be started: nothing was sent
-            self._append = known
+            current.append = known
             self._move_to(TransactionState.IN_DOUBT if was_in_doubt else TransactionState.OPEN)
             if self._drop_error is not None:
                 self.drop(self._drop_error)
@@ -241,13 +283,16 @@ class TransactionCoordinator:
         """
         fenced: FencedError | None = None
         was_committed = False
-        if self.state is TransactionState.IN_DOUBT and self._append is not None and self._ledger_id is not None:
+        append, ledger_id = self.current.append, self.current.ledger_id
+        if self.state is TransactionState.IN_DOUBT and append is not None and ledger_id is not None:
             try:
-                self._claim(self._ledger_id)
+                self._claim(ledger_id)
             except FencedError as found:
                 fenced = found
-            was_committed = self._is_decided(self._append, self._ledger_id)
-        self._fresh.clear()
+            ledger = self._cluster.topic_ledger(ledger_id)
+            with ledger.lock:  # the append can no longer be decided
+                was_committed = bool(ledger.state.judge_decided(append).base_offsets)
+        self._claims.fresh.clear()
         state = TransactionState.ENDING if self.state is TransactionState.IN_DOUBT else None
         self._tell_parked(Answer({}, None if was_committed else fenced or error), state)
         if fenced is not None:
@@ -287,7 +332,7 @@ class TransactionCoordinator:
         """Park an object until the commit."""
         self._metrics.observe("request-latency", request.copied_ms - request.created_ms)
         with self._lock:
-            self._parked.append(StoredObject.of(request, self._delivery_timeout_ms))
+            self._parked.append(StoredObject.of(request, self._settings.producer.delivery_timeout_ms))
         if self._drop_error is not None and self.state is not TransactionState.ENDING:
             self._tell_parked(Answer({}, self._drop_error))
         return Delivered.PARKED
@@ -311,11 +356,12 @@ class TransactionCoordinator:
         self.state = state
 
     def _check_error(self) -> None:
-        if self.error is not None:
+        error = self.current.error
+        if error is not None:
             raise InvalidConfigError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"The transaction cannot be committed: {self.error} Call abort_transaction() and send it again.",
-            ) from self.error
+                f"The transaction cannot be committed: {error} Call abort_transaction() and send it again.",
+            ) from error
 
     def _expect(self, state: TransactionState, call: str) -> None:
         if self.state is state:
@@ -323,7 +369,7 @@ class TransactionCoordinator:
         if self.state is TransactionState.FATAL:
             raise FencedError(
                 ErrorCode.PRODUCER_FENCED,
-                f"Another program uses the transactional.id '{self.transactional_id}' since. Close this producer.",
+                f"Another program uses the transactional.id '{self._claims.transactional_id}' now. Close this one.",
             )
         remedy = {
             TransactionState.READY: "Call begin_transaction() first.",
@@ -334,45 +380,23 @@ class TransactionCoordinator:
         raise InvalidConfigError(ErrorCode.INVALID_TXN_STATE, f"{call} is not possible now. {remedy}")
 
     def _claim(self, ledger_id: LedgerId) -> None:
-        self._cluster.refresh_if_stale()
-        authorizer = Authorizer(self._cluster, self._appender.principal)
-        authorizer.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, self.transactional_id)
-        # A claim whose answer was lost is repeated unchanged: with another id it would fence itself.
-        instance_id = self._claiming.setdefault(ledger_id, new_id())
-        ledger = self._cluster.topic_ledger(ledger_id)
-        before = self._claims.get(ledger_id)
         try:
-            epoch = claim_producer(
-                ledger,
-                self.transactional_id,
-                instance_id,
-                previous_instance_id=None if before is None else before[0],
-                timeout_ms=self._delivery_timeout_ms,
-            )
+            self._claims.claim(ledger_id)
         except FencedError:
             self._move_to(TransactionState.FATAL)
             raise
-        del self._claiming[ledger_id]
-        self._claims[ledger_id] = (instance_id, epoch)
-        self._fresh.add(ledger_id)
 
     def _make_append(self, parked: Sequence[StoredObject], ledger_id: LedgerId) -> Append:
-        _, epoch = self._claims[ledger_id]
+        epoch = self._claims.epoch(ledger_id)
         batches: list[BatchSequence] = [batch._replace(epoch=epoch) for item in parked for batch in item.batches]
         objects = [item.data_object for item in parked]
-        return self._appender.make_append(objects, batches, self.transactional_id, IdentityKind.TRANSACTIONAL)
-
-    def _is_decided(self, append: Append, ledger_id: LedgerId) -> bool:
-        """Return whether the ledger holds the append, which can no longer be decided."""
-        ledger = self._cluster.topic_ledger(ledger_id)
-        with ledger.lock:
-            return bool(ledger.state.judge_decided(append).base_offsets)
+        return self._appender.make_append(objects, batches, self._claims.transactional_id, IdentityKind.TRANSACTIONAL)
 
     def _work(self, append: Append, ledger_id: LedgerId, done: Future[None]) -> None:
         """Commit on a thread of the I/O pool."""
         began_ms = self._clock.monotonic_ms()
         try:
-            deadline_ms = began_ms + self._delivery_timeout_ms
+            deadline_ms = began_ms + self._settings.producer.delivery_timeout_ms
             answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=True)
             error = answer.error or next((each.error for each in answer.responses.values() if each.error), None)
         except Exception as unexpected:  # the user's thread must get an answer
@@ -388,7 +412,7 @@ class TransactionCoordinator:
         elif may_be_in_log(error):  # then it may become readable, so an abort must not deny it
             self._move_to(TransactionState.IN_DOUBT)
         else:
-            self.error = error
+            self.current.error = error
             self._move_to(TransactionState.OPEN)
         if self._drop_error is not None:
             self.drop(error)
@@ -419,7 +443,6 @@ def claim_producer(
     epoch, which fences the instance's earlier appends.
 
     Args:
-        ledger: the ledger of its transactions.
         producer_id: the ``transactional.id``.
         instance_id: new for every call that must raise the epoch.
         previous_instance_id: the instance that must hold the id, so that a fenced one cannot take it back; None: any.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import CorruptDataError, NotFoundError, unknown_partition
-from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.groups.group_coordinator import GroupCoordinator, partition_count
 from spark_replog.groups.group_ledger import group_not_found
 from spark_replog.groups.group_rebalance import decode_assignment
 from spark_replog.health.readers import PartitionProgress, Reader, lag_of
@@ -54,7 +54,7 @@ def describe_groups(
             continue
     if not is_folded:
         cluster.refresh_topics(handles.values())
-    counts = {name: _partition_count(cluster, handle) for name, handle in handles.items()}
+    counts = {name: partition_count(cluster, handle) for name, handle in handles.items()}
     found = []
     for state, owners in zip(states, assigned, strict=True):
         known = {*(TopicPartition(*key) for key in state.offsets), *owners}
@@ -90,13 +90,6 @@ def _assigned(state: GroupState) -> dict[TopicPartition, str]:
         except CorruptDataError as error:  # of a newer release, perhaps
             _LOG.warning("partitions of member %s, group %s, are not known: %s", member.member_id, state.group, error)
     return found
-
-
-def _partition_count(cluster: Cluster, handle: TopicHandle) -> int:
-    ledger = cluster.topic_ledger(handle.ledger_id)
-    with ledger.lock:
-        topic = ledger.state.topics.get(handle.topic_id)
-        return 0 if topic is None or topic.closed else len(topic.partitions)
 
 
 def _progress(

@@ -35,6 +35,7 @@ from spark_replog.groups.group_rebalance import (
     subscribed_topics,
 )
 from spark_replog.ids import TopicId, TopicPartition
+from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import (
     GroupMember,
@@ -46,6 +47,7 @@ from spark_replog.log.codec.group_records import (
     Record,
 )
 from spark_replog.log.fold.group_state import GroupState
+from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import GroupRecords
 
 OFFSET_METADATA_MAX_BYTES = 4096
@@ -62,7 +64,6 @@ class GroupCoordinator:
     """Thread safe; one per consumer, or per command.
 
     Args:
-        principal: the caller; None: see ``principal.default_principal``.
         timeout_ms: for each decision (Kafka: ``offsets.commit.timeout.ms``).
         retention_minutes: ``offsets.retention.minutes``; applied after a commit, at most every 10 minutes.
     """
@@ -193,7 +194,10 @@ class GroupCoordinator:
             for key in keys:
                 answers[key] = refused.get(key.topic)
                 if answers[key] is None and key.topic in subscribed:
-                    answers[key] = _subscribed_error(group, key.topic)
+                    answers[key] = ReplogError(
+                        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+                        f"members of group '{group}' subscribe to '{key.topic}'. Stop its consumers first.",
+                    )
             return tuple(
                 OffsetRecord(group, key.topic, key.partition, None)
                 for key in keys
@@ -275,13 +279,8 @@ class GroupCoordinator:
         return sum(self._remove(state.group, watch.look(state, now_ms)) for state in states)
 
     def _remove(self, group: str, seen: Iterable[SilentMember]) -> int:
-        expired = [each for each in seen if each.is_expired]
+        expired = [each for each in seen if each.silent_ms >= each.member.session_timeout_ms]
         for each in expired:
-            _LOG.warning(
-                "group %s: member %s sent no heartbeat within session.timeout.ms; removing it",
-                group,
-                each.member.member_id,
-            )
             self.remove_silent(group, each.member.member_id, each.beats)
         return len(expired)
 
@@ -352,27 +351,12 @@ class GroupCoordinator:
             if found is None:
                 return None
             _, ledger = found
-        with ledger.lock:
-            state = ledger.state.groups.get(group)
-            return None if state is None else _copy(state)
+        return _copy_of(ledger, group)
 
-    def folded_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """Return the committed offsets as this process has folded them so far; reads nothing."""
+    def folded(self, group: str) -> GroupState | None:
+        """Return the group as this process has folded it so far, as a copy; reads nothing. None: no such group."""
         ledger = self._ledger.folded()
-        if ledger is None:
-            return {}
-        with ledger.lock:
-            state = ledger.state.groups.get(group)
-            return {} if state is None else {TopicPartition(*key): at.offset for key, at in state.offsets.items()}
-
-    def folded_revision(self, group: str) -> int | None:
-        """Return the group's revision as this process has folded it so far; reads nothing. None: no such group."""
-        ledger = self._ledger.folded()
-        if ledger is None:
-            return None
-        with ledger.lock:
-            state = ledger.state.groups.get(group)
-            return None if state is None else state.revision
+        return None if ledger is None else _copy_of(ledger, group)
 
     def groups(self, *, is_folded: bool = False) -> list[GroupState]:
         """Return copies of all groups that may be described, by name; `is_folded`: the ledgers were just folded."""
@@ -408,7 +392,7 @@ class GroupCoordinator:
         """
         self._require(AclOperation.READ, group)
         now_ms = self._ledger.commit_time_ms()
-        self._ledger.update(group, lambda at: group_rebalance.join(at, member, now_ms), member.member_id)
+        self._ledger.update(group, lambda at, _: group_rebalance.join(at, member, now_ms), member.member_id)
 
     def sync_group(self, group: str, member: MemberIdentity, assignments: Mapping[str, bytes]) -> None:
         """Give the members their assignments; the leader's call.
@@ -420,12 +404,14 @@ class GroupCoordinator:
         now_ms = self._ledger.commit_time_ms()
         self._ledger.update(
             group,
-            lambda at: group_rebalance.sync(at, member.member_id, member.generation, assignments, now_ms),
+            lambda at, _: group_rebalance.sync(at, member.member_id, member.generation, assignments, now_ms),
             member.member_id,
         )
 
     def remove_silent(self, group: str, member_id: str, beats: int) -> None:
-        """Remove a member that sent no heartbeat since the caller counted ``beats`` of them."""
+        """Remove a member that sent no heartbeat since the caller counted ``beats`` of them; log it."""
+        message = "group %s: member %s sent no heartbeat within session.timeout.ms; removing it"
+        _LOG.warning(message, group, member_id)
         now_ms = self._ledger.commit_time_ms()
 
         def left(metadata: GroupMetadata, state: GroupState | None) -> GroupMetadata:
@@ -433,24 +419,19 @@ class GroupCoordinator:
                 return metadata
             return group_rebalance.leave(metadata, {member_id}, now_ms)
 
-        self._ledger.update_with(group, left)
+        self._ledger.update(group, left)
 
     def drop_absent(self, group: str, generation: int) -> None:
         """End a rebalance of this generation whose time to join is over."""
         now_ms = self._ledger.commit_time_ms()
         self._ledger.update(
-            group, lambda at: group_rebalance.drop_absent(at, now_ms) if at.generation == generation else at
+            group, lambda at, _: group_rebalance.drop_absent(at, now_ms) if at.generation == generation else at
         )
 
     # -------------------------------------------------------------------------------------- internal
 
     def _require(self, operation: AclOperation, group: str) -> None:
-        """Check the name, and the caller's right to the group.
-
-        Raises:
-            InvalidConfigError: INVALID_GROUP_ID.
-            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
-        """
+        """Refuse a bad name with INVALID_GROUP_ID, and a caller without the right to the group."""
         check_group_id(group)
         self._cluster.refresh_if_stale()
         self._authorizer.require(operation, ResourceType.GROUP, group)
@@ -487,23 +468,13 @@ class GroupCoordinator:
         return handle.topic_id, None
 
     def _topic_of(self, key: TopicPartition) -> tuple[TopicHandle, int]:
-        """Return the topic and its partition count as folded; fold the newest entries only if they lack the partition.
-
-        Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
-        """
+        """Return the topic and its partition count as folded; fold newer entries only if they lack the partition."""
         handle = self._cluster.lookup(key.topic)
-        count = self._folded_count(handle)
+        count = partition_count(self._cluster, handle)
         if key.partition >= count:  # another process may have added it, or created the topic again
             handle = self._cluster.newest_topics([key.topic])[key.topic]
-            count = self._folded_count(handle)
+            count = partition_count(self._cluster, handle)
         return handle, count
-
-    def _folded_count(self, handle: TopicHandle) -> int:
-        ledger = self._cluster.topic_ledger(handle.ledger_id)
-        with ledger.lock:
-            topic = ledger.state.topics.get(handle.topic_id)
-            return 0 if topic is None or topic.closed else len(topic.partitions)
 
     def _maybe_expire(self) -> None:
         now_ms = self._cluster.clock.monotonic_ms()
@@ -515,6 +486,14 @@ class GroupCoordinator:
             self.expire_offsets()
         except ReplogError as error:  # the caller's commit is decided all the same
             _LOG.warning("expired offsets were not deleted, which is tried again later: %s", error)
+
+
+def partition_count(cluster: Cluster, handle: TopicHandle) -> int:
+    """Return a topic's number of partitions as this process has folded it; 0: it is deleted, or not folded yet."""
+    ledger = cluster.topic_ledger(handle.ledger_id)
+    with ledger.lock:
+        topic = ledger.state.topics.get(handle.topic_id)
+        return 0 if topic is None or topic.closed else len(topic.partitions)
 
 
 def check_group_id(group: str) -> None:
@@ -532,11 +511,7 @@ def check_group_id(group: str) -> None:
 
 
 def _check_empty(state: GroupState) -> None:
-    """Refuse a group that is in use.
-
-    Raises:
-        ReplogError: NON_EMPTY_GROUP.
-    """
+    """Refuse a group that is in use with NON_EMPTY_GROUP."""
     if state.phase is not GroupPhase.EMPTY:
         raise ReplogError(
             ErrorCode.NON_EMPTY_GROUP,
@@ -550,11 +525,10 @@ def _session_ms(state: GroupState) -> int:
     return max((each.session_timeout_ms for each in state.metadata.members), default=0)
 
 
-def _subscribed_error(group: str, topic: str) -> ReplogError:
-    return ReplogError(
-        ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-        f"members of group '{group}' subscribe to '{topic}'. Stop its consumers first.",
-    )
+def _copy_of(ledger: Ledger[TopicLedgerState], group: str) -> GroupState | None:
+    with ledger.lock:
+        state = ledger.state.groups.get(group)
+        return None if state is None else _copy(state)
 
 
 def _copy(state: GroupState) -> GroupState:

@@ -123,10 +123,6 @@ class GroupLedger:
 
         self.append(group, of_known, revision_checked=True)
 
-    def update(self, group: str, change: Callable[[GroupMetadata], GroupMetadata], member_id: str = "") -> None:
-        """Decide a change of the group's membership; see ``update_with``."""
-        self.update_with(group, lambda metadata, _: change(metadata), member_id)
-
     def update_if_due(self, group: str, change: Callable[[GroupMetadata], GroupMetadata]) -> None:
         """Decide a change of the group's membership unless it changes nothing on the present fold."""
         ledger = self.folded()
@@ -136,9 +132,9 @@ class GroupLedger:
                 metadata = GroupMetadata() if known is None else known.metadata
             if change(metadata) == metadata:
                 return
-        self.update(group, change)
+        self.update(group, lambda metadata, _: change(metadata))
 
-    def update_with(
+    def update(
         self,
         group: str,
         change: Callable[[GroupMetadata, GroupState | None], GroupMetadata],
@@ -216,44 +212,34 @@ class GroupLedger:
         """Decide one command; it is made again on each newer fold until it is decided on the fold it was made from."""
         self.own_groups.add(group)
         with self._append_lock:  # sequences of one writer must be decided in their order
-            self._append_next(group, records, member, revision_checked=revision_checked)
+            sequence = next(self._sequences)
+            for _ in range(_TRIES_MAX):
+                with _translated():
+                    handle, ledger = self.find_or_create()
 
-    def _append_next(
-        self,
-        group: str,
-        records: Callable[[GroupState | None], tuple[Record, ...] | None],
-        member: MemberIdentity,
-        *,
-        revision_checked: bool,
-    ) -> None:
-        sequence = next(self._sequences)
-        for _ in range(_TRIES_MAX):
-            with _translated():
-                handle, ledger = self.find_or_create()
+                def propose(state: TopicLedgerState, topic_id: TopicId = handle.topic_id) -> bytes | None:
+                    known = state.groups.get(group)
+                    made = records(known)
+                    if made is None:
+                        return None
+                    revision = (0 if known is None else known.revision) if revision_checked else -1
+                    time_ms = self._cluster.clock.now_ms()
+                    if revision_checked and not member.member_id:
+                        # A change by a process outside of the group does not prove that time has passed for the group.
+                        time_ms = 0 if known is None else known.last_commit_ms
+                    command = self._command(topic_id, group, sequence, member, revision, time_ms, made)
+                    if state.groups.is_applied(command):
+                        return None
+                    refused = state.groups.judge(command)
+                    if refused is not None:
+                        raise group_rebalance.group_error(refused, f"group '{group}'")
+                    return encode_command(command)
 
-            def propose(state: TopicLedgerState, topic_id: TopicId = handle.topic_id) -> bytes | None:
-                known = state.groups.get(group)
-                made = records(known)
-                if made is None:
-                    return None
-                revision = (0 if known is None else known.revision) if revision_checked else -1
-                time_ms = self._cluster.clock.now_ms()
-                if revision_checked and not member.member_id:
-                    # A change by a process outside of the group does not prove that time has passed for the group.
-                    time_ms = 0 if known is None else known.last_commit_ms
-                command = self._command(topic_id, group, sequence, member, revision, time_ms, made)
-                if state.groups.is_applied(command):
-                    return None
-                refused = state.groups.judge(command)
-                if refused is not None:
-                    raise group_rebalance.group_error(refused, f"group '{group}'")
-                return encode_command(command)
-
-            with _translated():
-                outcome = ledger.append(propose, timeout_ms=self._timeout_ms)
-            if outcome.result is None or outcome.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
-                return
-            # FENCED: another command of the same ENTRY came first. TOPIC_CLOSED: look it up again.
+                with _translated():
+                    outcome = ledger.append(propose, timeout_ms=self._timeout_ms)
+                if outcome.result is None or outcome.result.outcome in (Outcome.APPLIED, Outcome.DUPLICATE):
+                    return
+                # FENCED: another command of the same ENTRY came first. TOPIC_CLOSED: look it up again.
         raise _not_available("it changes faster than this process can follow")
 
 

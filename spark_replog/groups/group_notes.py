@@ -89,7 +89,7 @@ class NoteName:
     @classmethod
     def of(cls, group: str, member_id: str, number: int, kind: NoteKind) -> NoteName:
         """Return the name of a member's note."""
-        return cls(_digest(group), _digest(member_id), number, kind)
+        return cls(digest_of(group), digest_of(member_id), number, kind)
 
     @classmethod
     def parse(cls, text: str) -> NoteName | None:
@@ -102,14 +102,9 @@ class NoteName:
         return f"{self.group}.{self.member}.{self.number:012d}.{self.kind.value}"
 
 
-def notes_prefix(group: str) -> str:
-    """Return the prefix of the names of a group's notes."""
-    return f"{_digest(group)}."
-
-
-def member_digest(member_id: str) -> str:
-    """Return the part of note names that identifies the member."""
-    return _digest(member_id)
+def digest_of(text: str) -> str:
+    """Return what names of notes have in place of a group's name or a member id."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def encode_note(note: Note) -> bytes:
@@ -169,7 +164,7 @@ def awaited_members(metadata: GroupMetadata) -> set[str]:
     """Return the digests of the members that have not joined the running rebalance."""
     if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
         return set()
-    return {member_digest(each.member_id) for each in metadata.members if not each.is_joined}
+    return {digest_of(each.member_id) for each in metadata.members if not each.is_joined}
 
 
 def gatherer(metadata: GroupMetadata) -> str:
@@ -197,10 +192,6 @@ def _command(text: str) -> GroupRecords:
 
 def _text(command: GroupRecords) -> str:
     return base64.b64encode(encode_command(command)).decode()
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 _LOG = logging.getLogger(__name__)
@@ -234,7 +225,7 @@ class GroupRelay:
         Empty if the roots do not list them: then each member writes for itself after a while.
         """
         try:
-            found = map(NoteName.parse, self._mailbox().names(notes_prefix(group)))
+            found = map(NoteName.parse, self._mailbox().names(f"{digest_of(group)}."))
         except RetriableError as error:
             if self._refused.is_first(group):
                 _LOG.warning(

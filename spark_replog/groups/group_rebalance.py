@@ -343,19 +343,12 @@ class SilentMember(NamedTuple):
     beats: int
     silent_ms: int
 
-    @property
-    def is_expired(self) -> bool:
-        """Return whether its session has expired."""
-        return self.silent_ms >= self.member.session_timeout_ms
-
 
 def agreed_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_ms: int) -> int:
     """Return the wall time that this process's clock and another process's agree has passed.
 
     Args:
-        groups: all groups of the ledger.
         own: groups that this process has written to, with its own clock.
-        now_ms: this process's wall time.
 
     Returns:
         0 if no other group has written: then no offset expires by its age.
@@ -385,7 +378,6 @@ def expired_records(
         seen: its offsets before ``topic_ids`` were read; what was committed since may be of a newer topic: not due.
         topic_ids: of the topics that exist: offsets of others are due at once.
         now_ms: wall time, of ``agreed_time_ms``.
-        retention_ms: ``offsets.retention.minutes``.
     """
     metadata = state.metadata
     is_consumer_group = bool(metadata.protocol_type)

@@ -30,13 +30,7 @@ NOTE = "position of a Spark query"
 
 
 class ProgressPublisher:
-    """Publishes for one query. Thread safe.
-
-    Args:
-        group: `group.id`.
-        principal: of the query; None: see ``principal.default_principal``.
-        interval_ms: pause between two commits.
-    """
+    """Publishes for one query. Thread safe."""
 
     def __init__(
         self,

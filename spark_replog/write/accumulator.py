@@ -14,10 +14,12 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock, ExponentialBackoff
+from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
@@ -30,11 +32,10 @@ from spark_replog.write.producer_batch import (
     PartitionQueue,
     ProducerBatch,
     ReadyCheck,
+    RecordColumns,
 )
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from spark_replog.write.sequences import ProducerSequences
-
-_NEVER_MS = 2**62
 
 
 class RecordAccumulator:
@@ -47,16 +48,10 @@ class RecordAccumulator:
         A batch is incomplete from its creation until it succeeds, fails or is aborted.
 
     Args:
-        pool: owns the memory.
-        batch_size_bytes: ``batch.size``.
-        max_request_size_bytes: ``max.request.size``: limit of one drain.
-        linger_ms: ``linger.ms``; None: time alone makes nothing ready.
+        config: without ``linger.ms`` time alone makes nothing ready.
         sends_awaited: whether a batch that a caller waits for skips ``linger.ms`` once nothing is in flight. As in
             Nagle's algorithm, records that arrive in the meantime share the next object.
         fills_requests: a write task's rule of readiness, see above.
-        delivery_timeout_ms: when a waiting batch expires; None: never (ADR 0005).
-        retry_backoff_ms: pause before the second attempt of a batch.
-        retry_backoff_max_ms: longest such pause.
         wake_up: called, outside the lock, when a waiting sender may have work.
         on_failed: called with the number of records of a failed batch, before their handles fail.
         sequences: numbers the batches of an idempotent producer when they are drained.
@@ -65,15 +60,10 @@ class RecordAccumulator:
     def __init__(
         self,
         pool: BufferPool,
+        config: ProducerConfig,
         *,
-        batch_size_bytes: int,
-        max_request_size_bytes: int,
-        linger_ms: int | None,
         sends_awaited: bool = False,
         fills_requests: bool = False,
-        delivery_timeout_ms: int | None = None,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 1_000,
         wake_up: Callable[[], None] | None = None,
         on_failed: Callable[[int], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -81,15 +71,11 @@ class RecordAccumulator:
         sequences: ProducerSequences | None = None,
     ) -> None:
         self.pool = pool
-        self._batch_size_bytes = min(batch_size_bytes, max_request_size_bytes)
-        self.max_request_size_bytes = max_request_size_bytes
-        self._linger_ms = linger_ms
+        self.config = replace(config, batch_size_bytes=min(config.batch_size_bytes, config.max_request_size_bytes))
         self._sends_awaited = sends_awaited
         self._fills_requests = fills_requests
-        self._delivery_timeout_ms = _NEVER_MS if delivery_timeout_ms is None else delivery_timeout_ms
-        self._backoff = ExponentialBackoff(
-            retry_backoff_ms, retry_backoff_max_ms, (random_source or random.Random()).random
-        )
+        draw = (random_source or random.Random()).random
+        self._backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms, draw)
         self._wake_up = wake_up or (lambda: None)
         self._on_failed = on_failed or (lambda _: None)
         self._clock = clock
@@ -99,7 +85,6 @@ class RecordAccumulator:
         self._nodes: dict[Destination, Node] = {}
         self._incomplete: dict[ProducerBatch, None] = {}
         self._flush_count = 0
-        self._drain_count = 0
         self._is_closed = False
         self.waiting_count = 0
         """Batches in the queues. Read without the lock: whoever adds a batch wakes the sender afterwards."""
@@ -141,8 +126,7 @@ class RecordAccumulator:
         Tries the open batch under the lock; if it is full, allocates a buffer outside the lock and tries again.
 
         Args:
-            queue: the partition's, from ``queue``; ignored if ``sticky`` is given.
-            headers: None if there are none.
+            queue: the partition's; ignored if ``sticky`` is given.
             timestamp_ms: 0 or later.
             size_bytes: ``producer_batch.record_size`` of the record.
             max_block_ms: longest wait for memory.
@@ -163,10 +147,13 @@ class RecordAccumulator:
                     if sticky is not None:
                         sticky.add(size_bytes)
                     return RecordHandle(columns.result, index)
-                queue.close_for_appends()
+                queue.columns = None
+                queue.batches[-1].is_closed = True
             if self._is_closed:
                 raise _closed()
-        buffer: bytearray | None = self.pool.allocate_buffer(max(self._batch_size_bytes, size_bytes), max_block_ms)
+        buffer: bytearray | None = self.pool.allocate_buffer(
+            max(self.config.batch_size_bytes, size_bytes), max_block_ms
+        )
         assert buffer is not None
         try:
             with self._lock:
@@ -180,12 +167,13 @@ class RecordAccumulator:
                 if columns is not None:
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if columns is None or index < 0:
-                    batch = self._new_batch(queue, buffer)
-                    columns = batch.columns
-                    assert columns is not None
+                    name, now_ms = queue.topic_partition, self._clock.monotonic_ms()
+                    batch = ProducerBatch.of_records(name, self.config.batch_size_bytes, now_ms, buffer, self.pool)
+                    assert isinstance(batch.contents, RecordColumns)
+                    columns = batch.contents
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                     buffer = None  # the batch's, also if Ctrl-C comes before the queue has it
-                    self._add(queue, batch)
+                    self._add(queue, batch, columns)
                 if sticky is not None:
                     sticky.add(size_bytes)
         finally:
@@ -209,7 +197,6 @@ class RecordAccumulator:
         Args:
             size_bytes: of the slice; at most ``max.request.size`` unless it is one record.
             pinned: the reservation of the memory that the slice is part of.
-            now_ms: creation time if a batch is opened.
             record_size_max: upper bound of the largest record's bytes; for metrics.
 
         Returns:
@@ -218,7 +205,7 @@ class RecordAccumulator:
         Raises:
             ReplogError: REPLOG_PRODUCER_CLOSED, the accumulator is closed.
         """
-        assert records.num_rows == 1 or size_bytes <= self.max_request_size_bytes, "appenders cut slices to fit"
+        assert records.num_rows == 1 or size_bytes <= self.config.max_request_size_bytes, "appenders cut slices to fit"
         with self._lock:
             if self._is_closed:
                 raise _closed()
@@ -227,10 +214,10 @@ class RecordAccumulator:
             is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
             if batch is None or is_new:
                 index = 0
-                batch = ProducerBatch(queue.topic_partition, self._batch_size_bytes, now_ms)
+                batch = ProducerBatch(queue.topic_partition, self.config.batch_size_bytes, now_ms)
                 batch.try_append(records, size_bytes, pinned)
-                self._add(queue, batch)
-            batch.record_size_max = max(batch.record_size_max, record_size_max)
+                self._add(queue, batch, None)
+            batch.contents.record_size_max = max(batch.contents.record_size_max, record_size_max)
         if is_new:
             self._wake_up()
         return batch.result, index
@@ -264,8 +251,9 @@ class RecordAccumulator:
 
     def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool, sends_awaited: bool) -> bool:
         """Return whether a node is worth an object; append to ``waits`` how long its batches still wait, in ms."""
+        linger_ms = self.config.linger_ms
         if self._fills_requests and not is_urgent:
-            is_urgent = node.drainable_bytes(now_ms) >= self.max_request_size_bytes
+            is_urgent = node.drainable_bytes(now_ms) >= self.config.max_request_size_bytes
         for queue in node.queues:
             head = queue.head if queue.batches else None  # most queues are empty, and each call checks all of them
             if head is None:
@@ -277,11 +265,11 @@ class RecordAccumulator:
             is_full = not self._fills_requests and (len(queue.batches) > 1 or head.is_full)
             if is_urgent or is_full or (sends_awaited and head.result.is_awaited):
                 return True
-            if self._linger_ms is not None:
+            if linger_ms is not None:
                 waited_ms = max(0, now_ms - head.last_attempt_ms)
-                if waited_ms >= self._linger_ms:
+                if waited_ms >= linger_ms:
                     return True
-                waits.append(self._linger_ms - waited_ms)
+                waits.append(linger_ms - waited_ms)
         return False
 
     def drain(self, destination: Destination, now_ms: int) -> list[ProducerBatch]:
@@ -313,7 +301,7 @@ class RecordAccumulator:
                     node.drain_index += 1
                     idle_count += 1
                     continue
-                room_bytes = self.max_request_size_bytes - taken_bytes
+                room_bytes = self.config.max_request_size_bytes - taken_bytes
                 if taken and room_bytes < (1 if self._fills_requests else batch.size_bytes):
                     break
                 node.drain_index += 1
@@ -322,13 +310,11 @@ class RecordAccumulator:
                 self.waiting_count -= 1
                 batch.is_closed = True
                 batch.result.on_awaited = None
-                batch.drained_ms = now_ms
                 if self._sequences is not None:
                     self._sequences.assign(batch)
                 taken_bytes += batch.size_bytes
             if node is not None and taken:
-                self._drain_count += 1
-                node.drained_no = self._drain_count
+                node.drained_no = 1 + max(each.drained_no for each in self._nodes.values())
             return taken
 
     def copy_wasteful(self) -> None:
@@ -336,8 +322,7 @@ class RecordAccumulator:
         with self._lock:
             for queue in self._queues.values():
                 for batch in queue.batches:
-                    if batch.is_wasteful:
-                        batch.copy_slices(self.pool)
+                    batch.copy_wasteful(self.pool)
 
     def mute(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Exclude these partitions from ``ready`` and ``drain``, so that no batch overtakes one in flight."""
@@ -368,7 +353,7 @@ class RecordAccumulator:
         found: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
-                while queue.batches and queue.batches[0].has_expired(now_ms, self._delivery_timeout_ms):
+                while queue.batches and queue.batches[0].has_expired(now_ms, self.config.delivery_timeout_ms):
                     found.append(queue.pop_head())
                     self.waiting_count -= 1
         return found
@@ -377,7 +362,7 @@ class RecordAccumulator:
         """Return in how many milliseconds the next waiting batch expires; None: none waits."""
         with self._lock:
             made = [queue.batches[0].created_ms for queue in self._queues.values() if queue.batches]
-        return max(0, min(made) + self._delivery_timeout_ms - now_ms) if made else None
+        return max(0, min(made) + self.config.delivery_timeout_ms - now_ms) if made else None
 
     def succeed(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int | None) -> bool:
         """Acknowledge a drained batch and release its memory; return False if it has already ended."""
@@ -454,14 +439,13 @@ class RecordAccumulator:
         for batch in list(self._incomplete):
             batch.result.abandon(error)
 
-    def abort_undrained(self, error: ReplogError, *, numbered_too: bool = False) -> None:
-        """Fail the waiting batches that were never drained; with ``numbered_too`` also those that wait for a retry."""
+    def abort_waiting(self, error: ReplogError) -> None:
+        """Fail the batches in the queues, also those that wait for a retry."""
         batches: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
-                aborted = [batch for batch in queue.batches if numbered_too or batch.drained_ms is None]
-                queue.batches = deque(batch for batch in queue.batches if batch not in aborted)
-                batches += aborted
+                batches += queue.batches
+                queue.batches = deque()
                 queue.columns = None
             self.waiting_count -= len(batches)
         self._abort(batches, error)
@@ -472,18 +456,14 @@ class RecordAccumulator:
         with self._lock:
             return bool(self._incomplete)
 
-    def _new_batch(self, queue: PartitionQueue, buffer: bytearray) -> ProducerBatch:
-        now_ms = self._clock.monotonic_ms()
-        return ProducerBatch.of_records(queue.topic_partition, self._batch_size_bytes, now_ms, buffer, self.pool)
-
-    def _add(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _add(self, queue: PartitionQueue, batch: ProducerBatch, columns: RecordColumns | None) -> None:
         """Make a batch with records the open one of its queue."""
         batch.leader_epoch = queue.leader_epoch
         if self._sends_awaited:
             batch.result.on_awaited = self._wake_up
         if queue.batches:
             queue.batches[-1].is_closed = True
-        queue.columns = batch.columns
+        queue.columns = columns
         self._incomplete[batch] = None
         self.waiting_count += 1
         queue.batches.append(batch)  # last: Ctrl-C comes after calls, and the queue must not have what is not counted

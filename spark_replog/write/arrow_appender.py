@@ -26,7 +26,7 @@ from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import PinnedBytes
 from spark_replog.write.columns import Int64Array, Rows, row_ends
-from spark_replog.write.partitioner import Partitioner, TopicPartitioner
+from spark_replog.write.partitioner import TopicPartitioner, UserPartitioner
 from spark_replog.write.producer_batch import Destination, PartitionQueue
 from spark_replog.write.record_handle import BatchResult
 
@@ -46,9 +46,7 @@ class SlotRows:
     def pieces(self, batch_size_bytes: int, limit_bytes: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (slot, start row, end row, bytes): pieces of about ``batch.size``, or all rows of the slot.
 
-        Args:
-            batch_size_bytes: ``batch.size``.
-            limit_bytes: of one request: no piece of more than one row is larger.
+        No piece of more than one row is larger than ``limit_bytes``, which one request may have.
         """
         ends: Int64Array | None = None
         bound_ends = row_ends(self.data, np.array(self.bounds)).tolist()
@@ -72,26 +70,21 @@ class SlotRows:
                     start = last
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedRows:
-    """The slot of every row of a batch."""
+Slots = int | np.ndarray[Any, Any]
+"""The slot of all rows of a batch if they share one. Otherwise of each of its N rows, in the narrowest unsigned type,
+which makes the stable sort a radix sort."""
 
-    lone_slot: int | None
-    """The slot of all rows if they share one, else None."""
-    slots: np.ndarray[Any, Any] | None
-    """Otherwise N slots, in the narrowest unsigned type, which makes the stable sort a radix sort."""
 
-    def gather(self, rows: Rows, start: int, stop: int) -> SlotRows:
-        """Return rows [start, stop) by slot, in fresh memory."""
-        part = rows.data.slice(start, stop - start)
-        if self.slots is None:
-            assert self.lone_slot is not None
-            columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
-            data = pa.RecordBatch.from_arrays(columns, part.schema.names)
-            return SlotRows(data, [self.lone_slot], [0, len(data)])
-        order, found, bounds = _sorted(self.slots[start:stop])
-        data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
-        return SlotRows(data, found, bounds)
+def gather(rows: Rows, slots: Slots, start: int, stop: int) -> SlotRows:
+    """Return rows [start, stop) by slot, in fresh memory."""
+    part = rows.data.slice(start, stop - start)
+    if isinstance(slots, int):
+        columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
+        data = pa.RecordBatch.from_arrays(columns, part.schema.names)
+        return SlotRows(data, [slots], [0, len(data)])
+    order, found, bounds = _sorted(slots[start:stop])
+    data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
+    return SlotRows(data, found, bounds)
 
 
 def _sorted(slots: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[int], list[int]]:
@@ -110,9 +103,7 @@ class RowRouter:
     """Finds the slot of every row; refuses rows that are too large, lack a required key or name an unknown partition.
 
     Args:
-        config: partitioner and size settings.
         default_topic: the topic option; None: rows name their topic.
-        random_source: for the sticky choice.
         row_bytes_max: how much of ``buffer.memory`` a single row may take.
 
     Raises:
@@ -125,7 +116,7 @@ class RowRouter:
         config: ProducerConfig,
         default_topic: str | None,
         random_source: random.Random,
-        partitioner: Partitioner | None,
+        partitioner: UserPartitioner | None,
         *,
         row_bytes_max: int,
     ) -> None:
@@ -146,7 +137,7 @@ class RowRouter:
         partition = slot - self._topics[topic.name][1]
         return TopicPartition(topic.name, partition), destination_of(topic, partition, self._config)
 
-    def route(self, rows: Rows) -> RoutedRows:
+    def route(self, rows: Rows) -> Slots:
         """Return the slot of each of N >= 1 rows.
 
         Raises:
@@ -166,8 +157,8 @@ class RowRouter:
                 slots[at] = self._topic_slots(topic, rows, at)
         highest = int(slots.max())
         if int(slots.min()) == highest:
-            return RoutedRows(lone_slot=highest, slots=None)
-        return RoutedRows(lone_slot=None, slots=slots.astype(np.min_scalar_type(highest)))
+            return highest
+        return slots.astype(np.min_scalar_type(highest))
 
     def _topic_slots(
         self, topic: TopicPlan, rows: Rows, at: np.ndarray[Any, Any] | None = None
@@ -236,11 +227,6 @@ def no_key(topic: str, row_count: int = 1) -> InvalidConfigError:
 def check_times(topic: TopicPlan, earliest_ms: int, latest_ms: int, now_ms: int) -> None:
     """Refuse rows that are dated too far from their write. Source: Kafka's ``LogValidator.validateTimestamp``.
 
-    Args:
-        topic: has the bounds.
-        earliest_ms, latest_ms: of the rows.
-        now_ms: the writer's clock.
-
     Raises:
         InvalidConfigError: INVALID_TIMESTAMP.
     """
@@ -288,8 +274,6 @@ class ArrowAppender:
     """Appends rows of Arrow batches. Not thread-safe.
 
     Args:
-        router: finds each row's slot.
-        config: ``batch.size`` and ``max.block.ms``.
         make_progress: runs the sender of a single-threaded owner while an append waits for memory; called with the
             milliseconds left. None: another thread runs the sender.
         after_range: called after each range of rows.
@@ -326,17 +310,17 @@ class ArrowAppender:
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, INVALID_PARTITIONS, UNKNOWN_TOPIC_OR_PARTITION, INVALID_RECORD,
-                INVALID_TIMESTAMP:
-                nothing was appended.
+                INVALID_TIMESTAMP: nothing was appended.
             RetriableError: REPLOG_BUFFER_EXHAUSTED: the earlier ranges were appended.
         """
         slots = self._router.route(rows)
         record_size_max = int(rows.sizes.max()) if self._measures_records else 0
+        limits = self._config.batch_size_bytes, self._accumulator.config.max_request_size_bytes
         is_lean = rows.pinned_bytes <= min(2 * rows.size_bytes, self._pool.total_bytes // 4)
         gathered: SlotRows | None = None
         ranges: Iterable[tuple[int, int, int]]
-        if slots.lone_slot is not None and is_lean:  # all rows at once, in their own memory
-            gathered = SlotRows(rows.data, [slots.lone_slot], [0, len(rows.data)])
+        if isinstance(slots, int) and is_lean:  # all rows at once, in their own memory
+            gathered = SlotRows(rows.data, [slots], [0, len(rows.data)])
             ranges = [(0, len(rows.data), rows.pinned_bytes)]
         elif rows.size_bytes <= self._range_bytes:
             ranges = [(0, len(rows.data), rows.size_bytes)]
@@ -346,26 +330,23 @@ class ArrowAppender:
             self._pool.allocate(size_bytes, self._config.max_block_ms, self._make_progress)
             pinned = PinnedBytes(self._pool, size_bytes)
             try:  # afterwards only the slices that were appended keep the memory
-                yield from self._append_slices(gathered or slots.gather(rows, start, stop), pinned, record_size_max)
+                now_ms = self._clock.monotonic_ms()
+                parts = gathered or gather(rows, slots, start, stop)
+                for slot, first, end, part_bytes in parts.pieces(*limits):
+                    queue = self._queues.get(slot)
+                    if queue is None:
+                        name, destination = self._router.slot(slot)
+                        queue = self._queues[slot] = self._accumulator.queue(name)
+                        if queue.destination is None:  # in a plain producer the metadata has already assigned it
+                            self._accumulator.assign(queue, destination)
+                    records = parts.data.slice(first, end - first)
+                    result, index = self._accumulator.append(
+                        queue, records, part_bytes, pinned, now_ms, record_size_max
+                    )
+                    yield result, index, end - first
             finally:
                 pinned.release()
             self._after_range()
-
-    def _append_slices(
-        self, gathered: SlotRows, pinned: PinnedBytes, record_size_max: int
-    ) -> Iterator[tuple[BatchResult, int, int]]:
-        now_ms = self._clock.monotonic_ms()
-        limits = self._config.batch_size_bytes, self._accumulator.max_request_size_bytes
-        for slot, start, stop, size_bytes in gathered.pieces(*limits):
-            queue = self._queues.get(slot)
-            if queue is None:
-                topic_partition, destination = self._router.slot(slot)
-                queue = self._queues[slot] = self._accumulator.queue(topic_partition)
-                if queue.destination is None:  # in a plain producer the metadata has already assigned it
-                    self._accumulator.assign(queue, destination)
-            records = gathered.data.slice(start, stop - start)
-            result, index = self._accumulator.append(queue, records, size_bytes, pinned, now_ms, record_size_max)
-            yield result, index, stop - start
 
 
 def _ranges(ends: Int64Array, range_bytes: int) -> Iterator[tuple[int, int, int]]:

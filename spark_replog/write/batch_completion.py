@@ -31,14 +31,7 @@ def may_be_in_log(error: ReplogError) -> bool:
 
 
 class BatchCompletion:
-    """Judges batches, one by one. One owner calls it; the accumulator guards the state that it shares.
-
-    Args:
-        accumulator: takes batches back for a retry.
-        builder: restores batches' records from the object.
-        config: retries and timeouts.
-        sequences: of an idempotent producer; None: batches have none.
-    """
+    """Judges batches, one by one. One owner calls it; the accumulator guards the state that it shares."""
 
     def __init__(
         self,
@@ -69,7 +62,8 @@ class BatchCompletion:
         """Fail batches past ``delivery.timeout.ms`` while their request is unanswered."""
         for batch in request.batches:
             if batch.state is BatchState.INCOMPLETE and batch.has_expired(now_ms, self._config.delivery_timeout_ms):
-                self._accumulator.fail(batch, self._expired(batch, is_on_its_way=True))
+                error = batch_expired(batch, self._config.delivery_timeout_ms, is_on_its_way=True)
+                self._accumulator.fail(batch, error)
 
     def park(self, request: DataRequest) -> None:
         """Let batches wait for the end of their transaction without holding up later ones.
@@ -109,7 +103,9 @@ class BatchCompletion:
                 self._leave_unresolved(batch)
                 self._accumulator.fail(batch, response.error)
             else:
-                self._refuse(batch, response.error)
+                if isinstance(response.error, FencedError):
+                    self.fatal = response.error
+                self._fail(batch, response.error, leaves_hole=batch.attempts < self._config.retries)
         self._put_back(request, retried, now_ms)
 
     def fail(self, request: DataRequest, error: ReplogError, now_ms: int) -> None:
@@ -171,19 +167,12 @@ class BatchCompletion:
             self._sequences.on_success(batch)
         self._accumulator.succeed(batch, base_offset, response.log_append_time_ms)
 
-    def _refuse(self, batch: ProducerBatch, error: ReplogError) -> None:
-        if isinstance(error, FencedError):
-            self.fatal = error
-        self._fail(batch, error, leaves_hole=batch.attempts < self._config.retries)
-
     def _expire(self, batch: ProducerBatch) -> None:
         """Fail a batch past its time, whether it was sent or not."""
         if batch.attempts:
             self._leave_unresolved(batch)
-        self._fail(batch, self._expired(batch, is_on_its_way=False), leaves_hole=True)
-
-    def _expired(self, batch: ProducerBatch, *, is_on_its_way: bool) -> ReplogError:
-        return batch_expired(batch, self._config.delivery_timeout_ms, is_on_its_way=is_on_its_way)
+        error = batch_expired(batch, self._config.delivery_timeout_ms, is_on_its_way=False)
+        self._fail(batch, error, leaves_hole=True)
 
     def _leave_unresolved(self, batch: ProducerBatch) -> None:
         if self._sequences is not None and batch.has_sequence:

@@ -158,7 +158,6 @@ class BufferPool:
         """Reserve bytes, waiting until enough are returned; return a used buffer if one was taken, else None.
 
         Args:
-            max_block_ms: longest wait (``max.block.ms``).
             run_once: runs the sender of a single-threaded owner and may wait for its answers; called repeatedly
                 with the milliseconds left. None: another thread runs the sender.
             takes_buffer: take a free buffer if ``size_bytes`` is ``batch.size``.
@@ -196,11 +195,7 @@ class BufferPool:
         return waiter.buffer
 
     def allocate_buffer(self, size_bytes: int, max_block_ms: int) -> bytearray:
-        """Reserve bytes and return a buffer of this size; a used one if possible and ``size_bytes`` is ``batch.size``.
-
-        Args:
-            size_bytes: of the buffer; its contents are undefined.
-            max_block_ms: longest wait (``max.block.ms``).
+        """Reserve bytes and return a buffer of them with any contents; a used one if its size is ``batch.size``.
 
         Raises:
             InvalidConfigError, RetriableError, ReplogError: as ``allocate``.

@@ -79,7 +79,6 @@ class InputColumns:
     Columns are found by exact name; other columns are ignored.
 
     Args:
-        schema: of the batches.
         default_topic: the topic option, which overrides a ``topic`` column.
         ignore_other_times: ignore a ``timestamp`` column of another type (see `is_time`), as Kafka's sink does;
             otherwise it is refused.

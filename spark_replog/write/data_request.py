@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
@@ -22,25 +22,13 @@ from spark_replog.log.codec.data_object import (
     decode_section,
     encode_data_object,
 )
-from spark_replog.log.model import DataObject, PartitionResponse, Section
+from spark_replog.log.model import DataObject, PartitionResponse
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
-from spark_replog.write.buffer_pool import KEPT_PAGES, BufferPool, trim_row_memory
+from spark_replog.write.buffer_pool import KEPT_PAGES, BufferPool, PinnedBytes, trim_row_memory
 from spark_replog.write.producer_batch import Destination, ProducerBatch, Slice, join_slices, with_headers
-
-
-class Releasable(Protocol):
-    """A hold on memory."""
-
-    def release(self) -> None:
-        """Release the hold."""
-        ...
-
-    def forbid_reuse(self) -> None:
-        """Keep the memory from being reused."""
-        ...
 
 
 class PutState(Enum):
@@ -115,27 +103,18 @@ class DataRequest:
     sequence: int
     """Drain order: across a sender's objects, the rows of a partition are in this order."""
     destination: Destination
-    id: ObjectId
-    key: str
-    """Path of the object on every root."""
+    object: DataObject
+    """Without its holders. If the ledger's entry carries it (``inline``), it is put on no root."""
     buffers: Sequence[Buffer]
     """The object's bytes; empty once released."""
-    sections: tuple[Section, ...]
-    has_headers: bool
-    row_count: int
-    size_bytes: int
     batches: list[ProducerBatch]
-    memory: list[Releasable]
+    memory: Sequence[Slice | PinnedBytes | AlignedCopy]
     """Memory that the buffers keep alive; the pool counts it until it is released."""
     required_count: int
     """Copies that acks=all needs."""
     created_ms: int
     topic_ids: dict[str, TopicId]
     """Ids of its rows' topics, by name."""
-    inline: bytes = b""
-    """The bytes of its sections, if the ledger's entry carries them: then the object is put on no root."""
-    after_index: int = -1
-    """See ``DataObject``."""
     puts: dict[BrokerId, Put] = field(default_factory=dict)
     state: RequestState = RequestState.PUTTING
     expires_ms: int = 0
@@ -154,6 +133,16 @@ class DataRequest:
         self.state = state
 
     @property
+    def key(self) -> str:
+        """Return the path of the object on every root."""
+        return data_key(self.destination.ledger_id, *self.object.id)
+
+    @property
+    def row_count(self) -> int:
+        """Return the number of its rows."""
+        return sum([section.row_count for section in self.object.sections])
+
+    @property
     def holders(self) -> frozenset[BrokerId]:
         """Return the roots that hold the object."""
         return frozenset([broker_id for broker_id, put in self.puts.items() if put.state is PutState.HELD])
@@ -170,19 +159,7 @@ class DataRequest:
 
     def to_data_object(self) -> DataObject:
         """Return the object as an append names it."""
-        if self.inline:
-            first = self.sections[0].start_byte
-            sections = tuple(item._replace(start_byte=item.start_byte - first) for item in self.sections)
-            size_bytes, nowhere = len(self.inline), frozenset[BrokerId]()
-            return DataObject(self.id, size_bytes, self.has_headers, nowhere, sections, inline=self.inline)
-        return DataObject(
-            id=self.id,
-            size_bytes=self.size_bytes,
-            has_headers=self.has_headers,
-            holders=self.holders,
-            sections=self.sections,
-            after_index=self.after_index,
-        )
+        return replace(self.object, holders=self.holders)
 
 
 class Delivered(Enum):
@@ -233,10 +210,7 @@ class ObjectBuilder:
     """Encodes batches, and keeps the pool's byte count correct while they change form.
 
     Args:
-        plan: topic ids and requirements of each topic.
-        query_id: of the writer; goes into object names and the origin that objects record.
-        batch_id: micro-batch.
-        task_id: Spark partition id of the task.
+        query_id, batch_id, task_id: of the writer; they go into object names and the origin that objects record.
         folded: returns the index of a ledger's last entry that this process knows; None: taken from the plan.
         inline_room: returns how many bytes the ledger's entry may carry of an object with this destination and this
             number of required copies, beside so many bytes of earlier objects in flight; None: none.
@@ -275,7 +249,13 @@ class ObjectBuilder:
         """
         assert batches, "an object has records"
         is_small = sum(batch.size_bytes for batch in batches) <= SMALL_SIZE_BYTES_MAX
-        sections = self._sections(batches, is_small)
+        names = sorted({batch.topic_partition for batch in batches})
+        sections: dict[TopicPartition, list[Slice]] = {name: [] for name in names}
+        for batch in batches:
+            slices = batch.take_slices()
+            if not is_small:  # otherwise the object is a copy
+                slices = [join_slices([item], self._pool) for item in slices]
+            sections[batch.topic_partition] += slices
         has_headers = any(item.records.num_columns == 4 for items in sections.values() for item in items)
         topics = {name.topic: self.plan.topic(name.topic) for name in sections}
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
@@ -287,46 +267,38 @@ class ObjectBuilder:
         encoded = encode_data_object(
             inputs, compression=destination.compression, has_headers=has_headers, is_small=is_small
         )
-        memory: list[Releasable] = [item for items in sections.values() for item in items]
+        required_count = max(topics[name.topic].copies_needed(name.partition) for name in sections)
         name = object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
-        request = DataRequest(
-            sequence=sequence,
-            destination=destination,
-            id=ObjectId(destination.generation, name),
-            key=data_key(destination.ledger_id, destination.generation, name),
-            buffers=encoded.buffers,
-            sections=encoded.sections,
-            has_headers=has_headers,
-            row_count=sum(batch.row_count for batch in batches),
-            size_bytes=encoded.size_bytes,
-            batches=batches,
-            memory=memory,
-            required_count=max(topics[name.topic].copies_needed(name.partition) for name in sections),
-            created_ms=now_ms,
-            topic_ids=topic_ids,
+        made = DataObject(
+            ObjectId(destination.generation, name),
+            encoded.size_bytes,
+            has_headers,
+            frozenset(),
+            encoded.sections,
             after_index=self._folded(destination.ledger_id),
         )
+        buffers = encoded.buffers
         if is_small and self._inline_room is not None:
-            first, last = encoded.sections[0], encoded.sections[-1]
-            start, end = first.start_byte, last.start_byte + last.size_bytes
-            others_bytes = self._inline_bytes[destination.ledger_id]
-            if end - start <= self._inline_room(destination, request.required_count, others_bytes):
-                request.inline = b"".join(encoded.buffers)[start:end]
-                self._inline_bytes[destination.ledger_id] += len(request.inline)
+            room_bytes = self._inline_room(destination, required_count, self._inline_bytes[destination.ledger_id])
+            made = _inlined(made, buffers, room_bytes)
+            if made.inline:
+                buffers = [made.inline]
+                self._inline_bytes[destination.ledger_id] += len(made.inline)
+        memory = [item for items in sections.values() for item in items]
+        request = DataRequest(sequence, destination, made, buffers, batches, memory, required_count, now_ms, topic_ids)
         aligned = None
         if encoded.size_bytes >= DIRECT_SIZE_BYTES_MIN and len(destination.brokers) > 1:
             aligned = AlignedCopy(encoded.buffers)
             request.buffers = aligned.buffers
         if aligned is not None or destination.compression != "none" or is_small:
             # The object has bytes of its own: count them in place of the records, and release those.
-            request.memory = [self._pool.charge(request.size_bytes)]
+            own = self._pool.charge(made.size_bytes)
+            request.memory = [own] if aligned is None else [own, aligned]
             for item in memory:
                 item.release()
-        if aligned is not None:
-            request.memory.append(aligned)
-            if self._pool.available_bytes < self._pool.total_bytes // 2:
-                # Slow roots: copies pile up in memory of their own, beside the pages that their rows have left.
-                trim_row_memory()
+        if aligned is not None and self._pool.available_bytes < self._pool.total_bytes // 2:
+            # Slow roots: copies pile up in memory of their own, beside the pages that their rows have left.
+            trim_row_memory()
         return request
 
     def recover(self, request: DataRequest, batches: Set[ProducerBatch]) -> None:
@@ -342,19 +314,25 @@ class ObjectBuilder:
                 if batch.topic_partition != name:
                     continue
                 if batch in batches:
-                    batch.give_back([self._own_slice(rows.slice(start, batch.row_count), batch.size_bytes)])
+                    own = self._pool.charge(batch.size_bytes)  # a copy in memory of its own
+                    part = rows.slice(start, batch.row_count)
+                    columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in part.columns]
+                    own.retain(batch.size_bytes)
+                    own.release()
+                    records = pa.RecordBatch.from_arrays(columns, part.schema.names)
+                    batch.give_back([Slice(records, batch.size_bytes, own)])
                 start += batch.row_count
 
     def free(self, request: DataRequest) -> None:
         """Release the object's bytes; an unanswered put keeps them alive on its own."""
         request.buffers = ()
-        self._inline_bytes[request.destination.ledger_id] -= len(request.inline)
+        self._inline_bytes[request.destination.ledger_id] -= len(request.object.inline)
         for item in request.memory:
             if request.unanswered_count:
                 item.forbid_reuse()
             item.release()
         request.memory = []
-        self._freed_bytes += request.size_bytes
+        self._freed_bytes += request.object.size_bytes
         if self._freed_bytes >= self._pool.total_bytes // 4:
             # Arrow's allocators keep freed pages, and the memory bound of the process must not depend on that.
             # Not after every small object: the kernel zeroes pages before it hands them out again.
@@ -363,25 +341,17 @@ class ObjectBuilder:
             KEPT_PAGES.keep()
 
     def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
-        for item in request.sections:
+        for item in request.object.sections:
             if (item.topic_id, item.partition) == (request.topic_ids[name.topic], name.partition):
                 part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
-                yield from decode_section(part, item.crc32c, item.row_count, request.has_headers)
+                yield from decode_section(part, item.crc32c, item.row_count, request.object.has_headers)
 
-    def _own_slice(self, rows: pa.Table, size_bytes: int) -> Slice:
-        """Return a copy of the rows in their own memory, counted by the pool."""
-        own = self._pool.charge(size_bytes)
-        columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in rows.columns]
-        own.retain(size_bytes)
-        own.release()
-        return Slice(pa.RecordBatch.from_arrays(columns, rows.schema.names), size_bytes, own)
 
-    def _sections(self, batches: Sequence[ProducerBatch], is_small: bool) -> dict[TopicPartition, list[Slice]]:
-        """Return each partition's slices, in order of partition; those that waste memory are copied."""
-        found: dict[TopicPartition, list[Slice]] = {}
-        for batch in batches:
-            slices = batch.take_slices()
-            if not is_small:  # otherwise the object is a copy
-                slices = [join_slices([item], self._pool) for item in slices]
-            found.setdefault(batch.topic_partition, []).extend(slices)
-        return {name: found[name] for name in sorted(found)}
+def _inlined(made: DataObject, buffers: Sequence[Buffer], room_bytes: int) -> DataObject:
+    """Return the object with the bytes of its sections, for the ledger's entry, if they have room there."""
+    start, last = made.sections[0].start_byte, made.sections[-1]
+    end = last.start_byte + last.size_bytes
+    if end - start > room_bytes:
+        return made
+    sections = tuple(item._replace(start_byte=item.start_byte - start) for item in made.sections)
+    return replace(made, size_bytes=end - start, sections=sections, inline=b"".join(buffers)[start:end])

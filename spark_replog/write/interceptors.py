@@ -66,24 +66,18 @@ class Interceptors:
                 record = changed
         return record
 
-    def check_arrow_forms(self) -> None:
+    def check_arrow_forms(self, *, is_task: bool = False) -> None:
         """Refuse interceptors that see only single records: they would miss the rows of Arrow batches.
 
+        Args:
+            is_task: also refuse those that a write task would never call: acknowledgements come after it ends.
+
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
         """
         for item in self._all:
-            if hasattr(item, "on_send"):
+            if is_task or hasattr(item, "on_send"):
                 check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
-
-    def check_task_forms(self) -> None:
-        """Refuse interceptors that a write task would never call: acknowledgements come after it ends.
-
-        Raises:
-            InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
-        """
-        for item in self._all:
-            check_arrow_form(item, "interceptor.classes", "on_send_batch(topic, batch)")
 
     def on_send_batch(self, topic: str | None, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch as changed by the interceptors; a failed one's result is ignored.

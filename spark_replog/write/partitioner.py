@@ -17,7 +17,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from spark_replog.log.codec.data_object import array_of
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.columns import Int32Array, Int64Array, offsets_of
 from spark_replog.write.producer_batch import PartitionQueue
-from spark_replog.write.serializers import load_class, make_object
+from spark_replog.write.serializers import check_arrow_form, load_class, make_object
 
 SEED = 0x9747B28C
 MULTIPLIER = 0x5BD1E995
@@ -57,7 +57,10 @@ def murmur2_array(keys: pa.Array) -> UInt32Array:
     if row_count == 0:
         return hashes
     offsets = offsets_of(keys)
-    data = _padded(keys.buffers()[2])
+    values = keys.buffers()[2]
+    data = np.empty(0, dtype=np.uint8) if values is None else np.frombuffer(values, dtype=np.uint8)
+    if data.size < 4:  # at least one word, so that a word view exists
+        data = np.concatenate([data, np.zeros(4, dtype=np.uint8)])
     for start in range(0, row_count, CHUNK_ROW_COUNT):
         stop = min(row_count, start + CHUNK_ROW_COUNT)
         starts = offsets[start:stop]
@@ -95,14 +98,6 @@ def partitions_of(hashes: UInt32Array, partition_count: int) -> Int32Array:
     assert partition_count > 0
     positive, count = hashes & _POSITIVE, np.uint32(partition_count)
     return (positive - positive // count * count).astype(np.int32)  # numpy's remainder takes three times as long
-
-
-def _padded(buffer: pa.Buffer | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the value bytes, at least one word of them, so that a word view exists."""
-    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.empty(0, dtype=np.uint8)
-    if data.size >= 4:
-        return data
-    return np.concatenate([data, np.zeros(4, dtype=np.uint8)])
 
 
 def _mix(words: UInt32Array) -> UInt32Array:
@@ -157,18 +152,14 @@ def _hash_any_length(data: np.ndarray[Any, np.dtype[np.uint8]], starts: Int64Arr
         active = np.flatnonzero(word_counts > index)
         if active.size <= LONE_KEY_COUNT:
             for row in active.tolist():
-                hashes[row] = _hash_words_alone(words, int(starts[row]), index, int(word_counts[row]), int(hashes[row]))
+                first, end, value = int(starts[row]), int(word_counts[row]), int(hashes[row])
+                for word in _mix(words[first + 4 * index : first + 4 * end : 4]).tolist():
+                    value = ((value * MULTIPLIER) & _MASK) ^ word
+                hashes[row] = value
             break
         hashes[active] = (hashes[active] * _M) ^ _mix(words[starts[active] + 4 * index])
         index += 1
     return _finish(_hash_tails(words, starts + lengths, lengths & 3, hashes))
-
-
-def _hash_words_alone(words: UInt32Array, start: int, first: int, end: int, value: int) -> int:
-    """Mix words [first, end) of one key into its hash."""
-    for word in _mix(words[start + 4 * first : start + 4 * end : 4]).tolist():
-        value = ((value * MULTIPLIER) & _MASK) ^ word
-    return value
 
 
 def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes: UInt32Array) -> UInt32Array:
@@ -185,18 +176,6 @@ def _hash_tails(words: UInt32Array, ends: Int64Array, tails: Int64Array, hashes:
     return np.where(tails > 0, (hashes ^ values) * _M, hashes)
 
 
-class Partitioner(Protocol):
-    """The Arrow form of a user's partitioner."""
-
-    def partition_array(self, keys: pa.Array, count: int) -> Any:
-        """Return one partition in [0, count) per key: an integer numpy or Arrow array without nulls.
-
-        Args:
-            keys: binary array of N >= 1 rows, null where a row has no key.
-        """
-        ...
-
-
 class UserPartitioner:
     """A user's partitioner, called per record or per column.
 
@@ -207,10 +186,9 @@ class UserPartitioner:
 
     def __init__(self, found: Any) -> None:
         self.name = type(found).__name__
-        self.has_arrow_form = callable(getattr(found, "partition_array", None))
         self._found = found
         self._has_record_form = callable(getattr(found, "partition", None))
-        if not self.has_arrow_form and not self._has_record_form:
+        if not self._has_record_form and not callable(getattr(found, "partition_array", None)):
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
                 f"partitioner.class {self.name} has neither partition(topic, key, key_bytes, value, value_bytes, "
@@ -240,8 +218,23 @@ class UserPartitioner:
             count=count,
         )
 
+    def check_arrow_form(self) -> None:
+        """Refuse a partitioner that only works record by record.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
+        """
+        check_arrow_form(self._found, "partitioner.class", "partition_array(keys, count)")
+
     def partition_array(self, keys: pa.Array, count: int) -> Any:
-        """Return the partitions of a column of keys; ``TopicPartitioner`` checks them."""
+        """Return one partition in [0, count) per key, which ``TopicPartitioner`` checks.
+
+        Args:
+            keys: binary array of N >= 1 rows, null where a row has no key.
+
+        Returns:
+            An integer numpy or Arrow array without nulls.
+        """
         return self._found.partition_array(keys, count)
 
 
@@ -290,35 +283,6 @@ def make_partitioner(given: Any) -> UserPartitioner | None:
     return UserPartitioner(given)
 
 
-def check_arrow_partitioner(found: UserPartitioner) -> None:
-    """Refuse a partitioner that only works record by record.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
-    """
-    if not found.has_arrow_form:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"partitioner.class {found.name} has no method partition_array(keys, count), which Arrow batches need. "
-            "Add it, or send record by record.",
-        )
-
-
-def load_partitioner(path: str) -> UserPartitioner:
-    """Return an instance of the user's class (``partitioner.class``) for Arrow batches.
-
-    Args:
-        path: ``module.Class``; instantiated without arguments.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: not found, or without ``partition_array``.
-    """
-    found = make_partitioner(path)
-    assert found is not None
-    check_arrow_partitioner(found)
-    return found
-
-
 class BuiltInPartitioner:
     """Sticky, uniform by bytes: rows without a key go to one partition until it got ``batch.size``.
 
@@ -365,35 +329,32 @@ class BuiltInPartitioner:
 class TopicPartitioner:
     """Decides the partitions of one topic's rows.
 
+    Rows without a key avoid partitions without a leader, unless no partition has one.
+
     Args:
-        topic: its plan. Rows without a key avoid partitions without a leader, unless no partition has one.
-        config: ``batch.size`` and ``partitioner.ignore.keys``.
         random_source: draws the sticky partition; seeded by the task, so that a retry makes the same choices.
     """
 
     def __init__(
-        self, topic: TopicPlan, config: ProducerConfig, random_source: random.Random, custom: Partitioner | None = None
+        self, topic: TopicPlan, config: ProducerConfig, random_source: random.Random, custom: UserPartitioner | None
     ) -> None:
-        self._topic = topic.name
+        self._topic = topic
         self._partition_count = len(topic.replica_sets)
-        self._offline = topic.offline
-        self._batch_size_bytes = config.batch_size_bytes
+        self._config = config
         self._random = random_source
-        self._ignore_keys = config.partitioner_ignore_keys
         self._custom = custom
 
     @cached_property
     def _sticky(self) -> BuiltInPartitioner:
         """The partitioner of rows without a key; made for the first one."""
         numbers = range(self._partition_count)
-        available = [number for number in numbers if number not in self._offline]
-        return BuiltInPartitioner(self._batch_size_bytes, available or numbers, self._random)
+        available = [number for number in numbers if number not in self._topic.offline]
+        return BuiltInPartitioner(self._config.batch_size_bytes, available or numbers, self._random)
 
     def partitions(self, keys: pa.Array, explicit: pa.Array | None, row_sizes: Callable[[], Int64Array]) -> Int32Array:
         """Return the partition of each of N rows.
 
         Args:
-            keys: binary array of N rows.
             explicit: int32 array of N rows, null where the partitioner decides; None: it always does.
             row_sizes: returns the bytes of each row; asked for the sticky choice only.
 
@@ -415,7 +376,7 @@ class TopicPartitioner:
     def _decide(self, keys: pa.Array, row_sizes: Callable[[], Int64Array]) -> Int32Array:
         if self._custom is not None:
             return self._ask_custom(keys, self._custom)
-        if self._ignore_keys or keys.null_count == len(keys):
+        if self._config.partitioner_ignore_keys or keys.null_count == len(keys):
             return self._sticky.assign(row_sizes())
         if self._partition_count == 1:
             return np.zeros(len(keys), dtype=np.int32)
@@ -425,16 +386,16 @@ class TopicPartitioner:
             partitions[rows] = self._sticky.assign(row_sizes()[rows])
         return partitions
 
-    def _ask_custom(self, keys: pa.Array, custom: Partitioner) -> Int32Array:
+    def _ask_custom(self, keys: pa.Array, custom: UserPartitioner) -> Int32Array:
         answer = np.asarray(custom.partition_array(keys, self._partition_count))
         if answer.shape != (len(keys),) or answer.dtype.kind not in "iu":
             raise InvalidConfigError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"The partitioner {_name(custom)} returned {answer.dtype} of shape {answer.shape} for "
+                f"The partitioner {custom.name} returned {answer.dtype} of shape {answer.shape} for "
                 f"{len(keys)} keys. Let partition_array return one integer per key, without nulls.",
-                topic=self._topic,
+                topic=self._topic.name,
             )
-        self._check(answer, f"The partitioner {_name(custom)}")
+        self._check(answer, f"The partitioner {custom.name}")
         return answer.astype(np.int32)
 
     def _check(self, partitions: np.ndarray[Any, Any], chooser: str) -> None:
@@ -442,25 +403,21 @@ class TopicPartitioner:
         if lowest < 0:
             raise InvalidConfigError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{chooser} names partition {lowest} of topic '{self._topic}'. Use 0 to "
+                f"{chooser} names partition {lowest} of topic '{self._topic.name}'. Use 0 to "
                 f"{self._partition_count - 1}, or null to have one chosen.",
-                topic=self._topic,
+                topic=self._topic.name,
                 partition=lowest,
                 count=self._partition_count,
             )
         if highest >= self._partition_count:
             raise InvalidConfigError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{chooser} names partition {highest}, but topic '{self._topic}' has partitions 0 to "
+                f"{chooser} names partition {highest}, but topic '{self._topic.name}' has partitions 0 to "
                 f"{self._partition_count - 1}. Correct the number, drop the column, or add partitions.",
-                topic=self._topic,
+                topic=self._topic.name,
                 partition=highest,
                 count=self._partition_count,
             )
-
-
-def _name(custom: Partitioner) -> str:
-    return custom.name if isinstance(custom, UserPartitioner) else type(custom).__name__
 
 
 _DRAW_MAX = 2**31
@@ -472,10 +429,8 @@ class StickyPartitioner:
     Bytes are counted in the critical section that appends the record, so they always count for the current partition.
 
     Args:
-        queues: of all partitions of the topic.
         available: partitions that have a leader; empty: all may be drawn.
         batch_size_bytes: bytes to one partition before the next is drawn.
-        random_source: draws the partitions.
         is_adaptive: ``partitioner.adaptive.partitioning.enable``.
     """
 
@@ -519,8 +474,9 @@ class StickyPartitioner:
 
         Otherwise every switch would leave a half-full batch.
         """
-        share = self._batch_size_bytes
-        if self.produced_bytes < share or (self.produced_bytes < 2 * share and not self.queue.all_batches_full):
+        share, batches = self._batch_size_bytes, self.queue.batches
+        is_half_full = bool(batches) and not batches[-1].is_full
+        if self.produced_bytes < share or (self.produced_bytes < 2 * share and is_half_full):
             return False
         self.queue = self._queues[self._draw()]
         self.produced_bytes = 0

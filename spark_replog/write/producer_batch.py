@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +47,7 @@ class RecordColumns:
     Args:
         buffer: holds keys and values; at least ``limit_bytes``, and the first record.
         limit_bytes: ``batch.size``; only a first record may exceed it.
+        pinned: the reservation of the buffer, which this owns.
     """
 
     __slots__ = (
@@ -56,23 +58,25 @@ class RecordColumns:
         "_headers",
         "_key_start",
         "_key_starts",
-        "_limit_bytes",
+        "_pinned",
         "_timestamps",
         "_value_end",
         "_value_ends",
+        "limit_bytes",
         "record_size_max",
         "result",
         "row_count",
         "size_bytes",
     )
 
-    def __init__(self, buffer: bytearray, limit_bytes: int, result: BatchResult) -> None:
+    def __init__(self, buffer: bytearray, limit_bytes: int, result: BatchResult, pinned: PinnedBytes) -> None:
         self.result = result
+        self.limit_bytes = limit_bytes
         self.row_count = 0
         self.size_bytes = 0
         self.record_size_max = 0
-        self._limit_bytes = limit_bytes
         self._buffer = buffer
+        self._pinned = pinned
         self._value_end = 0
         self._key_start = len(buffer)
         self._value_ends = array(_OFFSETS, [0])
@@ -90,13 +94,12 @@ class RecordColumns:
         """Add a record; return its number, or -1 if it does not fit.
 
         Args:
-            headers: of the record; None or empty: none.
             timestamp_ms: 0 or later.
             size_bytes: from ``record_size``.
         """
         total_bytes = self.size_bytes + size_bytes
         row = self.row_count
-        if total_bytes > self._limit_bytes and row:
+        if total_bytes > self.limit_bytes and row:
             return -1
         try:
             key_start, value_end = self._key_start, self._value_end
@@ -137,19 +140,27 @@ class RecordColumns:
                 rows.pop()
         self._headers.pop(row, None)
 
-    @property
-    def is_full(self) -> bool:
-        """Return whether no further record fits."""
-        return self.size_bytes >= self._limit_bytes
+    def to_slices(self) -> Slices:
+        """Return the records as one slice of the pooled buffer, whose hold it takes over. No appends follow."""
+        item = Slice(self.build(), self.size_bytes, self._pinned)
+        self._pinned.retain(self.size_bytes)
+        self._pinned.release()
+        return Slices(self.limit_bytes, [item], self.size_bytes, self.row_count, self.record_size_max)
+
+    def release(self) -> None:
+        """Give up the hold on the buffer."""
+        self._pinned.release()
 
     def build(self) -> pa.RecordBatch:
-        """Return the records: key, value, timestamp, and headers if any has one. No appends follow.
+        """Return the records: key, value, timestamp, and headers if any has one.
 
         Values share the buffer, which must live as long; keys are copied into row order.
         """
         columns = [self._keys(), self._values(), self._times()]
         if self._headers:
-            rows = [_pairs(self._headers.get(row)) for row in range(self.row_count)]
+            rows: list[list[tuple[str, bytes | None]] | None] = [None] * self.row_count
+            for row, headers in self._headers.items():
+                rows[row] = list(headers)
             columns.append(pa.array(rows, HEADERS_TYPE))
         return pa.RecordBatch.from_arrays(columns, schema=data_schema(bool(self._headers)))
 
@@ -181,10 +192,6 @@ def _column(offsets: np.ndarray[tuple[int], np.dtype[np.int32]], empty_rows: lis
     return pa.Array.from_buffers(pa.binary(), len(is_valid), [validity, pa.py_buffer(offsets), data])
 
 
-def _pairs(headers: Headers | None) -> list[dict[str, object]] | None:
-    return None if headers is None else [{"key": name, "value": content} for name, content in headers]
-
-
 NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1
 """The next sequence is 0 (source: Kafka ``DefaultRecordBatch.incrementSequence``)."""
@@ -193,6 +200,16 @@ SEQUENCE_MAX = 2**31 - 1
 def increment_sequence(sequence: int, count: int) -> int:
     """Return the sequence ``count`` records later."""
     return (sequence + count) % (SEQUENCE_MAX + 1)
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who numbered a batch: the producer's name in the ledger, and the epoch, which a gap in its sequences raises."""
+
+    id: str | None
+    epoch: int
+
+
+NO_PRODUCER = ProducerIdAndEpoch(None, -1)
 
 
 class BatchState(Enum):
@@ -221,41 +238,53 @@ class Slice:
         self.pinned.forbid_reuse()
 
 
+@dataclass(slots=True)
+class Slices:
+    """The records of a batch as Arrow slices. The counts stay when the slices are taken.
+
+    Attributes:
+        limit_bytes: ``batch.size``; only a first slice may exceed it.
+        record_size_max: upper bound of the largest record's bytes.
+    """
+
+    limit_bytes: int
+    items: list[Slice] = field(default_factory=list)
+    size_bytes: int = 0
+    row_count: int = 0
+    record_size_max: int = 0
+
+    def release(self) -> None:
+        """Release all slices."""
+        for item in self.items:
+            item.release()
+        self.items = []
+
+
 class ProducerBatch:
-    """Records of one partition, in order, up to ``batch.size``: Arrow slices, or single records.
+    """Records of one partition, in order, up to ``batch.size``: single records until it is drained, or slices.
 
     Invariants:
         Never empty once it is in a queue. Only the last batch of a queue is open.
         It holds its memory until the records are taken or it ends.
-        Producer id, epoch and sequence are set at the first drain and kept on every retry. Only a new
+        Producer and sequence are set at the first drain and kept on every retry. Only a new
         epoch of the producer, or a gap that a transaction closes, renumbers the batch.
 
     Args:
-        topic_partition: where its records go.
         batch_size_bytes: limit of the slices; only a first one may exceed it.
         created_ms: start of ``linger.ms`` and ``delivery.timeout.ms``.
     """
 
     __slots__ = (
-        "_batch_size_bytes",
-        "_pinned",
-        "_size_bytes",
-        "_slice_row_count",
-        "_slices",
         "attempts",
-        "attempts_at_leader_change",
         "backoff_ms",
         "base_sequence",
-        "columns",
+        "contents",
         "created_ms",
-        "drained_ms",
         "is_closed",
         "last_attempt_ms",
         "last_error",
         "leader_epoch",
-        "producer_epoch",
-        "producer_id",
-        "record_size_max",
+        "producer",
         "result",
         "state",
         "topic_partition",
@@ -267,28 +296,17 @@ class ProducerBatch:
         self.is_closed = False
         self.state = BatchState.INCOMPLETE
         self.result = BatchResult(topic_partition)
-        self.columns: RecordColumns | None = None
-        """Takes single records; None for a batch of slices, and once the columns are built."""
+        self.contents: RecordColumns | Slices = Slices(batch_size_bytes)
         self.attempts = 0
         """How often it was put back into its queue."""
         self.last_attempt_ms = created_ms
         self.last_error: ReplogError | None = None
         """Why the previous attempt failed."""
         self.backoff_ms = 0
-        """How long after ``last_attempt_ms`` it may be tried again."""
+        """How long after ``last_attempt_ms`` it may be tried again. A new leader ends the wait."""
         self.leader_epoch = 0
-        self.attempts_at_leader_change = 0
-        self.drained_ms: int | None = None
-        self.producer_id: str | None = None
-        self.producer_epoch = -1
+        self.producer = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
-        self.record_size_max = 0
-        """Bytes of the largest record, or for slices an upper bound; set when records are appended or taken."""
-        self._batch_size_bytes = batch_size_bytes
-        self._size_bytes = 0
-        self._slice_row_count = 0
-        self._slices: list[Slice] = []
-        self._pinned: PinnedBytes | None = None
 
     @classmethod
     def of_records(
@@ -301,35 +319,29 @@ class ProducerBatch:
     ) -> ProducerBatch:
         """Return an empty batch for single records; it takes ownership of ``buffer``, which is the pool's."""
         batch = cls(topic_partition, batch_size_bytes, created_ms)
-        batch.columns = RecordColumns(buffer, batch_size_bytes, batch.result)
-        batch._pinned = PinnedBytes(pool, len(buffer), buffer)
+        pinned = PinnedBytes(pool, len(buffer), buffer)
+        batch.contents = RecordColumns(buffer, batch_size_bytes, batch.result, pinned)
         return batch
 
     @property
     def size_bytes(self) -> int:
         """Return the bytes of its records."""
-        return self._size_bytes if self.columns is None else self.columns.size_bytes
+        return self.contents.size_bytes
 
     @property
     def row_count(self) -> int:
         """Return the number of its records."""
-        return self._slice_row_count if self.columns is None else self.columns.row_count
+        return self.contents.row_count
 
     @property
     def is_full(self) -> bool:
         """Return whether no further record fits."""
-        return self.is_closed or self.size_bytes >= self._batch_size_bytes
+        return self.is_closed or self.contents.size_bytes >= self.contents.limit_bytes
 
     @property
     def has_sequence(self) -> bool:
         """Return whether it was numbered."""
         return self.base_sequence != NO_SEQUENCE
-
-    def number(self, producer_id: str, producer_epoch: int, base_sequence: int) -> None:
-        """Set producer id, epoch and first sequence."""
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
-        self.base_sequence = base_sequence
 
     def precedes(self, other: ProducerBatch) -> bool:
         """Return whether its records come before those of another numbered batch of its partition."""
@@ -343,52 +355,44 @@ class ProducerBatch:
         """
         if self.is_closed:
             return False
-        if self.columns is not None or (self._slices and self._size_bytes + size_bytes > self._batch_size_bytes):
+        found = self.contents
+        if isinstance(found, RecordColumns) or (found.items and found.size_bytes + size_bytes > found.limit_bytes):
             self.is_closed = True
             return False
         item, row_count = Slice(records, size_bytes, pinned), records.num_rows
         pinned.retain(size_bytes)
-        self._size_bytes += size_bytes
-        self._slice_row_count += row_count
-        self._slices.append(item)
+        found.size_bytes += size_bytes
+        found.row_count += row_count
+        found.items.append(item)
         return True
 
     def backoff_left_ms(self, now_ms: int) -> int:
-        """Return how long it still waits for its next attempt; 0: no wait. A new leader ends the wait."""
-        if self.attempts_at_leader_change == self.attempts:
-            return 0
+        """Return how long it still waits for its next attempt; 0: no wait."""
         return max(0, self.backoff_ms - max(0, now_ms - self.last_attempt_ms))
-
-    def note_leader_epoch(self, leader_epoch: int) -> None:
-        """Remember at which attempt the leader changed."""
-        if self.attempts and leader_epoch != self.leader_epoch:
-            self.attempts_at_leader_change = self.attempts
-        self.leader_epoch = leader_epoch
 
     def has_expired(self, now_ms: int, delivery_timeout_ms: int) -> bool:
         """Return whether ``delivery.timeout.ms`` passed since the batch was created."""
         return now_ms - self.created_ms >= delivery_timeout_ms
 
-    @property
-    def is_wasteful(self) -> bool:
-        """Return whether the memory behind any slice is more than twice what its slices need."""
-        return any(item.pinned.is_wasteful for item in self._slices)
-
-    def copy_slices(self, pool: BufferPool) -> None:
-        """Copy the records into their own memory."""
-        self._slices = [join_slices(self._slices, pool)]
+    def copy_wasteful(self, pool: BufferPool) -> None:
+        """Copy the slices if the memory behind any of them is more than twice what its slices need."""
+        found = self.contents
+        if isinstance(found, Slices) and any(item.pinned.is_wasteful for item in found.items):
+            found.items = [join_slices(found.items, pool)]
 
     def take_slices(self) -> list[Slice]:
         """Hand the records over as slices; the caller must release them."""
-        if self.columns is not None and self._pinned is not None:
-            self._close_columns(self.columns, self._pinned)
-        slices, self._slices = self._slices, []
+        found = self.contents
+        if isinstance(found, RecordColumns):
+            found = self.contents = found.to_slices()
+        slices, found.items = found.items, []
         return slices
 
     def give_back(self, slices: list[Slice]) -> None:
         """Put the batch's own records back, for another attempt."""
-        assert not self._slices and sum(item.records.num_rows for item in slices) == self.row_count
-        self._slices = slices
+        assert isinstance(self.contents, Slices) and not self.contents.items
+        assert sum(item.records.num_rows for item in slices) == self.row_count
+        self.contents.items = slices
 
     def end(self, state: BatchState) -> bool:
         """End the batch and release its memory; return False if it has already ended.
@@ -400,23 +404,8 @@ class ProducerBatch:
             return False
         self.state = state
         self.is_closed = True
-        for item in self._slices:
-            item.release()
-        self._slices = []
-        if self._pinned is not None:
-            pinned, self._pinned = self._pinned, None
-            pinned.release()
+        self.contents.release()
         return True
-
-    def _close_columns(self, columns: RecordColumns, pinned: PinnedBytes) -> None:
-        """Turn the single records into one slice of the pooled buffer."""
-        records = columns.build()
-        self._size_bytes, self._slice_row_count = columns.size_bytes, columns.row_count
-        self.record_size_max = columns.record_size_max
-        self.columns, self._pinned = None, None
-        pinned.retain(self._size_bytes)
-        self._slices = [Slice(records, self._size_bytes, pinned)]
-        pinned.release()
 
 
 def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
@@ -429,12 +418,17 @@ def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
         return slices[0]
     size_bytes = sum(item.size_bytes for item in slices)
     own = pool.charge(size_bytes)
-    records = _concatenate([item.records for item in slices])
+    parts = [item.records for item in slices]
+    if any(part.num_columns == 4 for part in parts):
+        parts = [with_headers(part) for part in parts]
+    columns = [
+        pa.concat_arrays([part.column(index) for part in parts], ROW_MEMORY) for index in range(parts[0].num_columns)
+    ]
     own.retain(size_bytes)
     own.release()
     for item in slices:
         item.release()
-    return Slice(records, size_bytes, own)
+    return Slice(pa.RecordBatch.from_arrays(columns, parts[0].schema.names), size_bytes, own)
 
 
 def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
@@ -443,15 +437,6 @@ def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
         return records
     columns = [*records.columns, pa.nulls(len(records), HEADERS_TYPE)]
     return pa.RecordBatch.from_arrays(columns, [*records.schema.names, "headers"])
-
-
-def _concatenate(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if any(part.num_columns == 4 for part in parts):
-        parts = [with_headers(part) for part in parts]
-    columns = [
-        pa.concat_arrays([part.column(index) for part in parts], ROW_MEMORY) for index in range(parts[0].num_columns)
-    ]
-    return pa.RecordBatch.from_arrays(columns, parts[0].schema.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,24 +480,14 @@ class PartitionQueue:
         self.is_muted = False
 
     @property
-    def all_batches_full(self) -> bool:
-        """Return whether a record appended now would open a batch; only then may a sticky partition change."""
-        return not self.batches or self.batches[-1].is_full
-
-    @property
     def head(self) -> ProducerBatch | None:
         """Return the first batch; None if there is none or the partition is muted."""
         if self.is_muted or not self.batches:
             return None
         head = self.batches[0]
         if head.leader_epoch != self.leader_epoch:
-            head.note_leader_epoch(self.leader_epoch)
+            head.leader_epoch, head.backoff_ms = self.leader_epoch, 0
         return head
-
-    def close_for_appends(self) -> None:
-        """Close the last batch to further records."""
-        self.columns = None
-        self.batches[-1].is_closed = True
 
     def pop_head(self) -> ProducerBatch:
         """Remove and return the first batch."""
@@ -539,7 +514,7 @@ class Node:
     queues: list[PartitionQueue] = field(default_factory=list)
     drain_index: int = 0
     drained_no: int = 0
-    """Number of the accumulator's last drain that took a batch from this node; 0: none yet."""
+    """Orders nodes by their last drain that took a batch; 0: none yet."""
 
     def drainable_bytes(self, now_ms: int) -> int:
         """Return the bytes of all partitions whose first batch may be sent now."""

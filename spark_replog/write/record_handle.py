@@ -39,12 +39,12 @@ class BatchResult:
     """
 
     __slots__ = (
-        "_base_offset",
         "_callbacks",
         "_changed",
-        "_error",
         "_is_settled",
         "_log_append_time_ms",
+        "base_offset",
+        "error",
         "is_awaited",
         "is_decided",
         "on_awaited",
@@ -65,23 +65,15 @@ class BatchResult:
         self._is_settled = False
         self._changed = threading.Condition(threading.Lock())
         self._callbacks: list[tuple[int, Callable[[], object]]] = []
-        self._base_offset = UNKNOWN_OFFSET
         self._log_append_time_ms: int | None = None
-        self._error: ReplogError | None = None
-
-    @property
-    def base_offset(self) -> int:
-        """Return the offset of the first record; ``UNKNOWN_OFFSET`` until it is acknowledged."""
-        return self._base_offset
-
-    @property
-    def error(self) -> ReplogError | None:
-        """Return why the batch failed; None before that, and if it was acknowledged."""
-        return self._error
+        self.base_offset = UNKNOWN_OFFSET
+        """Of the first record; ``UNKNOWN_OFFSET`` until it is acknowledged."""
+        self.error: ReplogError | None = None
+        """Why the batch failed; None before that, and if it was acknowledged."""
 
     def abandon(self, error: ReplogError) -> None:
         """Fail in a forked child. Locks are replaced, since the fork may have copied them locked."""
-        self._error = error
+        self.error = error
         self._callbacks = []
         self._changed = threading.Condition(threading.Lock())
         self.is_decided = self._is_settled = True
@@ -134,7 +126,7 @@ class BatchResult:
         time_ms = self._log_append_time_ms
         if time_ms is None:
             time_ms = self.timestamps[index] if index < len(self.timestamps) else -1
-        offset = self._base_offset + index if self._base_offset >= 0 else UNKNOWN_OFFSET
+        offset = self.base_offset + index if self.base_offset >= 0 else UNKNOWN_OFFSET
         return RecordMetadata(self.topic_partition.topic, self.topic_partition.partition, offset, time_ms)
 
     def decide(
@@ -153,7 +145,7 @@ class BatchResult:
             log_append_time_ms: the time that replaces the records' own; None: it replaces none.
             error: why they fail; None: they are acknowledged.
         """
-        self._base_offset, self._log_append_time_ms, self._error = base_offset, log_append_time_ms, error
+        self.base_offset, self._log_append_time_ms, self.error = base_offset, log_append_time_ms, error
         with self._changed:
             assert not self.is_decided, "a batch is decided once"
             self.is_decided = True
@@ -173,20 +165,16 @@ class RecordHandle:
         index: the record's number in the batch.
     """
 
-    __slots__ = ("_index", "_result")
+    __slots__ = ("_index", "batch_result")
 
     def __init__(self, result: BatchResult, index: int) -> None:
-        self._result = result
+        self.batch_result = result
+        """Of the batch that the record was appended to."""
         self._index = index
-
-    @property
-    def batch_result(self) -> BatchResult:
-        """Return the result of the batch that the record was appended to."""
-        return self._result
 
     def done(self) -> bool:
         """Return whether the record was acknowledged or failed."""
-        return self._result.is_decided
+        return self.batch_result.is_decided
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait for the acknowledgement.
@@ -201,7 +189,7 @@ class RecordHandle:
         error = self.exception(timeout)
         if error is not None:
             raise error
-        return self._result.metadata_of(self._index)
+        return self.batch_result.metadata_of(self._index)
 
     def exception(self, timeout: float | None = None) -> ReplogError | None:
         """Wait as ``result`` does; return why the record failed, None if it was acknowledged.
@@ -211,7 +199,7 @@ class RecordHandle:
             InvalidConfigError: INVALID_TXN_STATE: without a timeout, for a record that waits for the end of its
                 transaction: a single-threaded program would wait for itself.
         """
-        result = self._result
+        result = self.batch_result
         result.await_now()
         if timeout is None and result.wait_until_parked():
             raise InvalidConfigError(
@@ -236,7 +224,7 @@ class RecordHandle:
         Callbacks of one batch run in the order of its records, after all its handles are done. An
         exception from a callback is logged.
         """
-        self._result.on_decided(self._index, lambda: callback(self))
+        self.batch_result.on_decided(self._index, lambda: callback(self))
 
 
 def _call(callback: Callable[[], object]) -> None:

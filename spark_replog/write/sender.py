@@ -109,8 +109,6 @@ class Sender:
     """Owns the requests of one producer. One owner calls it; not thread-safe.
 
     Args:
-        builder: builds objects from batches.
-        config: acks, timeouts, retries.
         delivery: takes objects that enough roots hold, and answers each. None, for a write task: its owner reports
             ``requests`` and the driver commits them; the first failed request ends the task.
         report: logs rows that acks=0 drops, and, once per root, a missed copy.
@@ -188,7 +186,7 @@ class Sender:
             self._completion.run_once(now_ms)
         if self._completion.fatal is not None and self.failure is None:
             self.failure = self._completion.fatal
-            self._accumulator.abort_undrained(self.failure, numbered_too=True)
+            self._accumulator.abort_waiting(self.failure)
         next_check_ms = self._send_ready(now_ms, run_ms) if self.failure is None else None
         dues = [due for request in in_flight.values() for due in self._dues(request, run_ms)]
         expiry_ms = None if self._delivery is None else self._accumulator.next_expiry_ms(now_ms)
@@ -235,7 +233,7 @@ class Sender:
             self.requests.append(request)
         if self._config.acks == -1:
             request.quiet_answers = iter(range(request.required_count - 1))
-        targets = () if request.inline else self._targets(request, now_ms)
+        targets = () if request.object.inline else self._targets(request, now_ms)
         request.puts = {broker_id: Put(broker_id) for broker_id in targets}
         self._table.next_sequence += 1
         self._table.in_flight[request.sequence] = request
@@ -343,7 +341,7 @@ class Sender:
 
     def _judge_copies(self, request: DataRequest, now_ms: int) -> None:
         """Deliver the object if the copies that ``acks`` requires exist or it is inline, or give it up."""
-        if request.inline:
+        if request.object.inline:
             self._deliver(request, now_ms)
         elif self._config.acks != -1:
             self._judge_leader(request, now_ms)
@@ -412,11 +410,9 @@ class Sender:
         return put.sent_ms is not None and now_ms - put.sent_ms >= self._late_after_ms
 
     def _deliver(self, request: DataRequest, now_ms: int, *, waits_for_others: bool = False) -> None:
-        """Deliver the object, unless an earlier one with rows of the same partition is not delivered yet.
+        """Deliver an object with its copies, unless an earlier one of the same partition is not delivered yet.
 
         Args:
-            request: has the copies that ``acks`` requires.
-            now_ms: the time by which requests are judged.
             waits_for_others: other puts are open: wait up to ``replica.grace.ms`` for their copies.
         """
         if request.state is RequestState.PUTTING:
@@ -424,10 +420,8 @@ class Sender:
             request.move_to(RequestState.COPIED)
         if waits_for_others and now_ms - request.copied_ms < self._config.replica_grace_ms:
             return
-        if self._delivery is None or not self._table.has_earlier(request):
-            self._hand_over(request)
-
-    def _hand_over(self, request: DataRequest) -> None:
+        if self._delivery is not None and self._table.has_earlier(request):
+            return
         request.move_to(RequestState.DELIVERED)
         outcome = Delivered.DONE if self._delivery is None else self._delivery.deliver(request)
         if outcome is Delivered.PARKED:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition, new_id
-from spark_replog.write.producer_batch import NO_SEQUENCE, ProducerBatch, increment_sequence
+from spark_replog.write.producer_batch import NO_SEQUENCE, ProducerBatch, ProducerIdAndEpoch, increment_sequence
 
 EPOCH_MAX = 2**15 - 1
 WINDOW_APPENDS = 5
@@ -22,8 +22,7 @@ WINDOW_APPENDS = 5
 class _Partition:
     """State of one partition."""
 
-    producer_id: str
-    producer_epoch: int
+    producer: ProducerIdAndEpoch
     next_sequence: int = 0
     last_acked_sequence: int = NO_SEQUENCE
     in_flight: list[ProducerBatch] = field(default_factory=list)
@@ -44,13 +43,12 @@ class ProducerSequences:
 
     Args:
         producer_id: this producer's name in the ledger.
-        producer_epoch: raised when a gap cannot be closed otherwise.
         is_transactional: a gap fails the transaction instead of raising the epoch.
     """
 
-    def __init__(self, producer_id: str, producer_epoch: int = 0, *, is_transactional: bool = False) -> None:
-        self.producer_id = producer_id
-        self.producer_epoch = producer_epoch
+    def __init__(self, producer_id: str, *, is_transactional: bool = False) -> None:
+        self.producer = ProducerIdAndEpoch(producer_id, 0)
+        """The epoch is raised when a gap cannot be closed otherwise."""
         self._is_transactional = is_transactional
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._to_renumber: dict[TopicPartition, ProducerBatch] = {}
@@ -77,7 +75,7 @@ class ProducerSequences:
             return False
         if entry.last_drain == self._drain and entry.drained_sequence != entry.next_sequence:
             return False  # a retry was taken, and the sequences between it and this batch are in other requests
-        return not entry.in_flight or not (self._is_stale(entry) or self._would_leave_window(entry))
+        return not entry.in_flight or not (entry.producer != self.producer or self._would_leave_window(entry))
 
     def assign(self, batch: ProducerBatch) -> None:
         """Number a drained batch, once; a retry keeps its number."""
@@ -87,11 +85,14 @@ class ProducerSequences:
             entry.drain_count += 1
         entry.first_drains.setdefault(batch, entry.drain_count)
         if not batch.has_sequence:
-            if self._is_stale(entry) and not entry.in_flight:
+            if entry.producer != self.producer and not entry.in_flight:
                 self._restart(entry)
-            batch.number(entry.producer_id, entry.producer_epoch, entry.next_sequence)
+            batch.producer, batch.base_sequence = entry.producer, entry.next_sequence
             entry.next_sequence = increment_sequence(entry.next_sequence, batch.row_count)
-            self._track(entry, batch)
+            place = len(entry.in_flight)
+            while place and batch.precedes(entry.in_flight[place - 1]):
+                place -= 1
+            entry.in_flight.insert(place, batch)
         entry.drained_sequence = increment_sequence(batch.base_sequence, batch.row_count)
 
     # ------------------------------------------------------------------------------------ outcomes
@@ -100,7 +101,7 @@ class ProducerSequences:
         """Note an acknowledged batch."""
         entry = self._entry(batch.topic_partition)
         last = increment_sequence(batch.base_sequence, batch.row_count - 1)
-        if self._is_current(entry, batch) and _is_later(last, entry.last_acked_sequence):
+        if entry.producer == batch.producer and _is_later(last, entry.last_acked_sequence):
             entry.last_acked_sequence = last
         self.forget(batch)
 
@@ -112,7 +113,7 @@ class ProducerSequences:
         """
         entry = self._entry(batch.topic_partition)
         self.forget(batch)
-        if not leaves_hole or not batch.has_sequence or not self._is_current(entry, batch):
+        if not leaves_hole or not batch.has_sequence or entry.producer != batch.producer:
             return
         if self._is_transactional:
             self._close_gap(entry, batch)
@@ -131,7 +132,7 @@ class ProducerSequences:
         if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
             # The epoch was raised for another partition. Usually this one's batches may keep theirs: the log judges the
             # epochs of a plain producer partition by partition.
-            if self._is_transactional or batch.producer_epoch == self.producer_epoch:
+            if self._is_transactional or batch.producer.epoch == self.producer.epoch:
                 return False
             self._outdated[batch.topic_partition] = None
             return True
@@ -160,7 +161,7 @@ class ProducerSequences:
             self._raise_epoch(due)
         for name in self._outdated:
             entry = self._entry(name)
-            if self._is_stale(entry):
+            if entry.producer != self.producer:
                 self._restart(entry)
                 self._renumber(entry)
                 self._to_renumber.pop(name, None)
@@ -206,10 +207,10 @@ class ProducerSequences:
         return entry.drain_count - entry.first_drains[entry.in_flight[0]] + 1 >= WINDOW_APPENDS
 
     def _raise_epoch(self, names: Sequence[TopicPartition]) -> None:
-        if self.producer_epoch >= EPOCH_MAX:
-            self.producer_id, self.producer_epoch = new_id(), 0
-        else:
-            self.producer_epoch += 1
+        is_last = self.producer.epoch >= EPOCH_MAX
+        self.producer = (
+            ProducerIdAndEpoch(new_id(), 0) if is_last else self.producer._replace(epoch=self.producer.epoch + 1)
+        )
         for name in names:
             entry = self._entry(name)
             self._restart(entry)
@@ -218,7 +219,7 @@ class ProducerSequences:
             self._to_renumber.pop(name, None)
 
     def _restart(self, entry: _Partition) -> None:
-        entry.producer_id, entry.producer_epoch = self.producer_id, self.producer_epoch
+        entry.producer = self.producer
         entry.next_sequence = 0
         entry.last_acked_sequence = NO_SEQUENCE
 
@@ -226,7 +227,7 @@ class ProducerSequences:
         """Number the batches in flight from 0."""
         sequence = 0
         for batch in entry.in_flight:
-            batch.number(entry.producer_id, entry.producer_epoch, sequence)
+            batch.producer, batch.base_sequence = entry.producer, sequence
             sequence = increment_sequence(sequence, batch.row_count)
             entry.renumbered.add(batch)
         entry.next_sequence = sequence
@@ -237,26 +238,14 @@ class ProducerSequences:
         for batch in entry.in_flight:
             if failed.precedes(batch):
                 lower = batch.base_sequence - failed.row_count
-                batch.number(entry.producer_id, entry.producer_epoch, increment_sequence(lower, 0))
+                batch.producer, batch.base_sequence = entry.producer, increment_sequence(lower, 0)
                 entry.renumbered.add(batch)
         entry.next_sequence = increment_sequence(entry.next_sequence - failed.row_count, 0)
-
-    def _track(self, entry: _Partition, batch: ProducerBatch) -> None:
-        place = len(entry.in_flight)
-        while place and batch.precedes(entry.in_flight[place - 1]):
-            place -= 1
-        entry.in_flight.insert(place, batch)
-
-    def _is_stale(self, entry: _Partition) -> bool:
-        return (entry.producer_id, entry.producer_epoch) != (self.producer_id, self.producer_epoch)
-
-    def _is_current(self, entry: _Partition, batch: ProducerBatch) -> bool:
-        return (entry.producer_id, entry.producer_epoch) == (batch.producer_id, batch.producer_epoch)
 
     def _entry(self, name: TopicPartition) -> _Partition:
         found = self._partitions.get(name)
         if found is None:
-            found = self._partitions[name] = _Partition(self.producer_id, self.producer_epoch)
+            found = self._partitions[name] = _Partition(self.producer)
         return found
 
 

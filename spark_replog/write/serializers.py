@@ -201,7 +201,6 @@ def make_serializer(setting: str, given: Any) -> Serializer:
     """Return the serializer that a setting names.
 
     Args:
-        setting: ``key.serializer`` or ``value.serializer``.
         given: a built-in name or Kafka's class of it, ``module.Class``, a class, an object with ``serialize``, or a
             function.
 
@@ -241,12 +240,7 @@ def serialize(serializer: Serializer, side: str, topic: str, value: Any) -> byte
     return data
 
 
-def serialize_column(serializer: Serializer, side: str, topic: str, array: pa.Array) -> pa.Array:
-    """Return a binary or string column with the same number of rows.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION, the class has no ``serialize_array``; INVALID_RECORD.
-    """
+def _serialize_column(serializer: Serializer, side: str, topic: str, array: pa.Array) -> pa.Array:
     check_arrow_form(serializer, f"{side}.serializer", "serialize_array(topic, array)")
     try:
         data = serializer.serialize_array(topic, array)  # type: ignore[attr-defined]
@@ -262,12 +256,16 @@ def serialize_column(serializer: Serializer, side: str, topic: str, array: pa.Ar
 def serialize_columns(
     batch: pa.RecordBatch, topic: str, key_serializer: Serializer, value_serializer: Serializer
 ) -> pa.RecordBatch:
-    """Return the batch with key and value serialized; a column with ``BytesSerializer`` is unchanged."""
+    """Return the batch with key and value serialized; a column with ``BytesSerializer`` is unchanged.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_OPTION, the class has no ``serialize_array``; INVALID_RECORD.
+    """
     for name, serializer in (("key", key_serializer), ("value", value_serializer)):
         places = batch.schema.get_all_field_indices(name)
         if len(places) != 1 or type(serializer) is BytesSerializer:
             continue  # InputColumns refuses other types, with the sink's error text
-        column = serialize_column(serializer, name, topic, batch.column(places[0]))
+        column = _serialize_column(serializer, name, topic, batch.column(places[0]))
         batch = batch.set_column(places[0], name, column)
     return batch
 

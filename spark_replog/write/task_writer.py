@@ -2,16 +2,14 @@
 
 Runs in the executor. It reads no ledger: the driver's plan describes the topics.
 
-Per range of rows: columns, sizes, partitions; one stable sort by partition and one ``take``; then slices without
-copying. Memory is reserved before it is allocated. While a reservation waits, the sender runs on the same thread, so
-that it never waits for itself.
+While a reservation of memory waits, the sender runs on the same thread, so that it never waits for itself.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -28,7 +26,7 @@ from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import InputColumns
 from spark_replog.write.data_request import ObjectBuilder, RequestState
 from spark_replog.write.interceptors import Interceptors
-from spark_replog.write.partitioner import load_partitioner
+from spark_replog.write.partitioner import make_partitioner
 from spark_replog.write.sender import Sender
 from spark_replog.write.serializers import check_arrow_form, make_serializer, serialize_columns
 from spark_replog.write.transport import PutTransport
@@ -71,7 +69,6 @@ class TaskWriter:
     """Writes the rows of one task attempt. One thread; not picklable.
 
     Args:
-        plan: the topics, from the driver's fold.
         query_id: of the query or producer; its first 8 characters go into object names.
         batch_id: micro-batch, or sequence of the producer.
         task_id: Spark partition id of the task.
@@ -99,20 +96,16 @@ class TaskWriter:
         self._default_topic = default_topic
         self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
         self._columns: InputColumns | None = None
-        custom = load_partitioner(config.partitioner_class) if config.partitioner_class else None
+        custom = make_partitioner(config.partitioner_class or None)
+        if custom is not None:
+            custom.check_arrow_form()
         pool_bytes = pool_bytes_of(config)
         self._pool = BufferPool(pool_bytes, clock=clock)
         request_bytes = config.max_request_size_bytes
         if brokers.near_ids:
             request_bytes = min(request_bytes, NEAR_REQUEST_BYTES_MAX)
-        self._accumulator = RecordAccumulator(
-            self._pool,
-            batch_size_bytes=config.batch_size_bytes,
-            max_request_size_bytes=request_bytes,
-            linger_ms=config.linger_ms,
-            fills_requests=True,
-            clock=clock,
-        )
+        limits = replace(config, max_request_size_bytes=request_bytes)
+        self._accumulator = RecordAccumulator(self._pool, limits, fills_requests=True, clock=clock)
         self._appender = ArrowAppender(
             RowRouter(plan, config, default_topic, random_source, custom, row_bytes_max=pool_bytes),
             self._accumulator,
@@ -180,7 +173,7 @@ class TaskWriter:
         return TaskResult(
             objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
             row_count=sum(request.row_count for request in kept),
-            size_bytes=sum(request.size_bytes for request in kept),
+            size_bytes=sum(request.object.size_bytes for request in kept),
             dropped_rows=self._sender.dropped_row_count,
         )
 
@@ -223,15 +216,11 @@ class TaskWriter:
 
 
 class _Hooks:
-    """Interceptors and serializers of one task. Acknowledgements are not reported: the driver commits.
-
-    Args:
-        names: of the classes; each must have its Arrow form.
-    """
+    """Interceptors and serializers of one task, in their Arrow form. The driver commits: none is acknowledged here."""
 
     def __init__(self, names: TaskHooks) -> None:
         self._interceptors = Interceptors.of(names.interceptor_classes)
-        self._interceptors.check_task_forms()
+        self._interceptors.check_arrow_forms(is_task=True)
         self._key_serializer = make_serializer("key.serializer", names.key_serializer)
         self._value_serializer = make_serializer("value.serializer", names.value_serializer)
         check_arrow_form(self._key_serializer, "key.serializer", "serialize_array(topic, array)")

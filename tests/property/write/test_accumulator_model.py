@@ -20,6 +20,7 @@ from spark_replog.write.columns import ROW_OVERHEAD_BYTES, row_ends
 from spark_replog.write.producer_batch import BatchState, Destination, PartitionQueue, ProducerBatch, record_size
 from spark_replog.write.record_handle import RecordHandle
 from tests.examples import examples
+from tests.unit.write.accumulator_setup import accumulator_config
 
 TOTAL_BYTES = 1 << 20
 BATCH_BYTES = 120
@@ -62,13 +63,10 @@ class AccumulatorMachine(RuleBasedStateMachine):
         self.pool = BufferPool(TOTAL_BYTES, clock=self.clock, poolable_bytes=BATCH_BYTES)
         self.it = RecordAccumulator(
             self.pool,
-            batch_size_bytes=BATCH_BYTES,
-            max_request_size_bytes=REQUEST_BYTES,
-            linger_ms=LINGER_MS,
+            accumulator_config(
+                BATCH_BYTES, REQUEST_BYTES, LINGER_MS, TIMEOUT_MS, retry_backoff_ms=5, retry_backoff_max_ms=20
+            ),
             fills_requests=self.fills_requests,
-            delivery_timeout_ms=TIMEOUT_MS,
-            retry_backoff_ms=5,
-            retry_backoff_max_ms=20,
             clock=self.clock,
             random_source=random.Random(seed),
         )
@@ -205,10 +203,7 @@ class AccumulatorMachine(RuleBasedStateMachine):
                 continue
             head = queue.batches[0]
             waited = self.clock.time_ms - head.last_attempt_ms
-            has_new_leader = head.attempts > 0 and (
-                head.attempts_at_leader_change == head.attempts or queue.leader_epoch != head.leader_epoch
-            )
-            if head.attempts == 0 or waited >= head.backoff_ms or has_new_leader:
+            if waited >= head.backoff_ms or queue.leader_epoch != head.leader_epoch:
                 found.append(queue)
         return found
 

@@ -83,7 +83,7 @@ class World:
             self.seen += 1
 
     def numbers(self, batch: ProducerBatch) -> Numbers:
-        return batch.producer_epoch, batch.base_sequence, batch.row_count, self.values[id(batch.result)]
+        return batch.producer.epoch, batch.base_sequence, batch.row_count, self.values[id(batch.result)]
 
     def decide(self, fate: str) -> None:
         """Decide the oldest append: ``go``, ``lost`` (it may land, no answer), or an error of all its partitions.

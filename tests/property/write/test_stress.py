@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.config import ProducerConfig
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
 from tests.unit.write.accumulator_setup import NODE_1, TP
@@ -17,7 +18,7 @@ from tests.unit.write.accumulator_setup import NODE_1, TP
 def test_case_30_stress() -> None:
     count, threads = 10_000, 5
     pool = BufferPool(10_240, clock=SYSTEM_CLOCK, poolable_bytes=1024)
-    it = RecordAccumulator(pool, batch_size_bytes=1024, max_request_size_bytes=1 << 20, linger_ms=0)
+    it = RecordAccumulator(pool, ProducerConfig(batch_size_bytes=1024, max_request_size_bytes=1 << 20, linger_ms=0))
     queues = [it.queue(name) for name in TP[:2]]
     for queue in queues:
         it.assign(queue, NODE_1)

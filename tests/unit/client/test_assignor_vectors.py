@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 
-from spark_replog.client.assignors import range_assignor, round_robin_assignor, sticky_assignor
+from spark_replog.client.group_assignment import range_assignor, round_robin_assignor, sticky_assignor
 from spark_replog.groups.group_rebalance import GroupSubscription
 from spark_replog.ids import TopicPartition
 

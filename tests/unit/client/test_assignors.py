@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.client.assignors import (
+from spark_replog.client.group_assignment import (
     make_assignors,
     range_assignor,
     round_robin_assignor,

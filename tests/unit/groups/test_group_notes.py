@@ -17,11 +17,10 @@ from spark_replog.groups.group_notes import (
     NoteName,
     awaited_members,
     decode_note,
+    digest_of,
     encode_note,
     gatherer,
-    member_digest,
     merge_notes,
-    notes_prefix,
 )
 from spark_replog.groups.group_rebalance import GroupSubscription, encode_subscription
 from spark_replog.ids import new_id
@@ -62,7 +61,7 @@ def test_a_note_is_read_as_it_was_written_under_a_name_that_no_text_of_a_user_ca
     name = NoteName.of("../g", "../../m", 7, NoteKind.JOIN)
     assert NoteName.parse(str(name)) == name
     assert "/" not in str(name)
-    assert str(name).startswith(notes_prefix("../g"))
+    assert str(name).startswith(digest_of("../g") + ".")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +103,7 @@ def test_joins_of_one_entry_complete_the_rebalance_at_once():
 def test_new_members_wait_for_those_that_have_not_joined_and_do_not_make_the_others_join_again():
     merged = merge_notes(stable("a"), [join("b"), join("c")], 9)
     assert merged.phase is GroupPhase.PREPARING_REBALANCE
-    assert awaited_members(merged) == {member_digest("a")}
+    assert awaited_members(merged) == {digest_of("a")}
     assert merge_notes(merged, [join("a", generation=1)], 9).phase is GroupPhase.COMPLETING_REBALANCE
 
 
@@ -216,7 +215,7 @@ def test_notes_pass_while_one_root_is_away(roots, away):
     assert sender.relay.send("g", roots.join_note(sender, "a")) is not None
     reader = roots.process()
     roots.faulty[(away + 1) % 3].is_down = True
-    assert [name.member for name in reader.relay.waiting("g")] == [member_digest("a")]
+    assert [name.member for name in reader.relay.waiting("g")] == [digest_of("a")]
 
 
 def test_without_a_majority_a_mailbox_takes_nothing_and_a_member_writes_for_itself(roots, store3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.accumulator import RecordAccumulator
@@ -17,6 +18,19 @@ NODE_2 = Destination("ledger", 0, (1,), None, "none")
 TP = [TopicPartition("orders", number) for number in range(5)]
 HUGE_MS = 10**9
 ERROR = ReplogError(ErrorCode.INVALID_REQUEST, "closed forcefully.")
+
+
+def accumulator_config(
+    batch_size: int, request_size: int, linger_ms: int | None, delivery_timeout_ms: int = 4 * HUGE_MS, **more: int
+) -> ProducerConfig:
+    return ProducerConfig(
+        batch_size_bytes=batch_size,
+        max_request_size_bytes=request_size,
+        linger_ms=linger_ms,
+        delivery_timeout_ms=delivery_timeout_ms,
+        request_timeout_ms=1,
+        **more,  # type: ignore[arg-type]
+    )
 
 
 class Setup:
@@ -33,14 +47,13 @@ class Setup:
         nodes: tuple[Destination, ...] = (NODE_1, NODE_1, NODE_2),
         **more: Any,
     ) -> None:
+        timeouts = {name: more.pop(name) for name in list(more) if name.endswith("_ms")}
         self.clock = clock
         clock.time_ms = 0
         self.pool = BufferPool(total, clock=clock, poolable_bytes=batch_size)
         self.it = RecordAccumulator(
             self.pool,
-            batch_size_bytes=batch_size,
-            max_request_size_bytes=request_size,
-            linger_ms=linger_ms,
+            accumulator_config(batch_size, request_size, linger_ms, **timeouts),
             clock=clock,
             random_source=random.Random(0),
             **more,

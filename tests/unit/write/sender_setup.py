@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from spark_replog.config import ProducerConfig
@@ -81,7 +82,7 @@ class FakeDelivery:
 
     def deliver(self, request: DataRequest) -> Delivered:
         self.delivered.append(request)
-        self.sequences.append([(batch.producer_epoch, batch.base_sequence) for batch in request.batches])
+        self.sequences.append([(batch.producer.epoch, batch.base_sequence) for batch in request.batches])
         return self.outcome
 
     def poll(self) -> list[DeliveryResult]:
@@ -103,12 +104,7 @@ class Setup:
         source = random.Random(0)
         self.accumulator = RecordAccumulator(
             self.pool,
-            batch_size_bytes=batch_size,
-            max_request_size_bytes=batch_size,
-            linger_ms=config.linger_ms,
-            delivery_timeout_ms=config.delivery_timeout_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            replace(config, batch_size_bytes=batch_size, max_request_size_bytes=batch_size),
             clock=clock,
             random_source=source,
             sequences=self.sequences,
@@ -181,7 +177,7 @@ class Setup:
 
     def numbers(self) -> list[tuple[int, int]]:
         """Return (epoch, base sequence) of the requests that wait for an answer."""
-        return [(batch.producer_epoch, batch.base_sequence) for item in self.open for batch in item.batches]
+        return [(batch.producer.epoch, batch.base_sequence) for item in self.open for batch in item.batches]
 
     def entry(self, partition: int = 0) -> Any:
         """Return what is known of a partition's sequences."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -29,7 +30,7 @@ class TaskSetup:
     def __init__(self, plan: WritePlan, config: ProducerConfig) -> None:
         self.pool = BufferPool(1 << 20, clock=SYSTEM_CLOCK)
         self.accumulator = RecordAccumulator(
-            self.pool, batch_size_bytes=1000, max_request_size_bytes=3000, linger_ms=None, fills_requests=True
+            self.pool, replace(config, batch_size_bytes=1000, max_request_size_bytes=3000), fills_requests=True
         )
         self.transport = FakeTransport()
         self.reported: list[ReplogError] = []

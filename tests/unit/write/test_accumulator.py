@@ -13,6 +13,7 @@ from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.producer_batch import BatchState, Destination, ProducerBatch
 from tests.unit.write import accumulator_setup
+from tests.unit.write.accumulator_setup import accumulator_config
 
 GONE = ReplogError(ErrorCode.INVALID_REQUEST, "gone.")
 NODE_1 = Destination("ledger", 0, (0, 1), None, "none")
@@ -29,16 +30,13 @@ class Setup:
         total_bytes: int = 1 << 20,
         linger_ms: int | None = None,
         request_bytes: int = 3000,
-        delivery_timeout_ms: int | None = None,
+        delivery_timeout_ms: int = 1_000_000_000,
     ) -> None:
         self.pool = BufferPool(total_bytes, clock=SYSTEM_CLOCK)
         self.it = RecordAccumulator(
             self.pool,
-            batch_size_bytes=1000,
-            max_request_size_bytes=request_bytes,
-            linger_ms=linger_ms,
+            accumulator_config(1000, request_bytes, linger_ms, delivery_timeout_ms),
             fills_requests=True,
-            delivery_timeout_ms=delivery_timeout_ms,
         )
         self.count = 0
 
@@ -323,8 +321,8 @@ def test_the_count_of_waiting_batches_is_right_after_each_way_in_and_out() -> No
     assert waiting(setup) == 6 - len(drained)
     setup.it.reenqueue(drained[0], 0)
     assert waiting(setup) == 7 - len(drained)
-    setup.it.abort_undrained(GONE)
-    assert waiting(setup) == 1  # the one that waits for its next attempt
+    setup.it.abort_waiting(GONE)
+    assert waiting(setup) == 0
     setup.it.abort_incomplete(GONE)
     assert waiting(setup) == 0
 

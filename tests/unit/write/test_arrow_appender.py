@@ -8,10 +8,13 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.config import ProducerConfig
+from spark_replog.write import arrow_appender
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import ArrowAppender, RoutedRows, RowRouter, SlotRows
+from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES, InputColumns, Rows, row_ends
+
+LIMITS = ProducerConfig(batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0)
 
 
 def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, int]]:
@@ -52,7 +55,7 @@ def test_any_rows_are_cut_whole_and_in_order() -> None:
 def test_slices_of_one_piece_of_memory_give_it_back_with_the_last_of_them(clock, make_topic, make_plan, make_brokers):
     config = ProducerConfig(batch_size_bytes=1000, max_request_size_bytes=1000)
     pool = BufferPool(1 << 16, clock=clock)
-    accumulator = RecordAccumulator(pool, batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0, clock=clock)
+    accumulator = RecordAccumulator(pool, LIMITS, clock=clock)
     plan = make_plan(make_brokers(), make_topic())
     router = RowRouter(plan, config, "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
     appender = ArrowAppender(router, accumulator, config=config, clock=clock)
@@ -74,7 +77,7 @@ def test_memory_of_rows_that_could_not_be_gathered_is_given_back(
 ):
     config = ProducerConfig()
     pool = BufferPool(1 << 16, clock=clock)
-    accumulator = RecordAccumulator(pool, batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0, clock=clock)
+    accumulator = RecordAccumulator(pool, LIMITS, clock=clock)
     plan = make_plan(make_brokers(), make_topic(sets=((0, 1, 2),) * 2))
     router = RowRouter(plan, config, "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
     appender = ArrowAppender(router, accumulator, config=config, clock=clock)
@@ -85,7 +88,7 @@ def test_memory_of_rows_that_could_not_be_gathered_is_given_back(
         raise pa.ArrowMemoryError("realloc of size 64 failed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(RoutedRows, "gather", without_memory)
+        patch.setattr(arrow_appender, "gather", without_memory)
         with pytest.raises(pa.ArrowMemoryError):
             list(appender.append(rows))
     assert pool.available_bytes == pool.total_bytes
@@ -96,7 +99,7 @@ def test_sizes_of_single_rows_are_not_asked_for_where_the_sum_of_all_decides(
     clock, make_topic, make_plan, make_brokers, monkeypatch
 ):
     pool = BufferPool(1 << 20, clock=clock)
-    accumulator = RecordAccumulator(pool, batch_size_bytes=1000, max_request_size_bytes=1000, linger_ms=0, clock=clock)
+    accumulator = RecordAccumulator(pool, LIMITS, clock=clock)
     plan = make_plan(make_brokers(), make_topic(sets=((0, 1, 2),) * 2))
     router = RowRouter(plan, ProducerConfig(), "orders", random.Random(0), None, row_bytes_max=pool.total_bytes)
     asked = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.ids import ObjectId
+from spark_replog.log.model import DataObject
 from spark_replog.write.data_request import OPEN, TRANSITIONS, DataRequest, RequestState
 from spark_replog.write.producer_batch import Destination
 
@@ -18,7 +19,7 @@ FINAL = {RequestState.ANSWERED, RequestState.FAILED, RequestState.DROPPED}
 
 def request_in(state: RequestState) -> DataRequest:
     destination = Destination("ledger", 0, (0,), None, "none")
-    made = DataRequest(0, destination, ObjectId(0, "o"), "key", (), (), False, 1, 1, [], [], 1, 0, {})
+    made = DataRequest(0, destination, DataObject(ObjectId(0, "o"), 1, False, frozenset(), ()), (), [], [], 1, 0, {})
     made.state = state
     return made
 

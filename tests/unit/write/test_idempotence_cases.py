@@ -10,7 +10,7 @@ import pytest
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.model import PartitionResponse
 from spark_replog.write.data_request import Delivered, DeliveryResult
-from spark_replog.write.producer_batch import SEQUENCE_MAX, increment_sequence
+from spark_replog.write.producer_batch import SEQUENCE_MAX, ProducerIdAndEpoch, increment_sequence
 from spark_replog.write.sequences import EPOCH_MAX
 from tests.unit.write.sender_setup import (
     AFTER_APPEND,
@@ -140,7 +140,7 @@ class TestIdempotence:
         error = handle.exception(0)
         assert error is not None and error.code is ErrorCode.REQUEST_TIMED_OUT
         assert not setup.has_unresolved()
-        assert (setup.sequences.producer_id, setup.sequences.producer_epoch) == ("me", 0)
+        assert setup.sequences.producer == ("me", 0)
 
     @pytest.mark.case("kafka-50")
     def test_case_50_expired_first_batch_and_those_behind_it_succeed(self, make: Callable[..., Setup]) -> None:
@@ -198,7 +198,7 @@ class TestIdempotence:
         assert setup.has_unresolved()
         setup.sequences.resolve()
         assert not setup.has_unresolved()
-        assert setup.sequences.producer_epoch == 1
+        assert setup.sequences.producer.epoch == 1
         assert setup.next_sequence() == 0
 
     @pytest.mark.case("kafka-57")
@@ -244,11 +244,11 @@ class TestIdempotence:
     def test_behind_the_last_epoch_comes_a_fresh_producer_id(self, make: Callable[..., Setup]) -> None:
         setup = make()
         assert setup.sequences is not None
-        setup.sequences.producer_epoch = EPOCH_MAX
+        setup.sequences.producer = ProducerIdAndEpoch("me", EPOCH_MAX)
         setup.send_and_run()
         setup.answer(setup.open[0], OUT_OF_ORDER)
         setup.run(after_ms=20)
-        assert setup.sequences.producer_id != "me"
+        assert setup.sequences.producer.id != "me"
         assert setup.numbers() == [(0, 0)]
 
     def test_an_exhausted_retry_of_unknown_outcome_leaves_the_partition_unresolved(
@@ -314,7 +314,7 @@ class TestIdempotence:
         setup.answer(one, ReplogError(ErrorCode.INVALID_PRODUCER_EPOCH, "epoch 0 is older than 1."))
         setup.run(after_ms=20)
         assert setup.numbers() == [(1, 0), (1, 0)]
-        assert setup.sequences is not None and setup.sequences.producer_epoch == 1
+        assert setup.sequences is not None and setup.sequences.producer.epoch == 1
         setup.answer(setup.open[1], offset=8)
         assert other.result(0).offset == 8
 

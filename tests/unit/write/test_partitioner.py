@@ -11,7 +11,7 @@ import pytest
 from spark_replog.config import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.write_plan import TopicPlan
-from spark_replog.write.partitioner import BuiltInPartitioner, TopicPartitioner, load_partitioner
+from spark_replog.write.partitioner import BuiltInPartitioner, TopicPartitioner, UserPartitioner, make_partitioner
 
 
 class Draws(random.Random):
@@ -50,7 +50,7 @@ def make(count: int = 4, *, ignore_keys: bool = False, custom: Any = None) -> To
     sets = ((0,),) * count
     topic = TopicPlan("orders", "t" * 32, "l" * 32, 0, sets, sets, 1, "none", 1 << 20, False)
     config = ProducerConfig(batch_size_bytes=1024, partitioner_ignore_keys=ignore_keys)
-    return TopicPartitioner(topic, config, random.Random(7), custom)
+    return TopicPartitioner(topic, config, random.Random(7), None if custom is None else UserPartitioner(custom))
 
 
 def keys(*values: bytes | None) -> pa.Array:
@@ -165,18 +165,24 @@ class TestRefusals:
             make(custom=TooHigh()).partitions(keys(b"a"), None, later(1))
 
 
+def loaded(path: str) -> UserPartitioner:
+    found = make_partitioner(path)
+    assert found is not None
+    return found
+
+
 class TestLoading:
     def test_absent(self) -> None:
         with pytest.raises(InvalidConfigError, match="cannot be imported"):
-            load_partitioner("no.such.Thing")
+            make_partitioner("no.such.Thing")
         with pytest.raises(InvalidConfigError, match="cannot be imported"):
-            load_partitioner("Thing")
+            make_partitioner("Thing")
 
     def test_per_record_only_is_refused_naming_the_method(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("spark_replog.ids.PerRecordOnly", PerRecordOnly, raising=False)
         with pytest.raises(InvalidConfigError, match=r"no method partition_array\(keys, count\)"):
-            load_partitioner("spark_replog.ids.PerRecordOnly")
+            loaded("spark_replog.ids.PerRecordOnly").check_arrow_form()
 
     def test_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("spark_replog.ids.EvenOdd", EvenOdd, raising=False)
-        assert load_partitioner("spark_replog.ids.EvenOdd").name == "EvenOdd"
+        assert loaded("spark_replog.ids.EvenOdd").name == "EvenOdd"

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.config import ProducerConfig
 from spark_replog.ids import TopicPartition
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
@@ -74,7 +75,7 @@ class Setup:
     def __init__(self, partitions: int = 3, batch_size_bytes: int = 1_024, **given) -> None:
         self.pool = BufferPool(1 << 20, clock=SYSTEM_CLOCK)
         self.it = RecordAccumulator(
-            self.pool, batch_size_bytes=batch_size_bytes, max_request_size_bytes=1 << 20, linger_ms=0
+            self.pool, ProducerConfig(batch_size_bytes=batch_size_bytes, max_request_size_bytes=1 << 20, linger_ms=0)
         )
         self.queues = [self.it.queue(TopicPartition("t", number)) for number in range(partitions)]
         for number, queue in enumerate(self.queues):

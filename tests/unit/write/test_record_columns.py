@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema
+from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.columns import row_ends
 from spark_replog.write.producer_batch import RecordColumns, record_size
 from spark_replog.write.record_handle import BatchResult
@@ -32,7 +34,8 @@ record_strategy = st.tuples(
 def columns_of(limit_bytes: int = LIMIT_BYTES, buffer_bytes: int = 0) -> RecordColumns:
     # A used buffer: what it held before must not show.
     buffer = bytearray(b"\xff" * (buffer_bytes or limit_bytes))
-    return RecordColumns(buffer, limit_bytes, BatchResult(TopicPartition("orders", 0)))
+    pinned = PinnedBytes(BufferPool(len(buffer), clock=SYSTEM_CLOCK), len(buffer), buffer)
+    return RecordColumns(buffer, limit_bytes, BatchResult(TopicPartition("orders", 0)), pinned)
 
 
 def append(columns: RecordColumns, key: Any, value: Any, headers: Any = None, timestamp_ms: int = 0) -> int:

@@ -251,7 +251,7 @@ class TestWithoutIdempotence:
 
     def test_several_batches_of_a_partition_in_one_object(self, make: Callable[..., Setup]) -> None:
         setup = make(idempotent=False)
-        setup.accumulator.max_request_size_bytes = 1 << 20
+        setup.accumulator.config = replace(setup.accumulator.config, max_request_size_bytes=1 << 20)
         first = setup.send(value=b"a" * 900)
         second = setup.send(value=b"b" * 900)
         other = setup.send(1)

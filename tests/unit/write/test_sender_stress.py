@@ -6,7 +6,7 @@ import random
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -82,7 +82,7 @@ class FailingLog:
     def deliver(self, request: DataRequest) -> Delivered:
         numbers = {}
         for batch in reversed(request.batches):
-            numbers[batch.topic_partition] = (batch.producer_epoch, batch.base_sequence)
+            numbers[batch.topic_partition] = (batch.producer.epoch, batch.base_sequence)
         answers: dict[TopicPartition, PartitionResponse] = {}
         fault = ""
         while fault not in ("none", "away"):
@@ -121,9 +121,9 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
         found: dict[TopicPartition, list[bytes]] = defaultdict(list)
         assert len(request.holders) >= 2
         body = bytes(brokers.counting[min(request.holders)].store.get(request.key))
-        for item in request.sections:
+        for item in request.object.sections:
             part = body[item.start_byte : item.start_byte + item.size_bytes]
-            for rows in decode_section(part, item.crc32c, item.row_count, request.has_headers):
+            for rows in decode_section(part, item.crc32c, item.row_count, request.object.has_headers):
                 found[TP[item.partition]] += rows.column(1).to_pylist()
         return found
 
@@ -131,12 +131,7 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
     pool = BufferPool(16 * 1024, clock=SYSTEM_CLOCK, poolable_bytes=1024)
     accumulator = RecordAccumulator(
         pool,
-        batch_size_bytes=1024,
-        max_request_size_bytes=4096,
-        linger_ms=CONFIG.linger_ms,
-        delivery_timeout_ms=CONFIG.delivery_timeout_ms,
-        retry_backoff_ms=1,
-        retry_backoff_max_ms=4,
+        replace(CONFIG, batch_size_bytes=1024, max_request_size_bytes=4096, retry_backoff_ms=1, retry_backoff_max_ms=4),
         sequences=sequences,
     )
     queues = [accumulator.queue(name) for name in TP]
@@ -198,5 +193,5 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
             assert own == sorted(own)
     assert min(log.faults[fault] for fault in ("away", "unknown", "lost")) > 0
     assert sum(len(store.injected) for store in brokers.faulty.values()) > 0
-    assert sequences.producer_epoch == 0
+    assert sequences.producer.epoch == 0
     assert (sender.in_flight_count, pool.available_bytes) == (0, pool.total_bytes)
