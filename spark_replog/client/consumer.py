@@ -350,7 +350,7 @@ class Consumer:
                 offset = self._subscription.position(key).offset
                 if offset is not None and offset < end:
                     spans[key] = (offset, end)
-            self._fetcher.forget(list(spans))
+            self._fetcher.drop_rows(spans)
         reached = {key: start for key, (start, _) in spans.items()}
         for key, batch, position in self._fetcher.scan(spans, handles):
             if batch.num_rows:
@@ -597,7 +597,7 @@ class Consumer:
                 errors = self._look(positions, max(0, rest_ms), limit, since) if positions else {}
                 if errors:
                     self._keeper.recover(errors, self._fetcher.diverged)
-                    self._fetcher.recovered(errors)
+                    self._fetcher.forget(errors)
             except NotFoundError:
                 if not may_look_again or not self._membership.look_again():
                     raise
@@ -631,7 +631,7 @@ class Consumer:
         if not errors:
             return found
         self._keeper.recover(errors, self._fetcher.diverged)
-        self._fetcher.recovered(errors)
+        self._fetcher.forget(errors)
         return self._ends()
 
     def _ends(self, since: int | None = None) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
@@ -653,5 +653,4 @@ class Consumer:
         """Drop the state of partitions that are no longer read."""
         gone = list(keys)
         self._fetcher.forget(gone)
-        self._fetcher.sought(gone)
         self._committer.forget(gone)

@@ -300,16 +300,16 @@ class RecordFetcher:
         for key in keys:
             self._fetched.pop(key, None)
 
-    def recovered(self, keys: Iterable[TopicPartition]) -> None:
-        """Note that these positions were reset because of an error: rows that wait may be of another log."""
-        gone = list(keys)
-        self.sought(gone)
-        self.forget(gone)
-
-    def forget(self, keys: Sequence[TopicPartition]) -> None:
+    def drop_rows(self, keys: Iterable[TopicPartition]) -> None:
         """Drop the buffered rows of these partitions."""
         for key in keys:
             self._buffers.pop(key, None)
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Forget partitions that are not read on, or were reset by an error: their rows may be of another log."""
+        gone = list(keys)
+        self.sought(gone)
+        self.drop_rows(gone)
 
     def refresh(self, handles: Iterable[TopicHandle], since: int | None = None) -> None:
         """Fold the newest entries of these topics' ledgers, but not of those that were read since a mark.

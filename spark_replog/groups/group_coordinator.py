@@ -344,26 +344,23 @@ class GroupCoordinator:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        ledger = None if peek is None else self._ledger.folded()
-        if ledger is None or peek is None or peek.grown([ledger]):
+        found = None if peek is None else self._ledger.folded()
+        if found is None or peek is None or peek.grown([found[1]]):
             self._require(AclOperation.DESCRIBE, group)
             found = self._ledger.find()
-            if found is None:
-                return None
-            _, ledger = found
-        return _copy_of(ledger, group)
+        return None if found is None else _copy_of(found[1], group)
 
     def folded(self, group: str) -> GroupState | None:
         """Return the group as this process has folded it so far, as a copy; reads nothing. None: no such group."""
-        ledger = self._ledger.folded()
-        return None if ledger is None else _copy_of(ledger, group)
+        found = self._ledger.folded()
+        return None if found is None else _copy_of(found[1], group)
 
     def groups(self, *, is_folded: bool = False) -> list[GroupState]:
         """Return copies of all groups that may be described, by name; `is_folded`: the ledgers were just folded."""
-        located = None if is_folded else self._ledger.find()
-        ledger = self._ledger.folded(is_newest=True) if is_folded else located and located[1]
-        if ledger is None:
+        located = self._ledger.folded(is_newest=True) if is_folded else self._ledger.find()
+        if located is None:
             return []
+        _, ledger = located
         with ledger.lock:
             found = [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
         return [

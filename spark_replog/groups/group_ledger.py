@@ -59,7 +59,7 @@ class GroupLedger:
     def commit_time_ms(self) -> int:
         """Return the wall time to write into records: see ``commit_time_ms``."""
         now_ms = self._cluster.clock.now_ms()
-        found = self._folded() or self.find()
+        found = self.folded() or self.find()
         if found is None:
             return now_ms
         _, ledger = found
@@ -82,7 +82,7 @@ class GroupLedger:
 
     def find_or_create(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
         """Return the offsets topic, folded at least once by this process; make it on first use."""
-        found = self._folded() or self.find()
+        found = self.folded() or self.find()
         if found is None:
             controller = Controller(self._cluster, timeout_ms=self._timeout_ms, is_internal=True)
             controller.create_topic(OFFSETS_TOPIC, if_not_exists=True)
@@ -91,17 +91,12 @@ class GroupLedger:
             raise _not_available("it was deleted")
         return found
 
-    def folded(self, *, is_newest: bool = False) -> Ledger[TopicLedgerState] | None:
-        """Return the ledger as this process has folded it so far; None: it has not.
+    def folded(self, *, is_newest: bool = False) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
+        """Return the offsets topic as this process has folded it so far; None: it has not.
 
         Args:
             is_newest: the cluster ledger was just read: do not read it again to find that the topic does not exist.
         """
-        found = self._folded(is_newest=is_newest)
-        return None if found is None else found[1]
-
-    def _folded(self, *, is_newest: bool = False) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
-        """Return the offsets topic as this process has folded it so far; None: it has not."""
         try:
             handle = self._cluster.lookup(OFFSETS_TOPIC, is_folded=is_newest)
             ledger, _ = self._cluster.folded_topic(handle)
@@ -125,8 +120,9 @@ class GroupLedger:
 
     def update_if_due(self, group: str, change: Callable[[GroupMetadata], GroupMetadata]) -> None:
         """Decide a change of the group's membership unless it changes nothing on the present fold."""
-        ledger = self.folded()
-        if ledger is not None:
+        found = self.folded()
+        if found is not None:
+            _, ledger = found
             with ledger.lock:
                 known = ledger.state.groups.get(group)
                 metadata = GroupMetadata() if known is None else known.metadata
@@ -185,7 +181,7 @@ class GroupLedger:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
-        found = self._folded()
+        found = self.folded()
         if found is None or not commands:
             return
         _, ledger = found
