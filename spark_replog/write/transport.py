@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError, is_refusal
@@ -35,7 +35,7 @@ class PutResult:
     attempt: int
     is_checked: bool
     """Whether the put checked first that the root is the right one."""
-    error: ReplogError | None
+    error: ReplogError | None = None
     """None: the root holds the object durably."""
 
 
@@ -65,13 +65,11 @@ class PutTransport:
             key: of the object; every attempt writes the same bytes to it.
             quiet: a success that can take an item from it ends no ``wait``. Shared by an object's puts.
         """
-        check_root = self.health.on_sent(broker_id)
+        answer = PutResult(sequence, broker_id, attempt, is_checked=self.health.on_sent(broker_id))
         try:
-            future = IO_POOL.submit_to(
-                self._brokers.url(broker_id), self._put, broker_id, key, buffers, sequence, attempt, check_root, quiet
-            )
+            future = IO_POOL.submit_to(self._brokers.url(broker_id), self._put, answer, key, buffers, quiet)
         except RuntimeError as error:
-            self._answers.append(PutResult(sequence, broker_id, attempt, check_root, no_thread("a put", error)))
+            self._answers.append(replace(answer, error=no_thread("a put", error)))
             self._wakes.put(None)
             return
         self._brokers.own_puts.begin(broker_id, key, future)
@@ -97,20 +95,12 @@ class PutTransport:
         with suppress(Empty):
             self._wakes.get(timeout=max(0.0, timeout_ms / 1000))
 
-    def _put(
-        self,
-        broker_id: BrokerId,
-        key: str,
-        buffers: Sequence[Buffer],
-        sequence: int,
-        attempt: int,
-        check_root: bool,
-        quiet: Iterator[object],
-    ) -> bool:
-        """Put the object and answer; return for ``OwnPuts`` whether the root holds it."""
+    def _put(self, answer: PutResult, key: str, buffers: Sequence[Buffer], quiet: Iterator[object]) -> bool:
+        """Put the object and add the answer; return for ``OwnPuts`` whether the root holds it."""
         error: ReplogError | None = None
+        broker_id = answer.broker_id
         try:
-            if check_root or broker_id in self._brokers.root_ids:  # a root that was replaced may be back
+            if answer.is_checked or broker_id in self._brokers.root_ids:  # a root that was replaced may be back
                 self._brokers.check_root(broker_id)
             outcome = self._brokers.store(broker_id).create(key, buffers, make_parent=True)
             if outcome is CreateOutcome.EXISTS:
@@ -128,7 +118,7 @@ class PutTransport:
                 f"the put on broker {broker_id} ended with {type(raised).__name__}: {raised}. Please report it.",
             )
             error.__cause__ = raised
-        self._answers.append(PutResult(sequence, broker_id, attempt, check_root, error))
+        self._answers.append(answer if error is None else replace(answer, error=error))
         if error is not None or next(quiet, None) is None:
             self._wakes.put(None)
         return error is None
