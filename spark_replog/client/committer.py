@@ -256,7 +256,7 @@ class Committer:
         self._appender.prepare()
         now_ms = self._clock.monotonic_ms()
         row_count, batches = request.row_count, request.batches
-        events = {"request": 1, "record-send": row_count, "byte": request.object.size_bytes}
+        events = {"request": 1, "record-send": row_count, "byte": request.data_object.size_bytes}
         retried = sum([batch.row_count for batch in batches if batch.attempts])
         if retried:
             events["record-retry"] = retried

@@ -103,7 +103,7 @@ class DataRequest:
     sequence: int
     """Drain order: across a sender's objects, the rows of a partition are in this order."""
     destination: Destination
-    object: DataObject
+    data_object: DataObject
     """Without its holders. If the ledger's entry carries it (``inline``), it is put on no root."""
     buffers: Sequence[Buffer]
     """The object's bytes; empty once released."""
@@ -135,12 +135,12 @@ class DataRequest:
     @property
     def key(self) -> str:
         """Return the path of the object on every root."""
-        return data_key(self.destination.ledger_id, *self.object.id)
+        return data_key(self.destination.ledger_id, *self.data_object.id)
 
     @property
     def row_count(self) -> int:
         """Return the number of its rows."""
-        return sum([section.row_count for section in self.object.sections])
+        return sum([section.row_count for section in self.data_object.sections])
 
     @property
     def holders(self) -> frozenset[BrokerId]:
@@ -159,7 +159,7 @@ class DataRequest:
 
     def to_data_object(self) -> DataObject:
         """Return the object as an append names it."""
-        return replace(self.object, holders=self.holders)
+        return replace(self.data_object, holders=self.holders)
 
 
 class Delivered(Enum):
@@ -326,13 +326,13 @@ class ObjectBuilder:
     def free(self, request: DataRequest) -> None:
         """Release the object's bytes; an unanswered put keeps them alive on its own."""
         request.buffers = ()
-        self._inline_bytes[request.destination.ledger_id] -= len(request.object.inline)
+        self._inline_bytes[request.destination.ledger_id] -= len(request.data_object.inline)
         for item in request.memory:
             if request.unanswered_count:
                 item.forbid_reuse()
             item.release()
         request.memory = []
-        self._freed_bytes += request.object.size_bytes
+        self._freed_bytes += request.data_object.size_bytes
         if self._freed_bytes >= self._pool.total_bytes // 4:
             # Arrow's allocators keep freed pages, and the memory bound of the process must not depend on that.
             # Not after every small object: the kernel zeroes pages before it hands them out again.
@@ -341,10 +341,10 @@ class ObjectBuilder:
             KEPT_PAGES.keep()
 
     def _decode(self, request: DataRequest, name: TopicPartition, body: bytes) -> Iterator[pa.RecordBatch]:
-        for item in request.object.sections:
+        for item in request.data_object.sections:
             if (item.topic_id, item.partition) == (request.topic_ids[name.topic], name.partition):
                 part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
-                yield from decode_section(part, item.crc32c, item.row_count, request.object.has_headers)
+                yield from decode_section(part, item.crc32c, item.row_count, request.data_object.has_headers)
 
 
 def _inlined(made: DataObject, buffers: Sequence[Buffer], room_bytes: int) -> DataObject:

@@ -233,7 +233,7 @@ class Sender:
             self.requests.append(request)
         if self._config.acks == -1:
             request.quiet_answers = iter(range(request.required_count - 1))
-        targets = () if request.object.inline else self._targets(request, now_ms)
+        targets = () if request.data_object.inline else self._targets(request, now_ms)
         request.puts = {broker_id: Put(broker_id) for broker_id in targets}
         self._table.next_sequence += 1
         self._table.in_flight[request.sequence] = request
@@ -341,7 +341,7 @@ class Sender:
 
     def _judge_copies(self, request: DataRequest, now_ms: int) -> None:
         """Deliver the object if the copies that ``acks`` requires exist or it is inline, or give it up."""
-        if request.object.inline:
+        if request.data_object.inline:
             self._deliver(request, now_ms)
         elif self._config.acks != -1:
             self._judge_leader(request, now_ms)

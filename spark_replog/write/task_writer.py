@@ -173,7 +173,7 @@ class TaskWriter:
         return TaskResult(
             objects=tuple((request.destination.ledger_id, request.to_data_object()) for request in kept),
             row_count=sum(request.row_count for request in kept),
-            size_bytes=sum(request.object.size_bytes for request in kept),
+            size_bytes=sum(request.data_object.size_bytes for request in kept),
             dropped_rows=self._sender.dropped_row_count,
         )
 

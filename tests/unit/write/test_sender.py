@@ -292,7 +292,7 @@ class TestInFlight:
             for broker_id in (0, 1, 2):
                 setup.transport.answer(broker_id, sequence=sequence)
             setup.run(1)
-        assert [request.object.sections[0].partition for request in setup.sender.requests] == [0, 1, 2]
+        assert [request.data_object.sections[0].partition for request in setup.sender.requests] == [0, 1, 2]
         assert [request.sequence for request in setup.sender.requests] == [0, 1, 2]
 
 

@@ -121,9 +121,9 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
         found: dict[TopicPartition, list[bytes]] = defaultdict(list)
         assert len(request.holders) >= 2
         body = bytes(brokers.counting[min(request.holders)].store.get(request.key))
-        for item in request.object.sections:
+        for item in request.data_object.sections:
             part = body[item.start_byte : item.start_byte + item.size_bytes]
-            for rows in decode_section(part, item.crc32c, item.row_count, request.object.has_headers):
+            for rows in decode_section(part, item.crc32c, item.row_count, request.data_object.has_headers):
                 found[TP[item.partition]] += rows.column(1).to_pylist()
         return found
 
