@@ -106,7 +106,7 @@ def _on_thread(
 
     @functools.wraps(method)
     async def call(self: _OnOneThread[C], /, *args: P.args, **named: P.kwargs) -> T:
-        return await self._call(lambda: method(self._client, *args, **named))
+        return await self._call(lambda: getattr(self._client, method.__name__)(*args, **named))
 
     return call
 

@@ -375,7 +375,7 @@ def test_what_an_abort_found_undecided_can_never_be_decided(shop, monkeypatch):
         patch.setattr(Appender, "append", lambda *_, **__: Answer({}, unknown))
         with pytest.raises(OutcomeUnknownError):
             producer.commit_transaction()
-    late = transactions_of(producer)._append
+    late = transactions_of(producer).current.append
     producer.abort_transaction()
     assert handle.exception(5).code is ErrorCode.REPLOG_TRANSACTION_ABORTED
     again = producer._parts.appender.append(shop.cluster.lookup("orders").ledger_id, late, 0, is_atomic=True)

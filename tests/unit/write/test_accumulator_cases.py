@@ -106,7 +106,7 @@ def test_case_12_drain_batches(clock: Any) -> None:
     assert setup.partitions(NODE_1, NODE_2) == [1, 2]
     add(0, 1, 2)
     setup.it.unmute([TP[3]])
-    setup.it.max_request_size_bytes = 1 << 20
+    setup.it.config = replace(setup.it.config, max_request_size_bytes=1 << 20)
     assert sorted(setup.partitions(NODE_1, NODE_2)) == [0, 1, 2, 3]
 
 
