@@ -96,7 +96,7 @@ class TaskWriter:
         self._default_topic = default_topic
         self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
         self._columns: InputColumns | None = None
-        custom = make_partitioner(config.partitioner_class or None)
+        custom = make_partitioner(config.partitioner_class) if config.partitioner_class else None
         if custom is not None:
             custom.check_arrow_form()
         pool_bytes = pool_bytes_of(config)
