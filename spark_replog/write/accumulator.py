@@ -129,7 +129,6 @@ class RecordAccumulator:
             queue: the partition's; ignored if ``sticky`` is given.
             timestamp_ms: 0 or later.
             size_bytes: ``producer_batch.record_size`` of the record.
-            max_block_ms: longest wait for memory.
             sticky: chooses the partition of a record without a key.
 
         Raises:
@@ -151,9 +150,8 @@ class RecordAccumulator:
                 queue.batches[-1].is_closed = True
             if self._is_closed:
                 raise _closed()
-        buffer: bytearray | None = self.pool.allocate_buffer(
-            max(self.config.batch_size_bytes, size_bytes), max_block_ms
-        )
+        buffer_bytes = max(self.config.batch_size_bytes, size_bytes)
+        buffer: bytearray | None = self.pool.allocate_buffer(buffer_bytes, max_block_ms)
         assert buffer is not None
         try:
             with self._lock:
