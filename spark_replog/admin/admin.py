@@ -19,7 +19,7 @@ from spark_replog.cluster.root_check import make_ledger_folders, roots_there
 from spark_replog.commit import state_changes
 from spark_replog.commit import state_changes as reassignment
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.failover import LeaderFailover, warn_of_cut
+from spark_replog.commit.failover import fail_over, warn_of_cut
 from spark_replog.commit.state_changes import change_partition, live_topic
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, RetriableError, unknown_partition
 from spark_replog.ids import BrokerId
@@ -244,7 +244,7 @@ class PartitionAdmin(Admin):
         live = self._live_brokers(ledger, handle)
         if is_unclean:
             leaders = set(self._each(ledger, handle, lambda each: each.leader))
-            LeaderFailover(self._cluster, CatchUp.of(self._cluster)).fail_over(ledger, leaders - live - {NO_LEADER})
+            fail_over(self._cluster, CatchUp.of(self._cluster), ledger, leaders - live - {NO_LEADER})
 
         def decide(state: TopicLedgerState, number: int) -> PartitionChange:
             topic = live_topic(state, handle.topic_id)

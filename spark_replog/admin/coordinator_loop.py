@@ -17,7 +17,7 @@ from spark_replog.admin.admin import settle_fences, topic_ledgers
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.failover import fail_over
 from spark_replog.commit.state_changes import change_partition, complete_reassignments, live_partitions
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId
@@ -165,7 +165,7 @@ class CoordinatorLoop:
             in_sync = _brokers_in_sync(ledger.state)
         gone = {each for each in in_sync if not self._is_there(each, this)}
         if gone:
-            report.failover_count += LeaderFailover(self._cluster, self._catch_up).fail_over(ledger, gone)
+            report.failover_count += fail_over(self._cluster, self._catch_up, ledger, gone)
         self._catch_up.copy_to_followers(ledger)
         if self._catch_up.is_due(ledger.ledger_id):
             self._catch_up.readmit(ledger)

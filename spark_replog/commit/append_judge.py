@@ -14,7 +14,7 @@ from enum import Enum
 
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.commit.append_request import AppendRequest, without_partitions
+from spark_replog.commit.append_request import AppendRequest, refusal, without_partitions
 from spark_replog.commit.replication import (
     Replication,
     ReplicationRound,
@@ -118,13 +118,13 @@ class Settling:
         append: the part that is in the log.
         stable_index: up to here the log must be stable.
         leader_epochs: of its partitions, at a fold with its rows: while unchanged, nothing was cut. None: unknown.
-        result: as it was decided, or that of a repeated append if these rows may be its rows; None: unknown.
+        result: as it was decided, or that of a repeated append if these rows may be its rows.
     """
 
     append: Append
     stable_index: int
     leader_epochs: tuple[int, ...] | None
-    result: CommandResult | None = None
+    result: CommandResult
 
 
 def leader_epochs(state: TopicLedgerState, append: Append) -> tuple[int, ...]:
@@ -212,7 +212,7 @@ class AppendJudge:
         if outcome in (Outcome.DUPLICATE, Outcome.SKIPPED):
             result = settling.result
             # Rows at its own offsets are its own: a leader may move without a cut, as when a lost root is rebuilt.
-            if result is None or not judged.base_offsets or result.base_offsets != judged.base_offsets:
+            if not judged.base_offsets or result.base_offsets != judged.base_offsets:
                 result = judged
             return Settling(appended, state.applied_index, epochs, result)
         is_forgotten = isinstance(appended, SequencedAppend) or appended.identity.kind is IdentityKind.ONE_SHOT
@@ -496,37 +496,23 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
                 partition=number,
             )
         elif topic.partitions[number].leader == NO_LEADER:
-            refused[key] = _no_leader(topic, number)
+            isr = topic.partitions[number].isr
+            refused[key] = RetriableError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                "every in-sync replica of the partition is fenced. Nothing was decided. Put one back: replog broker "
+                f"unfence {isr[0]}; or lose what only they hold: replog topic elect {topic.name} --unclean.",
+                topic=topic.name,
+                partition=number,
+                isr=",".join(map(str, isr)),
+            )
     return refused
-
-
-def _no_leader(topic: TopicState, number: int) -> ReplogError:
-    isr = ",".join(map(str, topic.partitions[number].isr))
-    return RetriableError(
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        f"every in-sync replica of the partition is fenced. Nothing was decided. Put one back: replog broker unfence "
-        f"{isr.split(',')[0]}; or lose what only they hold: replog topic elect {topic.name} --unclean.",
-        topic=topic.name,
-        partition=number,
-        isr=isr,
-    )
 
 
 def _topic_error(topic_id: str, topic: TopicState | None) -> ReplogError:
     if topic is None:
-        return NotFoundError(
-            ErrorCode.UNKNOWN_TOPIC_ID,
-            f"the ledger does not know the topic's id (topic id {topic_id} is not in this ledger). Restart the query or"
-            " the producer.",
-            topic_id=topic_id,
-        )
+        return refusal(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger", topic_id=topic_id)
     if topic.closed:
-        return NotFoundError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"the topic was deleted while rows were written to it (topic '{topic.name}'). Restart the query or the"
-            " producer.",
-            topic=topic.name,
-        )
+        return refusal(Outcome.TOPIC_CLOSED, f"topic '{topic.name}'", topic=topic.name)
     return InvalidConfigError(
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",

@@ -97,7 +97,12 @@ def respond(
     """
     append = request.append
     if result.outcome not in SUCCESSES:
-        return refuse_all(append, _refusal(state.ledger_id, append, result), result, refused)
+        identity, is_sequenced = append.identity, isinstance(append, SequencedAppend)
+        error = refusal(
+            result.outcome, result.detail, is_sequenced=is_sequenced,
+            ledger=state.ledger_id, producer=identity.producer_id, sequence=identity.sequence,
+        )  # fmt: skip
+        return refuse_all(append, error, result, refused)
     if result.outcome is not Outcome.APPLIED:
         _log_without_effect(state.ledger_id, append, result)
     bases = result.base_offsets if request.required_acks else {}
@@ -190,18 +195,17 @@ _CONTRADICTION = (
 )
 
 
-def _refusal(ledger_id: LedgerId, append: Append, result: CommandResult) -> ReplogError:
-    kind, code, text = _REFUSALS.get(result.outcome, _CONTRADICTION)
-    if result.outcome is Outcome.OUT_OF_SEQUENCE and isinstance(append, SequencedAppend):
+def refusal(outcome: Outcome, detail: str, *, is_sequenced: bool = False, **context: object) -> ReplogError:
+    """Return the error of an append that the fold refuses, or would refuse.
+
+    Args:
+        detail: what the fold says of it; '' for nothing.
+        is_sequenced: the append is a plain producer's.
+    """
+    kind, code, text = _REFUSALS.get(outcome, _CONTRADICTION)
+    if outcome is Outcome.OUT_OF_SEQUENCE and is_sequenced:
         kind, code, text = _GAP
-    identity = append.identity
-    return kind(
-        code,
-        text.format(result.detail or result.outcome.value),
-        ledger=ledger_id,
-        producer=identity.producer_id,
-        sequence=identity.sequence,
-    )
+    return kind(code, text.format(detail or outcome.value), **context)
 
 
 def without_partitions(append: Append, refused: Collection[PartitionKey]) -> Append:

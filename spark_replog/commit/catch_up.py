@@ -1,7 +1,7 @@
 """Copies after a commit: for followers after acks 0 and 1, and for replicas on the way back into the ISR.
 
 Commits copy within a time budget. For bulk catch-up the planner lists missing copies, and write tasks make a share
-of them after their own rows (``TaskCatchUp``): the task's message names the new holders, which are decided with the
+of them after their own rows (``copy_share``): the task's message names the new holders, which are decided with the
 batch. If a copy was never reported, the next task that should make it finds and verifies it.
 """
 
@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from hashlib import blake2b
 
@@ -31,7 +30,6 @@ from spark_replog.log.fold.object_table import MissingCopy
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import HoldersAdd, IsrChange, Truncate
 from spark_replog.log.write_plan import MadeCopy, PlannedCopy, WritePlan
-from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 
 _log = logging.getLogger(__name__)
@@ -50,15 +48,6 @@ class Admission:
     copied_bytes: int
 
 
-class _Run(Enum):
-    """The state of one ledger's background run."""
-
-    IDLE = "idle"
-    RUNNING = "running"
-    AGAIN = "again"
-    """It runs, and then runs once more: another start came after it began."""
-
-
 class BackgroundRuns:
     """Runs a step for ledgers after the answer: one run per ledger at a time, and at most one more waits. Thread safe.
 
@@ -69,14 +58,14 @@ class BackgroundRuns:
     def __init__(self, step: Callable[[Ledger[TopicLedgerState]], object]) -> None:
         self._step = step
         self._changed = threading.Condition()
-        self._runs: dict[LedgerId, _Run] = {}
+        self._runs: dict[LedgerId, bool] = {}
+        """Ledgers with a run, and whether it runs once more: another start came after it began."""
 
     def start(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Run the step soon, after everything that has happened so far. Raises nothing: an append is decided by now."""
         with self._changed:
-            before = self._runs.get(ledger.ledger_id, _Run.IDLE)
-            self._runs[ledger.ledger_id] = _Run.RUNNING if before is _Run.IDLE else _Run.AGAIN
-        if before is not _Run.IDLE:
+            is_running = self._runs[ledger.ledger_id] = ledger.ledger_id in self._runs
+        if is_running:
             return
         try:
             IO_POOL.post_to(f"catch-up {ledger.ledger_id} {id(self)}", self._work, ledger)
@@ -98,29 +87,28 @@ class BackgroundRuns:
             except Exception:  # the next append starts a new run
                 _log.exception("the catch-up of ledger %s failed", ledger.ledger_id)
             with self._changed:
-                assert self._runs[ledger.ledger_id] is not _Run.IDLE
-                if self._runs[ledger.ledger_id] is _Run.RUNNING:
-                    del self._runs[ledger.ledger_id]
+                if not self._runs.pop(ledger.ledger_id):
                     self._changed.notify_all()
                     return
-                self._runs[ledger.ledger_id] = _Run.RUNNING
+                self._runs[ledger.ledger_id] = False
 
 
 class CatchUp:
-    """Thread safe. Nothing here fails a commit: a later commit does what is left."""
+    """Thread safe. Nothing here fails a commit: a later commit does what is left.
 
-    def __init__(self, brokers: BrokerSet, config: CoordinatorConfig, clock: Clock, fetcher: ReplicaFetcher) -> None:
-        self._brokers = brokers
-        self._config = config
-        self._clock = clock
+    Args:
+        fetcher: makes the copies. Its settings and clock count here too.
+    """
+
+    def __init__(self, fetcher: ReplicaFetcher) -> None:
         self._fetcher = fetcher
+        self._brokers, self._config, self._clock = fetcher.brokers, fetcher.config, fetcher.clock
         self._next_look_ms: dict[LedgerId, int] = {}
 
     @classmethod
     def of(cls, cluster: Cluster) -> CatchUp:
         """Return one with the cluster's settings and a fetcher of its own."""
-        fetcher = ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock)
-        return cls(cluster.brokers, cluster.config, cluster.clock, fetcher)
+        return cls(ReplicaFetcher(cluster.brokers, cluster.config, clock=cluster.clock))
 
     def copy_to_followers(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Copy to in-sync replicas what they miss, within ``replica.catchup.budget.ms``; 0 leaves it to others.
@@ -143,11 +131,8 @@ class CatchUp:
         copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
         self._record(ledger, copied, None, after)
         if late and budget_ms >= lag_ms:
-            answering = {
-                source
-                for source in {source for each, _ in late for source in each.object.holders}
-                if is_root_there(self._brokers, source, lag_ms)
-            }
+            sources = {source for each, _ in late for source in each.object.holders}
+            answering = {source for source in sources if is_root_there(self._brokers, source, lag_ms)}
             failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
 
@@ -195,21 +180,23 @@ class CatchUp:
         Returns:
             Whether a broker is back.
         """
-        returned = self._returned_brokers(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
+        rests_ms = self._rests_ms(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
+        timeout_ms = self._config.replica_lag_time_max_ms
+        returned = [each for each in rests_ms if not rests_ms[each] and is_root_there(self._brokers, each, timeout_ms)]
         return sum(self._readmit_one(ledger, each) for each in returned) > 0  # not any(): every broker gets its turn
 
     def why_out(self, ledger: Ledger[TopicLedgerState]) -> dict[BrokerId, str]:
         """Return why the brokers that are out of some ISR of the folded state have not joined, by broker, ascending."""
+        rests_ms = self._rests_ms(ledger, self._config.replica_rejoin_wait_ms)
         with ledger.lock:
-            out, fenced = out_of_sync(ledger.state), set(ledger.state.fenced)
-            last_shrink_ms = {broker_id: ledger.state.leadership.last_shrink_ms.get(broker_id, 0) for broker_id in out}
             assigned = {broker_id for _, _, each in live_partitions(ledger.state) for broker_id in each.replicas}
+            fenced = assigned.intersection(ledger.state.fenced)
         reasons = {}
-        for broker_id in sorted(out | (fenced & assigned)):
+        for broker_id in sorted(rests_ms.keys() | fenced):
             if broker_id in fenced:
                 reasons[broker_id] = f"it is fenced: 'replog broker unfence {broker_id}' takes it back"
                 continue
-            rest_ms = _rest_ms(last_shrink_ms[broker_id], self._config.replica_rejoin_wait_ms, self._clock.now_ms())
+            rest_ms = rests_ms[broker_id]
             missing_count = len(ledger.ask(partial(_missing_on, broker_id=broker_id)))
             if not is_root_there(self._brokers, broker_id, self._config.replica_lag_time_max_ms):
                 reasons[broker_id] = "its root does not answer"
@@ -318,10 +305,9 @@ class CatchUp:
         """Return which in-sync replicas have whole copies; add those that do not answer in time to `unasked`."""
         started: dict[Future[bool], tuple[MissingCopy, BrokerId]] = {}
         for missing in lacked:
-            ref = missing.object
-            job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
             for broker_id in set(missing.missing) - unasked:
-                future = IO_POOL.submit_to(f"{self._brokers.url(broker_id)}#fetch", self._fetcher.holds, job, broker_id)
+                lane = f"{self._brokers.url(broker_id)}#fetch"
+                future = IO_POOL.submit_to(lane, self._fetcher.holds, _job(missing), broker_id)
                 started[future] = (missing, broker_id)
         done, pending = wait(started, timeout=self._config.replica_lag_time_max_ms / 1000.0)
         for future in pending:
@@ -329,19 +315,17 @@ class CatchUp:
             unasked.add(started[future][1])
         return [started[future] for future in done if future.exception() is None and future.result()]
 
-    def _returned_brokers(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> list[BrokerId]:
-        """Return brokers out of some ISR whose root answers and that left an ISR at least `wait_ms` ago."""
+    def _rests_ms(self, ledger: Ledger[TopicLedgerState], wait_ms: int) -> dict[BrokerId, int]:
+        """Return the brokers that are out of some ISR, ascending, and how long each still has to stay out.
+
+        They left by the clock of another process. A time that is ahead by `wait_ms` or more comes from a wrong one: the
+        broker must not stay out until then.
+        """
         with ledger.lock:
-            out = out_of_sync(ledger.state)
-            last_shrink_ms = {broker_id: ledger.state.leadership.last_shrink_ms.get(broker_id, 0) for broker_id in out}
+            left_ms = {each: ledger.state.leadership.last_shrink_ms.get(each, 0) for each in sorted(out_of_sync(ledger.state))}
         now_ms = self._clock.now_ms()
-        returned = []
-        for broker_id in sorted(out):
-            if _rest_ms(last_shrink_ms[broker_id], wait_ms, now_ms):
-                continue
-            if is_root_there(self._brokers, broker_id, self._config.replica_lag_time_max_ms):
-                returned.append(broker_id)
-        return returned
+        rests_ms = {each: at_ms + wait_ms - now_ms for each, at_ms in left_ms.items()}
+        return {each: rest_ms if 0 < rest_ms < 2 * wait_ms else 0 for each, rest_ms in rests_ms.items()}
 
     def _copy(
         self,
@@ -363,9 +347,7 @@ class CatchUp:
         """
         started: dict[Future[None], tuple[MissingCopy, BrokerId]] = {}
         for missing, broker_id in wanted:
-            ref = missing.object
-            job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
-            future = self._fetcher.submit(job, broker_id, _log_failure, is_throttled=is_throttled)
+            future = self._fetcher.submit(_job(missing), broker_id, _log_failure, is_throttled=is_throttled)
             started[future] = (missing, broker_id)
         done, pending = wait(started, timeout=None if budget_ms is None else budget_ms / 1000.0)
         for future in pending:
@@ -414,30 +396,21 @@ class CatchUp:
     ) -> None:
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             left = {each for each, index in state.leadership.left_at.items() if index > after}
-            kept = holders if not left else [_without(each, left) for each in holders]
+            kept = [replace(each, broker_ids=tuple(sorted(set(each.broker_ids) - left))) for each in holders]
             commands: list[HoldersAdd | IsrChange] = [each for each in kept if each.broker_ids]
             return tuple(encode_command(each) for each in (*commands, *then(state)))
 
         ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
 
 
-def _rest_ms(left_ms: int, wait_ms: int, now_ms: int) -> int:
-    """Return how long a broker that left an ISR still has to stay out.
-
-    `left_ms` is the clock of another process. A time that is ahead by `wait_ms` or more comes from a wrong one: the
-    broker must not stay out until then.
-    """
-    rest_ms = left_ms + wait_ms - now_ms
-    return rest_ms if 0 < rest_ms < 2 * wait_ms else 0
+def _job(missing: MissingCopy) -> CopyJob:
+    ref = missing.object
+    return copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
 
 
 def _newest(ledger: Ledger[TopicLedgerState]) -> int:
     with ledger.lock:
         return ledger.state.applied_index
-
-
-def _without(command: HoldersAdd, left: Container[BrokerId]) -> HoldersAdd:
-    return replace(command, broker_ids=tuple(each for each in command.broker_ids if each not in left))
 
 
 def _is_targets_fault(error: BaseException | None) -> bool:
@@ -484,7 +457,8 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
         for each in missing:
             targets = tuple(to for to in each.missing if to in in_sync or _is_back(cluster, to, config))
             if targets:
-                planned.append(_planned(each, targets))
+                job = _job(each)
+                planned.append(PlannedCopy(job.ledger_id, job.id, job.size_bytes, job.checksums, job.sources, targets))
             if len(planned) == PLANNED_COPIES_MAX:
                 return tuple(planned)
     return tuple(planned)
@@ -512,12 +486,6 @@ def _missing_on(state: TopicLedgerState, broker_id: BrokerId) -> list[MissingCop
     return [each for each in state.under_replicated(include_out_of_sync=True) if broker_id in each.missing]
 
 
-def _planned(missing: MissingCopy, targets: tuple[BrokerId, ...]) -> PlannedCopy:
-    ref = missing.object
-    job = copy_job(ref.ledger_id, ref, missing.sections, ref.holders)
-    return PlannedCopy(job.ledger_id, job.id, job.size_bytes, job.checksums, job.sources, targets)
-
-
 def _is_back(cluster: Cluster, broker_id: BrokerId, config: CoordinatorConfig) -> bool:
     key = (cluster.brokers.cluster_id, broker_id)
     now_ms = cluster.clock.monotonic_ms()
@@ -543,41 +511,35 @@ def check_task_age(plan: WritePlan, config: CoordinatorConfig, *, clock: Clock =
         )
 
 
-class TaskCatchUp:
-    """Makes a share of the missing copies. Executor; used once, after the task's own rows.
+def copy_share(
+    fetcher: ReplicaFetcher, planned: Sequence[PlannedCopy], batch_id: int, task_id: int
+) -> tuple[MadeCopy, ...]:
+    """Make a task's share of the missing copies; never fails the task. Executor; after the task's own rows.
+
+    Rendezvous hashing over batch and task chooses the objects, so that tasks, which know nothing of each other, rarely
+    choose the same ones. If two do, both make the same copy.
 
     Args:
-        config: ``replica.catchup.bytes`` at most, for ``replica.catchup.budget.ms`` at most.
+        fetcher: ``replica.catchup.bytes`` of its settings at most, for ``replica.catchup.budget.ms`` at most.
     """
+    started: dict[Future[None], MadeCopy] = {}
+    size_bytes = 0
 
-    def __init__(self, brokers: BrokerSet, config: CoordinatorConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._config = config
-        self._fetcher = ReplicaFetcher(brokers, config, clock=clock)
+    def rank(each: PlannedCopy) -> bytes:
+        return blake2b(f"{each.id.name} {batch_id} {task_id}".encode(), digest_size=8).digest()
 
-    def run(self, planned: Sequence[PlannedCopy], batch_id: int, task_id: int) -> tuple[MadeCopy, ...]:
-        """Copy this task's share; never fails the task.
-
-        Rendezvous hashing over batch and task chooses the objects, so that tasks, which know nothing of
-        each other, rarely choose the same ones. If two do, both make the same copy.
-        """
-        started: dict[Future[None], MadeCopy] = {}
-        size_bytes = 0
-        for each in sorted(planned, key=lambda each: _rank(each, batch_id, task_id)):
-            size_bytes += each.size_bytes * len(each.targets)
-            if started and size_bytes > self._config.replica_catchup_bytes:
-                break
-            job = CopyJob(each.ledger_id, each.id, each.size_bytes, each.checksums, each.sources, True)
-            for target in each.targets:
-                future = self._fetcher.submit(job, target, _log_failure, is_throttled=True)
-                started[future] = MadeCopy(each.ledger_id, each.id, target)
-        done, late = wait(started, timeout=self._config.replica_catchup_budget_ms / 1000.0)
-        for future in late:
-            future.cancel()
-        return tuple(started[future] for future in done if future.exception() is None)
-
-
-def _rank(planned: PlannedCopy, batch_id: int, task_id: int) -> bytes:
-    return blake2b(f"{planned.id.name} {batch_id} {task_id}".encode(), digest_size=8).digest()
+    for each in sorted(planned, key=rank):
+        size_bytes += each.size_bytes * len(each.targets)
+        if started and size_bytes > fetcher.config.replica_catchup_bytes:
+            break
+        job = CopyJob(each.ledger_id, each.id, each.size_bytes, each.checksums, each.sources, True)
+        for target in each.targets:
+            future = fetcher.submit(job, target, _log_failure, is_throttled=True)
+            started[future] = MadeCopy(each.ledger_id, each.id, target)
+    done, late = wait(started, timeout=fetcher.config.replica_catchup_budget_ms / 1000.0)
+    for future in late:
+        future.cancel()
+    return tuple(started[future] for future in done if future.exception() is None)
 
 
 def holders_by_ledger(copies: Iterable[MadeCopy]) -> Mapping[LedgerId, Mapping[ObjectId, set[BrokerId]]]:

@@ -29,63 +29,55 @@ from spark_replog.log.model import CommandResult, Outcome, Truncate
 _log = logging.getLogger(__name__)
 
 
-class LeaderFailover:
-    """Used by appends whose copies fail or hang, and by ``replog coordinator run``. Thread safe."""
+def fail_over(
+    cluster: Cluster, catch_up: CatchUp, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]
+) -> bool:
+    """Elect without the suspects whose root does not answer; for appends whose copies fail or hang, and coordinators.
 
-    def __init__(self, cluster: Cluster, catch_up: CatchUp) -> None:
-        self._cluster = cluster
-        self._catch_up = catch_up
+    Nothing is decided if a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append
+    could be acknowledged after it, and the rows may come back.
 
-    def fail_over(self, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]) -> bool:
-        """Elect without the suspects whose root does not answer.
+    Returns:
+        Whether anything was decided.
 
-        Nothing is decided if a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append
-        could be acknowledged after it, and the rows may come back.
+    Raises:
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    config = cluster.config
+    gone = frozenset(suspects) - roots_there(cluster.brokers, suspects, config.replica_lag_time_max_ms)
+    if not gone:
+        return False
+    _refresh(cluster, ledger)
+    given_up = ledger.ask(lambda state: _cut_with(state, gone))
+    if given_up:
+        catch_up.find_copies(ledger, given_up)
 
-        Returns:
-            Whether anything was decided.
+    def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
+        commands = failover_commands(state, gone, cluster.clock.now_ms())
+        return tuple(encode_command(each) for each in commands) or None
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
-        """
-        config = self._cluster.config
-        gone = frozenset(suspects) - roots_there(self._cluster.brokers, suspects, config.replica_lag_time_max_ms)
-        if not gone:
-            return False
-        self._refresh(ledger)
-        given_up = ledger.ask(lambda state: _cut_with(state, gone))
-        if given_up:
-            self._catch_up.find_copies(ledger, given_up)
+    outcome = ledger.append(propose, timeout_ms=config.delivery_timeout_ms, is_first=True)
+    result: CommandResult | None = outcome.result
+    if result is None or result.outcome is not Outcome.APPLIED:
+        return False
+    brokers = ", ".join(map(str, sorted(gone)))
+    text = "ledger %s goes on without broker(s) %s: entry %d moved their leaders"
+    _log.warning(text, ledger.ledger_id, brokers, outcome.index)
+    warn_of_cut(ledger.ledger_id, outcome)
+    return True
 
-        def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-            commands = failover_commands(state, gone, self._cluster.clock.now_ms())
-            return tuple(encode_command(each) for each in commands) or None
 
-        outcome = ledger.append(propose, timeout_ms=config.delivery_timeout_ms, is_first=True)
-        result: CommandResult | None = outcome.result
-        if result is None or result.outcome is not Outcome.APPLIED:
-            return False
-        _log.warning(
-            "ledger %s goes on without broker(s) %s: entry %d moved their leaders",
-            ledger.ledger_id,
-            ", ".join(map(str, sorted(gone))),
-            outcome.index,
-        )
-        warn_of_cut(ledger.ledger_id, outcome)
-        return True
-
-    def _refresh(self, ledger: Ledger[TopicLedgerState]) -> None:
-        """Fold the newest entries; wait for a majority of the roots as long as the decision after it does."""
-        clock = self._cluster.clock
-        deadline_ms = clock.monotonic_ms() + self._cluster.config.delivery_timeout_ms
-        while True:
-            try:
-                ledger.refresh()
-                return
-            except RetriableError as error:
-                is_worth_it = error.code in (ErrorCode.REPLOG_NO_QUORUM, ErrorCode.REPLOG_LEDGER_BUSY)
-                if not is_worth_it or clock.monotonic_ms() >= deadline_ms:
-                    raise
+def _refresh(cluster: Cluster, ledger: Ledger[TopicLedgerState]) -> None:
+    """Fold the newest entries; wait for a majority of the roots as long as the decision after it does."""
+    deadline_ms = cluster.clock.monotonic_ms() + cluster.config.delivery_timeout_ms
+    while True:
+        try:
+            ledger.refresh()
+            return
+        except RetriableError as error:
+            is_worth_it = error.code in (ErrorCode.REPLOG_NO_QUORUM, ErrorCode.REPLOG_LEDGER_BUSY)
+            if not is_worth_it or cluster.clock.monotonic_ms() >= deadline_ms:
+                raise
 
 
 def _cut_with(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:

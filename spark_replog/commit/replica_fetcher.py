@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
@@ -97,7 +98,7 @@ class ReplicationThrottle:
 class _Target:
     """The copies to one broker."""
 
-    waiting: dict[Future[None], Callable[[], None]]
+    waiting: dict[Future[None], Callable[[], None]] = field(default_factory=dict)
     """In the order in which they came."""
     active_count: int = 0
     failure_count: int = 0
@@ -112,22 +113,20 @@ class ReplicaFetcher:
             that failed, ``follower.replication.throttled.rate``.
     """
 
-    def __init__(
-        self, brokers: BrokerSet, config: CoordinatorConfig | None = None, *, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self._brokers = brokers
-        self._config = config or CoordinatorConfig()
-        self._clock = clock
-        self._throttle = ReplicationThrottle(self._config.follower_replication_throttled_rate, clock)
-        first_ms = self._config.replica_fetch_backoff_ms
+    def __init__(self, brokers: BrokerSet, config: CoordinatorConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.brokers = brokers
+        self.config = config
+        self.clock = clock
+        self._throttle = ReplicationThrottle(config.follower_replication_throttled_rate, clock)
+        first_ms = config.replica_fetch_backoff_ms
         self._backoff = ExponentialBackoff(first_ms, first_ms << BACKOFF_DOUBLINGS_MAX, spread=(1, 1))
-        self._targets: dict[BrokerId, _Target] = {}
+        self._targets: defaultdict[BrokerId, _Target] = defaultdict(_Target)
         self._distrusted_until_ms: dict[BrokerId, int] = {}
         self._lock = threading.Lock()
 
     def distrust(self, broker_id: BrokerId) -> None:
         """Read from other holders first for a while: this root fails or hangs, and each try would cost a timeout."""
-        self._distrusted_until_ms[broker_id] = self._clock.monotonic_ms() + DISTRUST_MS
+        self._distrusted_until_ms[broker_id] = self.clock.monotonic_ms() + DISTRUST_MS
 
     def submit(
         self,
@@ -154,14 +153,23 @@ class ReplicaFetcher:
         def run() -> None:
             try:
                 if future.set_running_or_notify_cancel():
-                    self._run(job, target, future, is_throttled=is_throttled, check_root=check_root)
+                    if is_throttled:
+                        self._throttle.acquire(job.size_bytes)
+                    self.copy(job, target, check_root=check_root)
+                    self._note(target, is_failed=False)
+                    future.set_result(None)
+            except BaseException as error:  # the caller judges every error
+                self._note(target, is_failed=True)
+                future.set_exception(error)
             finally:
-                self._finish(target)
+                with self._lock:
+                    self._targets[target].active_count -= 1
+                self._start(target)
 
         def report(done: Future[None]) -> None:
             if done.cancelled():
                 with self._lock:  # the target may hang for days
-                    self._target(target).waiting.pop(done, None)
+                    self._targets[target].waiting.pop(done, None)
             else:
                 error = done.exception()
                 on_done(
@@ -170,14 +178,14 @@ class ReplicaFetcher:
 
         future.add_done_callback(report)
         with self._lock:
-            self._target(target).waiting[future] = run
+            self._targets[target].waiting[future] = run
         self._start(target)
         return future
 
     def is_backing_off(self, target: BrokerId) -> bool:
         """Return whether a copy to the broker failed so recently that catching up should wait."""
         with self._lock:
-            return self._clock.monotonic_ms() < self._target(target).retry_at_ms
+            return self.clock.monotonic_ms() < self._targets[target].retry_at_ms
 
     def copy(self, job: CopyJob, target: BrokerId, *, check_root: bool = True) -> None:
         """Copy one object and return once it is durable on the target.
@@ -191,13 +199,13 @@ class ReplicaFetcher:
             ReplogError: REPLOG_STORE_REFUSED and the like, from the target.
         """
         if check_root:
-            self._brokers.check_root(target)
+            self.brokers.check_root(target)
         if job.may_exist or job.replaces:
             try:
                 if self.is_whole(job, target):
                     return
             except CorruptDataError:  # a folder is in its place
-                self._brokers.store(target).delete(job.storage_key)
+                self.brokers.store(target).delete(job.storage_key)
         if not job.replaces and self._was_put(job, target):
             return
         try:
@@ -206,7 +214,7 @@ class ReplicaFetcher:
             error.context["sources"] = job.sources  # so that the target is not blamed
             raise
         if job.replaces:
-            self._brokers.store(target).delete(job.storage_key)
+            self.brokers.store(target).delete(job.storage_key)
         outcome = self._create(job, target, body)
         if outcome is not CreateOutcome.CREATED:
             raise CorruptDataError(
@@ -217,13 +225,13 @@ class ReplicaFetcher:
             )
 
     def _create(self, job: CopyJob, target: BrokerId, body: Buffer) -> CreateOutcome:
-        store = self._brokers.store(target)
+        store = self.brokers.store(target)
         try:
             return store.create(job.storage_key, body, make_parent=True)
         except ReplogError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-        self._brokers.check_root(target)  # it is itself, so it was away when the ledger was made
+        self.brokers.check_root(target)  # it is itself, so it was away when the ledger was made
         store.make_folder(all_data_folder(job.ledger_id))
         return store.create(job.storage_key, body, make_parent=True)
 
@@ -233,8 +241,8 @@ class ReplicaFetcher:
         Raises:
             ReplogError: the root is away or stale, or does not answer.
         """
-        self._brokers.check_root(target)
-        self._brokers.own_puts.wait(target, job.storage_key)
+        self.brokers.check_root(target)
+        self.brokers.own_puts.wait(target, job.storage_key)
         return self.is_whole(job, target)
 
     def is_whole(self, job: CopyJob, target: BrokerId) -> bool:
@@ -243,74 +251,52 @@ class ReplicaFetcher:
         Raises:
             ReplogError: the root does not answer.
         """
-        return damage(job, self._brokers.store(target).get(job.storage_key)) is None
+        return damage(job, self.brokers.store(target).get(job.storage_key)) is None
 
     def _was_put(self, job: CopyJob, target: BrokerId) -> bool:
         """Wait for an object that this process's own sender is putting on a slow root, so as not to write it twice.
 
         The size proves that it is on the root that was checked: of two bytes requested at its end, one comes.
         """
-        if not self._brokers.own_puts.wait(target, job.storage_key):
+        if not self.brokers.own_puts.wait(target, job.storage_key):
             return False
-        found = self._brokers.store(target).get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
+        found = self.brokers.store(target).get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
         return found is not None and memoryview(found).nbytes == 1
-
-    def _run(
-        self, job: CopyJob, target: BrokerId, future: Future[None], *, is_throttled: bool, check_root: bool
-    ) -> None:
-        try:
-            if is_throttled:
-                self._throttle.acquire(job.size_bytes)
-            self.copy(job, target, check_root=check_root)
-        except BaseException as error:  # the caller judges every error
-            self._note(target, is_failed=True)
-            future.set_exception(error)
-        else:
-            self._note(target, is_failed=False)
-            future.set_result(None)
 
     def _note(self, target: BrokerId, *, is_failed: bool) -> None:
         with self._lock:
-            found = self._target(target)
+            found = self._targets[target]
             if not is_failed:
                 found.failure_count = found.retry_at_ms = 0
                 return
-            found.retry_at_ms = self._clock.monotonic_ms() + int(self._backoff.pause_ms(found.failure_count))
+            found.retry_at_ms = self.clock.monotonic_ms() + int(self._backoff.pause_ms(found.failure_count))
             found.failure_count += 1
 
     def _start(self, target: BrokerId) -> None:
         while True:
             with self._lock:
-                found = self._target(target)
-                if not found.waiting or found.active_count >= self._config.num_replica_fetchers:
+                found = self._targets[target]
+                if not found.waiting or found.active_count >= self.config.num_replica_fetchers:
                     return
                 future = next(iter(found.waiting))
                 run = found.waiting.pop(future)
                 found.active_count += 1
             try:
                 # A separate lane: bulk copies must not delay the journal's creates on this root.
-                IO_POOL.submit_to(f"{self._brokers.url(target)}#fetch", run)
+                IO_POOL.submit_to(f"{self.brokers.url(target)}#fetch", run)
             except RuntimeError as error:  # no thread can be started
                 with self._lock:
                     found.active_count -= 1
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
 
-    def _finish(self, target: BrokerId) -> None:
-        with self._lock:
-            self._target(target).active_count -= 1
-        self._start(target)
-
-    def _target(self, target: BrokerId) -> _Target:
-        return self._targets.setdefault(target, _Target({}))
-
     def _read_verified(self, job: CopyJob) -> Buffer:
         """Return the body from the first source whose bytes match every section's checksum."""
         failure: ReplogError | None = None
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         for source in sorted(job.sources, key=lambda each: self._distrusted_until_ms.get(each, 0) > now_ms):
             try:
-                body = self._brokers.store(source).get(job.storage_key)
+                body = self.brokers.store(source).get(job.storage_key)
             except ReplogError as error:
                 self.distrust(source)
                 failure = failure or error

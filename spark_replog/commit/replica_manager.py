@@ -23,10 +23,10 @@ from spark_replog.commit.append_judge import (
 )
 from spark_replog.commit.append_request import SUCCESSES, AppendRequest, ProduceResponse, refuse_all, respond
 from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
-from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.failover import fail_over
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
-from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, run_round
+from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, WaitingRound
 from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config import CoordinatorConfig
 from spark_replog.daemon_thread import DaemonThread
@@ -58,18 +58,6 @@ class AppendServices:
     catch_up: CatchUp
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """The answer, and what must be stable before the caller gets it.
-
-    Attributes:
-        settling: the part in the log, which must become stable.
-    """
-
-    result: CommandResult
-    settling: Settling
-
-
 class LedgerAppend:
     """Decides one append: a state machine over ``Phase``. Used once, by one thread. Holds no rows.
 
@@ -92,7 +80,7 @@ class LedgerAppend:
         self._judge = AppendJudge(ledger.ledger_id, request, authorizer, services.clock, majority)
         self._phase = Phase.JUDGING
         self._verdict: Verdict | None = None
-        self._decided: _Decided | None = None
+        self._decided: Settling | None = None
         self._failover_count = 0
         self._is_refreshed = False
         self.refused: Mapping[PartitionKey, ReplogError] = {}
@@ -164,8 +152,7 @@ class LedgerAppend:
             is_stable = is_newest and state.stable_index == state.applied_index
             is_settling = self._request.required_acks == -1 and result.outcome in SUCCESSES and not is_stable
             epochs = leader_epochs(state, verdict.append) if is_newest and is_settling else None
-            settling = Settling(verdict.append, state.applied_index, epochs, result)
-            self._decided = _Decided(result, settling)
+            self._decided = Settling(verdict.append, state.applied_index, epochs, result)
         return Phase.SETTLING if is_settling else Phase.DONE
 
     def _left_ms(self) -> int:
@@ -180,13 +167,11 @@ class LedgerAppend:
         """Wait until the decided append is stable: its ENTRY may also carry another writer's append with acks=1, or it
         may repeat an append that is not yet replicated.
         """
-        decided = self._decided
-        assert decided is not None
+        assert self._decided is not None
         with self._ledger.lock:
             state = self._ledger.state
-            settling = self._judge.look_again(state, decided.settling)
-            self._decided = replace(decided, settling=settling, result=settling.result or decided.result)
-            if state.stable_index >= settling.stable_index:
+            self._decided = self._judge.look_again(state, self._decided)
+            if state.stable_index >= self._decided.stable_index:
                 return Phase.DONE
         outcome = self._ledger.append(self._propose_settling, timeout_ms=self._left_ms())
         verdict = self._verdict
@@ -199,7 +184,7 @@ class LedgerAppend:
 
     def _propose_settling(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         assert self._decided is not None
-        self._verdict = self._judge.judge_settling(state, self._decided.settling)
+        self._verdict = self._judge.judge_settling(state, self._decided)
         return self._verdict.commands or None
 
     def _replicate(self) -> Phase:
@@ -219,14 +204,9 @@ class LedgerAppend:
         self._copied_by_ms = self._copied_by_ms or min(now_ms + self._request.timeout_ms, self._deadline_ms)
         rest_ms = max(0, self._copied_by_ms - now_ms)
         # The look-up refers to the ledger only: a parked operation must not keep this append or its objects in memory.
-        errors = run_round(
-            this,
-            judge.known,
-            round_services,
-            partial(_leader_and_isr, self._ledger),
-            rest_ms,
-            partial(self._help_late, this),
-        )
+        lookup = partial(_leader_and_isr, self._ledger)
+        waiting = WaitingRound(this, judge.known, round_services, lookup, rest_ms)
+        errors = waiting.run(partial(self._help_late, this))
         back = Phase.JUDGING if self._decided is None else Phase.SETTLING
         if errors is None:
             return back
@@ -243,7 +223,7 @@ class LedgerAppend:
         if self._failover_count >= FAILOVERS_MAX:
             return False
         own = {item.id for item in self._request.append.objects}
-        late = [job for job, target in this.missing if target not in this.copies[job.id].holders]
+        late = [job for job, target in this.missing if target not in this.copies[job.id]]
         suspects = {broker_id for job in late if job.id not in own for broker_id in job.sources}
         return bool(suspects) and self._is_elected_without(suspects)
 
@@ -283,7 +263,7 @@ class LedgerAppend:
         return Phase.JUDGING
 
     def _is_elected_without(self, suspects: Collection[BrokerId]) -> bool:
-        if not LeaderFailover(self._services.cluster, self._services.catch_up).fail_over(self._ledger, suspects):
+        if not fail_over(self._services.cluster, self._services.catch_up, self._ledger, suspects):
             return False
         self._failover_count += 1
         self._judge.known.start_over()  # judged again, with the new leaders
@@ -292,24 +272,18 @@ class LedgerAppend:
 
     def _log_departures(self, verdict: Verdict, index: int) -> None:
         """Log the brokers that left the ISR with a decided ENTRY; wake the appends that waited for them."""
+        text = "entry %d of ledger %s takes broker %d out of the in-sync replicas: %s"
         for broker_id, reason in verdict.leaving.items():
-            _log.warning(
-                "entry %d of ledger %s takes broker %d out of the in-sync replicas: %s",
-                index,
-                self._ledger.ledger_id,
-                broker_id,
-                reason,
-            )
+            _log.warning(text, index, self._ledger.ledger_id, broker_id, reason)
         self._complete_parked()
 
     def _complete_parked(self) -> None:
         """Wake other appends of this process whose partition now has other in-sync replicas or another leader."""
         with self._ledger.lock:
-            keys = [
-                (t.topic_id, number) for t in self._ledger.state.topics.values() for number in range(len(t.partitions))
-            ]
-        for key in keys:
-            self._services.purgatory.check_and_complete(key)
+            counts = {topic_id: len(topic.partitions) for topic_id, topic in self._ledger.state.topics.items()}
+        for topic_id, count in counts.items():
+            for number in range(count):
+                self._services.purgatory.check_and_complete((topic_id, number))
 
 
 def _is_open(error: Exception) -> bool:
@@ -347,7 +321,7 @@ class ReplicaManager:
         self._cluster = cluster
         config = config or cluster.config
         fetcher = ReplicaFetcher(cluster.brokers, config, clock=cluster.clock)
-        self._catch_up = CatchUp(cluster.brokers, config, cluster.clock, fetcher)
+        self._catch_up = CatchUp(fetcher)
         self._later = BackgroundRuns(partial(self._look_after_replicas, is_copying=True))
         self._after_append = after_append
         purgatory = DelayedOperationPurgatory(clock=cluster.clock)

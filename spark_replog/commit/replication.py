@@ -30,14 +30,10 @@ from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, pas
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, DataObject, Section
 
+_log = logging.getLogger(__name__)
 
-class ObjectCopies:
-    """The holders of one data object; shared by all partitions that have rows in it."""
-
-    __slots__ = ("holders",)
-
-    def __init__(self, holders: Iterable[BrokerId]) -> None:
-        self.holders = set(holders)
+Holders = set[BrokerId]
+"""Of one data object; shared by all partitions that have rows in it, so that a copy counts for all of them."""
 
 
 class Partition:
@@ -52,19 +48,6 @@ class Partition:
         now_ms: the time from which on a replica without the whole tail lags, unless `since_ms` has it.
         since_ms: broker -> an earlier such time.
     """
-
-    __slots__ = (
-        "_departed",
-        "_high_watermark",
-        "_isr",
-        "_now_ms",
-        "_since_ms",
-        "_tail",
-        "leader_epoch",
-        "log_end_offset",
-        "min_insync",
-        "replicas",
-    )
 
     def __init__(
         self,
@@ -84,7 +67,7 @@ class Partition:
         self._isr = frozenset(isr)
         self._departed: frozenset[BrokerId] = frozenset()
         self._high_watermark = high_watermark
-        self._tail: deque[tuple[int, ObjectCopies]] = deque()
+        self._tail: deque[tuple[int, Holders]] = deque()
         self._now_ms = now_ms
         self._since_ms = since_ms
 
@@ -93,11 +76,11 @@ class Partition:
         """Return the in-sync brokers without those that leave with this append."""
         return self._isr - self._departed
 
-    def append(self, row_count: int, copies: ObjectCopies) -> int:
+    def append(self, row_count: int, holders: Holders) -> int:
         """Add N >= 1 rows to the tail and return the new log end offset."""
         assert row_count > 0, row_count
         self.log_end_offset += row_count
-        self._tail.append((self.log_end_offset, copies))
+        self._tail.append((self.log_end_offset, holders))
         return self.log_end_offset
 
     def shrink(self, broker_id: BrokerId) -> None:
@@ -116,8 +99,8 @@ class Partition:
     def replica_end_offset(self, broker_id: BrokerId) -> int:
         """Return where the replica's log ends: before the first object that it lacks."""
         end = self._high_watermark
-        for tail_end, copies in self._tail:
-            if broker_id not in copies.holders:
+        for tail_end, holders in self._tail:
+            if broker_id not in holders:
                 break
             end = tail_end
         return end
@@ -140,7 +123,7 @@ class Partition:
     def high_watermark(self) -> int:
         """Return the least end of the in-sync replicas; never falls, frozen below ``min_insync``."""
         in_sync = self.in_sync
-        while self._tail and passes_high_watermark(self._tail[0][1].holders, in_sync, self.min_insync):
+        while self._tail and passes_high_watermark(self._tail[0][1], in_sync, self.min_insync):
             self._high_watermark = self._tail.popleft()[0]
         assert self._high_watermark <= self.log_end_offset
         return self._high_watermark
@@ -243,9 +226,6 @@ def delayed_produce_required(required_acks: int, partition_count: int, failed_co
     return required_acks == -1 and partition_count > 0 and failed_count < partition_count
 
 
-_log = logging.getLogger(__name__)
-
-
 LOOK_INTERVAL_MS = 1_000
 """How often a waiting append folds the entries of other processes: one get per metadata root."""
 
@@ -322,7 +302,7 @@ class ReplicationRound:
 
     partitions: Mapping[PartitionKey, Partition]
     statuses: Mapping[PartitionKey, ProducePartitionStatus]
-    copies: Mapping[ObjectId, ObjectCopies]
+    copies: Mapping[ObjectId, Holders]
     missing: tuple[tuple[CopyJob, BrokerId], ...]
     departed: Mapping[BrokerId, str]
     after_index: int = -1
@@ -372,7 +352,7 @@ def plan_round(
         now_ms: monotonic time from which on a replica that misses something lags.
     """
     partitions: dict[PartitionKey, Partition] = {}
-    copies: dict[ObjectId, ObjectCopies] = {}
+    copies: dict[ObjectId, Holders] = {}
     jobs: list[tuple[CopyJob, frozenset[BrokerId]]] = []
     departed = known.departures()
     for topic in state.topics.values():
@@ -382,21 +362,21 @@ def plan_round(
                 partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
     for missing in state.under_replicated():
         ref = missing.object
-        holders = frozenset(_copies_of(ref, known, copies).holders)
+        holders = frozenset(_holders_of(ref, known, copies))
         jobs.append((copy_job(ledger_id, ref, missing.sections, holders), frozenset(missing.missing) - holders))
     for item in append.objects:
-        tracker = _copies_of(item, known, copies)
+        held_by = _holders_of(item, known, copies)
         for section in item.sections:
             key = (section.topic_id, section.partition)
             partition = partitions.get(key)
             if partition is None:
                 found = state.topics[section.topic_id].partitions[section.partition]
                 partition = partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
-            partition.append(section.row_count, tracker)
-        lacking = in_sync_brokers(state, item.sections) - tracker.holders
+            partition.append(section.row_count, held_by)
+        lacking = in_sync_brokers(state, item.sections) - held_by
         if lacking:
-            job = copy_job(ledger_id, item, item.sections, tracker.holders)
-            doubtful = known.doubtful.get(item.id, frozenset()) - tracker.holders
+            job = copy_job(ledger_id, item, item.sections, held_by)
+            doubtful = known.doubtful.get(item.id, frozenset()) - held_by
             if doubtful:  # most still have their copy: look before writing
                 job = replace(job, sources=(*job.sources, *sorted(doubtful)), may_exist=True)
             jobs.append((job, lacking))
@@ -413,11 +393,11 @@ def plan_round(
     )
 
 
-def _copies_of(item: DataObject | ObjectRef, known: Replication, copies: dict[ObjectId, ObjectCopies]) -> ObjectCopies:
-    """Return the one tracker of an object: copies that end during a round must not give two views of the object."""
+def _holders_of(item: DataObject | ObjectRef, known: Replication, copies: dict[ObjectId, Holders]) -> Holders:
+    """Return the one set of an object: copies that end during a round must not give two views of the object."""
     found = copies.get(item.id)
     if found is None:
-        found = copies[item.id] = ObjectCopies(known.holders(item.id, item.holders))
+        found = copies[item.id] = set(known.holders(item.id, item.holders))
     return found
 
 
@@ -426,7 +406,7 @@ def _tail_of(
     key: PartitionKey,
     found: PartitionState,
     known: Replication,
-    copies: dict[ObjectId, ObjectCopies],
+    copies: dict[ObjectId, Holders],
     now_ms: int,
 ) -> Partition:
     partition = Partition(
@@ -439,7 +419,7 @@ def _tail_of(
         since_ms=known.since_ms,
     )
     for section in state.sections(*key, found.high_watermark, found.log_end_offset):
-        partition.append(section.row_count, _copies_of(section.object, known, copies))
+        partition.append(section.row_count, _holders_of(section.object, known, copies))
     return partition
 
 
@@ -458,32 +438,13 @@ class RoundServices:
     refresh: Callable[[], object]
 
 
-def run_round(
-    this: ReplicationRound,
-    known: Replication,
-    services: RoundServices,
-    lookup: LeaderLookup,
-    timeout_ms: int,
-    help_late: Callable[[], bool],
-) -> dict[PartitionKey, ErrorCode] | None:
-    """Copy what is missing and wait. Replicas that fail leave the ISR, late ones as ``leaving_replicas`` allows.
+class WaitingRound:
+    """One round while it runs. Its methods run in fetch threads, and in any thread that advances the purgatory.
 
     Args:
         known: gets new copies, losses and departures.
         lookup: a partition in the newest fold.
-        help_late: called now and then while late replicas are needed: elects without a source that hangs, or lets
-            others join the ISR; returns whether this changed the fold.
-
-    Returns:
-        The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), were
-        deleted, or have another leader now. None: `help_late` changed the fold, or a replica has joined an ISR, so
-        judge again.
     """
-    return _WaitingRound(this, known, services, lookup, timeout_ms).run(help_late)
-
-
-class _WaitingRound:
-    """One round while it runs. Its methods run in fetch threads, and in any thread that advances the purgatory."""
 
     def __init__(
         self, this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
@@ -495,6 +456,17 @@ class _WaitingRound:
         self._has_moved = False
 
     def run(self, help_late: Callable[[], bool]) -> dict[PartitionKey, ErrorCode] | None:
+        """Copy what is missing and wait. Replicas that fail leave the ISR, late ones as ``leaving_replicas`` allows.
+
+        Args:
+            help_late: called now and then while late replicas are needed: elects without a source that hangs, or lets
+                others join the ISR; returns whether this changed the fold.
+
+        Returns:
+            The partitions that were refused (NOT_ENOUGH_REPLICAS), did not get ready (REQUEST_TIMED_OUT), were
+            deleted, or have another leader now. None: `help_late` changed the fold, or a replica has joined an ISR,
+            so judge again.
+        """
         this, services, operation = self._this, self._services, self._operation
         purgatory = services.purgatory
         # A copy wakes by its object, an election by its partition.
@@ -529,7 +501,7 @@ class _WaitingRound:
             with known.lock:
                 known.copied.setdefault(job.id, set()).add(target)
                 known.copied_after[job.id, target] = self._this.after_index
-                self._this.copies[job.id].holders.add(target)
+                self._this.copies[job.id].add(target)
                 if all(each.has_all(target) for each in self._this.partitions.values()):
                     known.since_ms.pop(target, None)
             if self._is_overdue:
@@ -548,23 +520,14 @@ class _WaitingRound:
         self._operation.safe_try_complete()
 
     def _let_late_leave(self) -> None:
-        late = self._late()
+        now_ms, lag_ms = self._services.clock.monotonic_ms(), self._services.lag_ms
+        partitions = self._this.partitions.values()
+        with self._known.lock:
+            late = {broker_id for each in partitions for broker_id in each.out_of_sync_replicas(now_ms, lag_ms)}
         for broker_id in late:  # also as a source: another holder is read first
             self._services.fetcher.distrust(broker_id)
-        for broker_id in leaving_replicas(late, self._gates()):
-            self._depart(broker_id, f"it has not caught up within {self._services.lag_ms} ms")
-
-    def _late(self) -> frozenset[BrokerId]:
-        now_ms, lag_ms = self._services.clock.monotonic_ms(), self._services.lag_ms
-        with self._known.lock:
-            return frozenset(
-                broker_id
-                for partition in self._this.partitions.values()
-                for broker_id in partition.out_of_sync_replicas(now_ms, lag_ms)
-            )
-
-    def _gates(self) -> list[tuple[Collection[BrokerId], int]]:
-        return [(partition.in_sync, partition.min_insync) for partition in self._this.partitions.values()]
+        for broker_id in leaving_replicas(late, [(each.in_sync, each.min_insync) for each in partitions]):
+            self._depart(broker_id, f"it has not caught up within {lag_ms} ms")
 
     def _depart(self, broker_id: BrokerId, reason: str) -> None:
         known = self._known

@@ -52,22 +52,19 @@ class ReplicaPhase(Enum):
 
 _P, _R = PartitionPhase, ReplicaPhase
 
-PARTITION_MOVES: Mapping[PartitionPhase, frozenset[PartitionPhase]] = {
+MOVES: Mapping[Enum, frozenset[Enum]] = {
     _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
     _P.NEW: frozenset({_P.NON_EXISTENT}),
     _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
     _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
-}
-"""Target -> the states that it may be reached from."""
-
-REPLICA_MOVES: Mapping[ReplicaPhase, frozenset[ReplicaPhase]] = {
     _R.NEW: frozenset({_R.NON_EXISTENT}),
     _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
     _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE}),
     # Roots run nothing: the objects of a replica become garbage when it is offline for good.
     _R.NON_EXISTENT: frozenset({_R.OFFLINE}),
 }
-"""Target -> the states that it may be reached from. Kafka's three deletion states need a broker that answers."""
+"""Target -> the states that it may be reached from, Kafka's without the three deletion states of replicas: those need
+a broker that answers."""
 
 
 def partition_phase(topic: TopicState | None, number: int) -> PartitionPhase:
@@ -89,36 +86,20 @@ def replica_phase(partition: PartitionState, broker_id: BrokerId, fenced: Collec
     return ReplicaPhase.ONLINE if is_online else ReplicaPhase.OFFLINE
 
 
-def move_partition(before: PartitionPhase, *targets: PartitionPhase, **where: object) -> None:
-    """Walk a partition through its states; refuse a step that the state machine does not have.
+def move(before: Enum, *targets: Enum, **where: object) -> None:
+    """Walk a partition or a replica through its states; refuse a step that its state machine does not have.
 
     Raises:
         ReplogError: INVALID_REQUEST: nothing was changed.
     """
     for target in targets:
-        if before not in PARTITION_MOVES[target]:
-            raise _illegal(before, target, where)
+        if before not in MOVES[target]:
+            raise ReplogError(
+                ErrorCode.INVALID_REQUEST,
+                f"{before.value} cannot become {target.value}; nothing was changed. Look at it: replog topic describe.",
+                **where,
+            )
         before = target
-
-
-def move_replica(before: ReplicaPhase, *targets: ReplicaPhase, **where: object) -> None:
-    """Walk a replica through its states; refuse a step that the state machine does not have.
-
-    Raises:
-        ReplogError: INVALID_REQUEST: nothing was changed.
-    """
-    for target in targets:
-        if before not in REPLICA_MOVES.get(target, frozenset()):
-            raise _illegal(before, target, where)
-        before = target
-
-
-def _illegal(before: Enum, target: Enum, where: dict[str, object]) -> ReplogError:
-    return ReplogError(
-        ErrorCode.INVALID_REQUEST,
-        f"{before.value} cannot become {target.value}; nothing was changed. Look at it: replog topic describe.",
-        **where,
-    )
 
 
 def live_topic(state: TopicLedgerState, topic_id: TopicId) -> TopicState:
@@ -167,7 +148,7 @@ def create_topic(
         return []
     for number, replicas in enumerate(made.assignments):
         target = _P.ONLINE if set(replicas) - fenced else _P.OFFLINE
-        move_partition(partition_phase(topic, number), _P.NEW, target, topic=made.name, partition=number)
+        move(partition_phase(topic, number), _P.NEW, target, topic=made.name, partition=number)
     leaving = [IsrChange(made.topic_id, broker_id, False, now_ms) for broker_id in sorted(away)]
     return [*settle_fences(state, fenced), made, *leaving]
 
@@ -183,7 +164,7 @@ def grow_topic(
     """
     topic = live_topic(state, grown.topic_id)
     for number in range(grown.total - len(grown.assignments), grown.total):
-        move_partition(partition_phase(topic, number), _P.NEW, topic=topic.name, partition=number)
+        move(partition_phase(topic, number), _P.NEW, topic=topic.name, partition=number)
     return [*settle_fences(state, fenced), grown]
 
 
@@ -224,10 +205,10 @@ def check_deleted(state: TopicLedgerState, topic_id: TopicId, name: str) -> None
     if topic is None:
         return
     for number, partition in enumerate(topic.partitions):
-        move_partition(partition_phase(topic, number), _P.NON_EXISTENT, topic=name, partition=number)
+        move(partition_phase(topic, number), _P.NON_EXISTENT, topic=name, partition=number)
         for broker_id in partition.replicas:
             before = replica_phase(partition, broker_id, state.fenced)
-            move_replica(before, _R.NON_EXISTENT, topic=name, partition=number, broker=broker_id)
+            move(before, _R.NON_EXISTENT, topic=name, partition=number, broker=broker_id)
 
 
 def change_partition(
@@ -263,10 +244,10 @@ def change_partition(
         is_unclean,
     )
     target = _P.OFFLINE if leader == NO_LEADER else _P.ONLINE
-    move_partition(partition_phase(topic, number), target, topic=topic.name, partition=number)
+    move(partition_phase(topic, number), target, topic=topic.name, partition=number)
     for broker_id in sorted({leader, *change.isr}.difference(at.isr, [NO_LEADER])):
         before = replica_phase(at, broker_id, state.fenced)
-        move_replica(before, _R.ONLINE, topic=topic.name, partition=number, broker=broker_id)
+        move(before, _R.ONLINE, topic=topic.name, partition=number, broker=broker_id)
         if broker_id in state.fenced:
             raise _fenced(broker_id, topic, number)
     if leader in state.fenced:  # a fenced broker may be the last in sync, but must not lead
@@ -415,8 +396,7 @@ def begin(state: TopicLedgerState, topic_id: TopicId, number: int, target: Seque
     original = tuple(each for each in partition.replicas if each not in partition.adding)
     adding = tuple(each for each in target if each not in original)
     removing = tuple(each for each in original if each not in target)
-    replicas = (*target, *removing)
-    return _change(state, topic_id, number, _still_in_sync(partition, replicas, number), replicas, adding, removing)
+    return _change(state, topic_id, number, (*target, *removing), adding, removing)
 
 
 def cancel(state: TopicLedgerState, topic_id: TopicId, number: int) -> PartitionChange:
@@ -433,25 +413,17 @@ def cancel(state: TopicLedgerState, topic_id: TopicId, number: int) -> Partition
             partition=number,
         )
     replicas = tuple(each for each in partition.replicas if each not in partition.adding)
-    return _change(state, topic_id, number, _still_in_sync(partition, replicas, number), replicas, (), ())
-
-
-def completion(state: TopicLedgerState, topic_id: TopicId, number: int) -> PartitionChange | None:
-    """Return the change that ends a reassignment once every target replica is in sync, else None."""
-    partition = state.topics[topic_id].partitions[number]
-    if not is_reassigning(partition):
-        return None
-    target = tuple(each for each in partition.replicas if each not in partition.removing)
-    isr = tuple(each for each in partition.isr if each not in partition.removing)
-    if not set(isr) >= set(target):
-        return None
-    return _change(state, topic_id, number, target, target, (), ())
+    return _change(state, topic_id, number, replicas, (), ())
 
 
 def completions(state: TopicLedgerState) -> list[PartitionChange]:
-    """Return the changes that end all reassignments that can end now."""
-    found = (completion(state, topic.topic_id, number) for topic, number, _ in live_partitions(state))
-    return [each for each in found if each is not None]
+    """Return the changes that end the reassignments whose target replicas are all in sync."""
+    changes = []
+    for topic, number, partition in live_partitions(state):
+        target = tuple(each for each in partition.replicas if each not in partition.removing)
+        if is_reassigning(partition) and set(target).issubset(partition.isr):
+            changes.append(_change(state, topic.topic_id, number, target, (), ()))
+    return changes
 
 
 def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) -> int:
@@ -471,7 +443,15 @@ def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) ->
     return count
 
 
-def _still_in_sync(partition: PartitionState, replicas: tuple[BrokerId, ...], number: int) -> tuple[BrokerId, ...]:
+def _change(
+    state: TopicLedgerState,
+    topic_id: TopicId,
+    number: int,
+    replicas: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...],
+    removing: tuple[BrokerId, ...],
+) -> PartitionChange:
+    partition = state.topics[topic_id].partitions[number]
     isr = tuple(each for each in replicas if each in partition.isr)
     if not isr:
         raise ReplogError(
@@ -480,20 +460,8 @@ def _still_in_sync(partition: PartitionState, replicas: tuple[BrokerId, ...], nu
             "the reassignment end.",
             partition=number,
         )
-    return isr
-
-
-def _change(
-    state: TopicLedgerState,
-    topic_id: TopicId,
-    number: int,
-    isr: tuple[BrokerId, ...],
-    replicas: tuple[BrokerId, ...],
-    adding: tuple[BrokerId, ...],
-    removing: tuple[BrokerId, ...],
-) -> PartitionChange:
     target = tuple(each for each in replicas if each not in removing)
-    leader = settle_leader(state.topics[topic_id].partitions[number], isr, target, state.fenced)
+    leader = settle_leader(partition, isr, target, state.fenced)
     return change_partition(
         state, topic_id, number, leader=leader, isr=isr, replicas=replicas, adding=adding, removing=removing
     )

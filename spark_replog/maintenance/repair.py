@@ -161,7 +161,7 @@ class StoreRepair:
         self._rebuild = rebuild
         self._on_progress = on_progress
         self._fetcher = ReplicaFetcher(self._brokers, self._config, clock=cluster.clock)
-        self._catch_up = CatchUp(self._brokers, self._config, cluster.clock, self._fetcher)
+        self._catch_up = CatchUp(self._fetcher)
         self._report = RepairReport()
         self._verified: dict[tuple[BrokerId, LedgerId], set[ObjectId]] = {}
         self._looked_after: dict[LedgerId, int] = {}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_replog.commit.replication import ObjectCopies, Partition
+from spark_replog.commit.replication import Partition
 from spark_replog.errors import ErrorCode
 
 BROKERS = (0, 1, 2, 3)
@@ -66,17 +66,17 @@ def test_a_partition_is_what_the_model_says(
 ) -> None:
     partition = Partition(BROKERS, isr, min_insync, high_watermark, now_ms=0)
     model = SlowPartition(isr, min_insync, high_watermark)
-    objects: list[ObjectCopies] = []
+    objects: list[set[int]] = []
     before = high_watermark
     for verb, number, who in steps:
         if verb == "append":
             assert isinstance(who, set)
-            objects.append(ObjectCopies(who))
+            objects.append(set(who))
             partition.append(number, objects[-1])
             model.append(number, who)
         elif verb == "copy" and objects:
             assert isinstance(who, int)
-            objects[number % len(objects)].holders.add(who)
+            objects[number % len(objects)].add(who)
             model.copy(number % len(objects), who)
         elif verb == "shrink":
             assert isinstance(who, int)

@@ -64,13 +64,13 @@ def set_min_insync(store, value: int) -> None:
 def parked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many partitions each append that had to wait waited for."""
     seen: list[int] = []
-    run_round = replica_manager.run_round
+    made = replica_manager.WaitingRound
 
-    def noting(this, *args, **more):
+    def noting(this, *args):
         seen.append(len(this.partitions))
-        return run_round(this, *args, **more)
+        return made(this, *args)
 
-    monkeypatch.setattr(replica_manager, "run_round", noting)
+    monkeypatch.setattr(replica_manager, "WaitingRound", noting)
     return seen
 
 

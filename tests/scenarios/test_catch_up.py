@@ -28,7 +28,7 @@ def test_a_root_that_is_back_gets_one_object_a_look_however_large_and_is_looked_
     config = replace(store.config, replica_rejoin_wait_ms=30_000, replica_catchup_bytes=1)
     clock = ManualClock(store.cluster.clock.now_ms() + 60_000)
     fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=clock)
-    catch_up = CatchUp(store.cluster.brokers, config, clock, fetcher)
+    catch_up = CatchUp(fetcher)
     for look in range(3):
         assert len(store.held_by("orders", 2)) == look and store.isr("orders") == (0, 1)
         catch_up.readmit(ledger_of(store))
@@ -45,7 +45,7 @@ def test_a_clock_that_was_ahead_when_a_root_left_does_not_keep_it_out(store, ahe
     leave = encode_command(IsrChange(None, 2, False, clock.now_ms() + ahead_ms))
     ledger_of(store).append(lambda _: leave, timeout_ms=10_000)
     config = replace(store.config, replica_rejoin_wait_ms=30_000)
-    catch_up = CatchUp(store.cluster.brokers, config, clock, ReplicaFetcher(store.cluster.brokers, config, clock=clock))
+    catch_up = CatchUp(ReplicaFetcher(store.cluster.brokers, config, clock=clock))
     assert ("is due in" in catch_up.why_out(ledger_of(store))[2]) != is_back
     assert catch_up.readmit(ledger_of(store)) == is_back
 
@@ -60,11 +60,10 @@ def test_a_follower_that_failed_is_left_alone_for_the_backoff(store) -> None:
     fetcher = ReplicaFetcher(store.cluster.brokers, config, clock=clock)
     copy = fetcher.copy
     fetcher.copy = lambda *args, **more: (asked.append(args[1]), copy(*args, **more))[1]  # type: ignore[method-assign]
-    catch_up = CatchUp(store.cluster.brokers, config, clock, fetcher)
+    catch_up = CatchUp(fetcher)
     made = store.put("orders", {0: 1}, {0})
-    store.manager._catch_up = CatchUp(
-        store.cluster.brokers, replace(config, replica_catchup_budget_ms=0), clock, fetcher
-    )
+    idle = ReplicaFetcher(store.cluster.brokers, replace(config, replica_catchup_budget_ms=0), clock=clock)
+    store.manager._catch_up = CatchUp(idle)
     assert store.append("orders", {}, batch=0, objects=(made,), acks=1).error is None
     for _ in range(3):
         catch_up.copy_to_followers(ledger_of(store))
@@ -91,6 +90,6 @@ def test_a_follower_that_takes_no_copies_stays_in_sync_where_it_alone_holds_rows
         raise RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "it neither reads nor writes. Look at it.", **sources)
 
     fetcher.copy = copy  # type: ignore[method-assign]
-    CatchUp(store.cluster.brokers, config, store.cluster.clock, fetcher).copy_to_followers(ledger_of(store))
+    CatchUp(fetcher).copy_to_followers(ledger_of(store))
     (partition,) = store.controller.describe_topic("orders").partitions
     assert (partition.log_end_offset, partition.isr) == (2, (0, 1, 2))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from spark_replog.admin import coordinator_loop
 from spark_replog.admin.admin import BrokerAdmin, PartitionAdmin
 from spark_replog.admin.coordinator_loop import CoordinatorLoop, preferred_elections
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.commit.failover import LeaderFailover
 from spark_replog.commit.state_changes import change_partition
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.codec.commands import encode_command, encode_entry
@@ -276,7 +276,7 @@ def test_a_part_of_a_round_that_fails_leaves_the_others_alone(store, monkeypatch
     def full(*_: object) -> bool:
         raise ReplogError(ErrorCode.REPLOG_STORE_REFUSED, "the disks are full. Make room.")
 
-    monkeypatch.setattr(LeaderFailover, "fail_over", full)
+    monkeypatch.setattr(coordinator_loop, "fail_over", full)
     kept, ended = [], []
 
     def upkeep(ledger) -> None:

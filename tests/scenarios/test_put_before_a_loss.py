@@ -103,15 +103,16 @@ def test_a_copy_that_the_commit_made_before_the_loss_is_made_again(store, monkey
     item = store.put("orders", {0: 2, 1: 3}, {0, 2})
     from spark_replog.commit import replica_manager
 
-    run_round, losses = replica_manager.run_round, [1]
+    losses = [1]
 
-    def run_and_lose(*args):
-        found = run_round(*args)
-        while losses:
-            replace_disks(store, losses.pop())
-        return found
+    class LosesADisk(replica_manager.WaitingRound):
+        def run(self, help_late):
+            found = super().run(help_late)
+            while losses:
+                replace_disks(store, losses.pop())
+            return found
 
-    monkeypatch.setattr(replica_manager, "run_round", run_and_lose)
+    monkeypatch.setattr(replica_manager, "WaitingRound", LosesADisk)
     assert is_applied(store.append("orders", {}, batch=2, objects=(item,)))
     assert not losses and not scrub(store.cluster, deep=True).findings
 

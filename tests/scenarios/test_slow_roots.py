@@ -14,7 +14,7 @@ from spark_replog.admin.coordinator_loop import CoordinatorLoop
 from spark_replog.client.producer import Producer
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.failover import fail_over
 from spark_replog.errors import ErrorCode
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
@@ -94,7 +94,7 @@ def by_loop(store) -> bool:
 
 def by_failover(store) -> bool:
     ledger = store.cluster.topic_ledger(store.cluster.lookup("orders").ledger_id)
-    return LeaderFailover(store.cluster, CatchUp.of(store.cluster)).fail_over(ledger, {0})
+    return fail_over(store.cluster, CatchUp.of(store.cluster), ledger, {0})
 
 
 @pytest.mark.parametrize("look", [by_loop, by_failover])

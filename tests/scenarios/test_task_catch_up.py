@@ -12,10 +12,11 @@ from spark_replog.commit import catch_up as task_catch_up
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import (
     PLANNED_COPIES_MAX,
-    TaskCatchUp,
     check_task_age,
+    copy_share,
     holders_by_ledger,
 )
+from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
@@ -89,7 +90,10 @@ def test_a_root_that_is_away_is_not_planned_for(behind) -> None:
 def test_tasks_copy_their_share_and_the_commit_records_it(behind) -> None:
     config = replace(SLOW_COMMITS, replica_catchup_bytes=20)
     before = behind.held_by("orders", 2)
-    made = [TaskCatchUp(brokers_of(behind), config).run(planned(behind), batch_id=5, task_id=n) for n in range(12)]
+    made = [
+        copy_share(ReplicaFetcher(brokers_of(behind), config), planned(behind), batch_id=5, task_id=n)
+        for n in range(12)
+    ]
     assert [len(each) for each in made] == [2] * 12
     chosen = {each.id.name for task in made for each in task}
     assert len(chosen) > 2  # tasks that know nothing of each other choose apart; all alike once in 10**11 runs
@@ -104,7 +108,7 @@ def test_tasks_copy_their_share_and_the_commit_records_it(behind) -> None:
 
 def test_tasks_alone_bring_a_replica_back(behind) -> None:
     for batch in range(5, 9):
-        made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(planned(behind), batch, 0)
+        made = copy_share(ReplicaFetcher(brokers_of(behind), SLOW_COMMITS), planned(behind), batch, 0)
         commit(behind, batch, made)
     # Everything up to the last batch is there; the replica joins when its wait is over.
     assert len(planned(behind)) == 1
@@ -117,7 +121,7 @@ def test_tasks_alone_bring_a_replica_back(behind) -> None:
 def test_copies_of_tasks_count_not_if_their_root_left_again_since(behind) -> None:
     copies = planned(behind)
     objects = (behind.put("orders", {0: 1}, {0, 1}),)
-    made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0)
+    made = copy_share(ReplicaFetcher(brokers_of(behind), SLOW_COMMITS), copies, 5, 0)
     # A repair begins: it gives the root a new disk, before the tasks' message arrives.
     ledger = behind.cluster.topic_ledger(copies[0].ledger_id)
     ledger.append(lambda _: encode_command(IsrChange(None, 2, False, 0)), timeout_ms=30_000)
@@ -127,12 +131,12 @@ def test_copies_of_tasks_count_not_if_their_root_left_again_since(behind) -> Non
 
 
 def test_a_copy_that_nobody_reported_is_found_whole(behind) -> None:
-    first = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(planned(behind), 5, 0)
+    first = copy_share(ReplicaFetcher(brokers_of(behind), SLOW_COMMITS), planned(behind), 5, 0)
     assert len(first) == 5  # and the task dies before its message arrives
     brokers = brokers_of(behind)
     counting = CountingStore(brokers.store(2))
     brokers.stores[2] = counting
-    again = TaskCatchUp(brokers, SLOW_COMMITS).run(planned(behind), 5, 0)
+    again = copy_share(ReplicaFetcher(brokers, SLOW_COMMITS), planned(behind), 5, 0)
     assert set(again) == set(first)
     assert counting.counts["create"] == 0
 
@@ -142,19 +146,19 @@ def test_a_damaged_copy_is_not_reported(behind) -> None:
     path = behind.path / "broker-2" / "ledgers" / copies[0].ledger_id / "data" / "000000" / copies[0].id.name
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"?" * copies[0].size_bytes)
-    made = TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0)
+    made = copy_share(ReplicaFetcher(brokers_of(behind), SLOW_COMMITS), copies, 5, 0)
     assert {each.id.name for each in made} == {each.id.name for each in copies[1:]}
 
 
 def test_catching_up_never_fails_a_task(behind) -> None:
     copies = planned(behind)
     behind.away(2)
-    assert TaskCatchUp(brokers_of(behind), SLOW_COMMITS).run(copies, 5, 0) == ()
+    assert copy_share(ReplicaFetcher(brokers_of(behind), SLOW_COMMITS), copies, 5, 0) == ()
 
 
 def test_an_object_larger_than_the_share_is_copied_alone(behind) -> None:
     config = replace(SLOW_COMMITS, replica_catchup_bytes=1)
-    assert len(TaskCatchUp(brokers_of(behind), config).run(planned(behind), 5, 0)) == 1
+    assert len(copy_share(ReplicaFetcher(brokers_of(behind), config), planned(behind), 5, 0)) == 1
 
 
 def test_the_plan_is_bounded(behind, monkeypatch: pytest.MonkeyPatch) -> None:

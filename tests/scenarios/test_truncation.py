@@ -17,7 +17,7 @@ from spark_replog.cluster import cluster
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.commit.failover import LeaderFailover
+from spark_replog.commit.failover import fail_over
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig, ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
@@ -425,7 +425,7 @@ def test_many_copies_are_looked_for_a_few_at_a_time_however_long_all_of_them_tak
     orders.reopen()
     watched = watch(orders, others, 0.2)
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
-    assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert described(orders).log_end_offset == 6 and orders.high_watermarks("orders") == [6, 0]
     assert [each.most for each in watched.values()] == [2, 2]
 
@@ -437,7 +437,7 @@ def test_copies_of_rows_that_are_cut_anyway_are_not_looked_for(orders) -> None:
     orders.away(leader)
     watched = watch(orders, others)
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
-    assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert described(orders).log_end_offset == 0
     assert [each.count for each in watched.values()] == [orders.config.num_replica_fetchers] * 2
 
@@ -450,7 +450,7 @@ def test_copies_are_not_looked_for_each_time_while_nothing_may_be_cut(orders) ->
     orders.away(leader)
     watched = watch(orders, others)
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("strict").ledger_id)
-    assert not LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+    assert not fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert [each.count for each in watched.values()] == [0, 0]
 
 
@@ -548,5 +548,5 @@ def test_an_election_waits_for_metadata_roots_as_every_decision_does(orders, fau
                     broken.stores[each].hung.set()
 
         monkeypatch.setattr(ledger, "refresh", hang)
-        assert LeaderFailover(orders.cluster, CatchUp.of(orders.cluster)).fail_over(ledger, {leader})
+        assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert described(orders).log_end_offset == 1

@@ -21,6 +21,7 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
+    CommandResult,
     DataObject,
     HoldersAdd,
     IdentityKind,
@@ -165,10 +166,10 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
         result = outcome.result or me.state.judge(append)
         if result.outcome not in SUCCESSES or (outcome.result is None and result.outcome is Outcome.APPLIED):
             return result.outcome
-        ranges = result.base_offsets
+        decided = outcome.result or result
         is_newest = me.state.applied_index == outcome.index
         epochs = leader_epochs(me.state, append) if is_newest else None
-        settling = Settling(append, me.state.applied_index, epochs)
+        settling = Settling(append, me.state.applied_index, epochs, decided)
         world.checker.count("appends", outcome.index >= 0)
         for _ in range(_ATTEMPTS):
             try:
@@ -176,10 +177,8 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
             except RetriableError:
                 world.checker.count("cut off")
                 break  # repeated
-            if settling.result is not None:
-                ranges = settling.result.base_offsets
             if me.state.stable_index >= settling.stable_index:
-                _acknowledge(world, append, rows, ranges)
+                _acknowledge(world, append, rows, settling.result.base_offsets)
                 return Outcome.DUPLICATE
             yield
             me.refresh()

@@ -19,7 +19,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
-from spark_replog.commit.catch_up import TaskCatchUp, check_task_age, holders_by_ledger
+from spark_replog.commit.catch_up import check_task_age, copy_share, holders_by_ledger
+from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config import CoordinatorConfig
@@ -241,7 +242,8 @@ def _write_task(
         raise
     copies: tuple[MadeCopy, ...] = ()
     if plan.missing_copies:
-        copies = TaskCatchUp(brokers, options.coordinator).run(plan.missing_copies, query.batch_id, task_id)
+        fetcher = ReplicaFetcher(brokers, options.coordinator)
+        copies = copy_share(fetcher, plan.missing_copies, query.batch_id, task_id)
     calls = summed([planning, brokers.calls.take()])
     return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies, calls)
 

@@ -46,7 +46,6 @@ def look_again(kind: IdentityKind, *later: Any, on_reset: ResetPolicy = ResetPol
     item = DataObject(ObjectId(0, "one.arrow"), 8, False, frozenset({0}), (section,))
     append = Append(ProducerIdentity("p", "p", 0, "", kind, on_reset), "User:s", "", 0, (item,))
     state = TopicLedgerState("L")
-    settling = Settling(append, 1, None)
     for index, command in enumerate((TopicInit(TOPIC, "t", ((0, 1),), ()), append, *later)):
         again = (append,) if command == AGAIN else (command,)
         results = state.apply(index, encode_entry([encode_command(each) for each in again]))

@@ -10,7 +10,6 @@ from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replication import (
     DelayedProduce,
     LeaderAndIsr,
-    ObjectCopies,
     Partition,
     ProducePartitionStatus,
     delayed_produce_required,
@@ -33,7 +32,7 @@ class Leaders:
 
 
 def one_waiting(
-    copies: ObjectCopies, rows: int = 10, isr: tuple[int, ...] = (1, 2), min_insync: int = 2
+    copies: set[int], rows: int = 10, isr: tuple[int, ...] = (1, 2), min_insync: int = 2
 ) -> tuple[DelayedProduce, Partition, Leaders]:
     partition = Partition((1, 2), isr, min_insync, 0)
     partition.append(rows, copies)
@@ -51,7 +50,7 @@ def test_an_append_waits_iff_acks_all_and_data_and_one_success(acks: int, partit
 
 @pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_case_a_the_lookup_of_the_partition_fails() -> None:
-    operation, _, leaders = one_waiting(ObjectCopies({1}))
+    operation, _, leaders = one_waiting({1})
     assert not operation.safe_try_complete()
     leaders.answers[KEY] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert operation.safe_try_complete()
@@ -61,7 +60,7 @@ def test_case_a_the_lookup_of_the_partition_fails() -> None:
 @pytest.mark.case("kafka-111")
 def test_case_b_another_leads_the_partition() -> None:
     # testClearPurgatoryOnBecomingFollower: answered at once, not at the timeout.
-    operation, _, leaders = one_waiting(ObjectCopies({1}))
+    operation, _, leaders = one_waiting({1})
     purgatory = DelayedOperationPurgatory(clock=ManualClock())
     assert not purgatory.try_complete_else_watch(operation, [KEY])
     leaders.answers[KEY] = LeaderAndIsr(1, (1, 2))
@@ -73,10 +72,10 @@ def test_case_b_another_leads_the_partition() -> None:
 @pytest.mark.case("kafka-98")
 def test_case_c1_the_isr_shrinks_after_the_rows_are_there() -> None:
     # required 10, min ISR 2, ISR {1, 2}: the high watermark reaches 10, then the ISR shrinks to {1}.
-    copies = ObjectCopies({1})
+    copies = {1}
     operation, partition, _ = one_waiting(copies)
     assert not operation.safe_try_complete()
-    copies.holders.add(2)
+    copies.add(2)
     assert partition.high_watermark() == 10
     partition.shrink(2)
     assert operation.safe_try_complete()
@@ -87,7 +86,7 @@ def test_case_c1_the_isr_shrinks_after_the_rows_are_there() -> None:
 def test_case_c1_the_isr_shrinks_first() -> None:
     # Kafka: the high watermark is frozen, the produce waits and ends REQUEST_TIMED_OUT, its rows in the log.
     # Here nothing is decided while it waits, so it is refused at once and for certain.
-    copies = ObjectCopies({1})
+    copies = {1}
     operation, partition, _ = one_waiting(copies)
     partition.shrink(2)
     assert operation.safe_try_complete()
@@ -97,10 +96,10 @@ def test_case_c1_the_isr_shrinks_first() -> None:
 
 @pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
 def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
-    copies = ObjectCopies({1})
+    copies = {1}
     operation, _, _ = one_waiting(copies)
     assert not operation.safe_try_complete()
-    copies.holders.add(2)
+    copies.add(2)
     assert operation.safe_try_complete()
     assert operation.errors() == {}
     assert not operation.safe_try_complete()
@@ -109,7 +108,7 @@ def test_case_c2_every_in_sync_replica_reached_the_offset() -> None:
 @pytest.mark.case("server-5-5-6-4-shrink-completes-waits")
 @pytest.mark.parametrize(("min_insync", "error"), [(1, None), (2, ErrorCode.NOT_ENOUGH_REPLICAS)])
 def test_case_c_who_left_the_isr_by_anothers_entry_is_not_waited_for(min_insync: int, error: ErrorCode | None) -> None:
-    operation, partition, leaders = one_waiting(ObjectCopies({1}), min_insync=min_insync)
+    operation, partition, leaders = one_waiting({1}, min_insync=min_insync)
     leaders.answers[KEY] = LeaderAndIsr(0, (1, 2, 3))
     assert not operation.safe_try_complete()
     leaders.answers[KEY] = LeaderAndIsr(0, (1, 3))
@@ -120,8 +119,8 @@ def test_case_c_who_left_the_isr_by_anothers_entry_is_not_waited_for(min_insync:
 
 def test_the_rows_must_all_be_there() -> None:
     partition = Partition((1, 2), (1, 2), 2, 0)
-    partition.append(9, ObjectCopies({1, 2}))
-    last = ObjectCopies({1})
+    partition.append(9, {1, 2})
+    last = {1}
     partition.append(1, last)
     assert partition.check_enough_replicas_reach_offset(9) == (True, None)
     assert partition.check_enough_replicas_reach_offset(10) == (False, None)
@@ -132,10 +131,10 @@ def test_a_time_out_answers_what_is_pending_and_keeps_what_is_satisfied() -> Non
     clock = ManualClock()
     purgatory = DelayedOperationPurgatory(clock=clock)
     satisfied, refused, waiting = (Partition((0, 1), (0, 1), minimum, 0) for minimum in (1, 2, 1))
-    satisfied.append(1, ObjectCopies({0, 1}))
-    refused.append(1, ObjectCopies({0}))
+    satisfied.append(1, {0, 1})
+    refused.append(1, {0})
     refused.shrink(1)
-    copies = ObjectCopies({0})
+    copies = {0}
     waiting.append(1, copies)
     partitions = {("t", 0): satisfied, ("t", 1): refused, ("t", 2): waiting}
     statuses = {key: ProducePartitionStatus(1) for key in partitions}
@@ -151,5 +150,5 @@ def test_a_time_out_answers_what_is_pending_and_keeps_what_is_satisfied() -> Non
         ("t", 1): ErrorCode.NOT_ENOUGH_REPLICAS,
         ("t", 2): ErrorCode.REQUEST_TIMED_OUT,
     }
-    copies.holders.add(1)
+    copies.add(1)
     assert purgatory.check_and_complete(("t", 2)) == 0

@@ -20,9 +20,9 @@ from spark_replog.commit.replication import (
     Replication,
     ReplicationRound,
     RoundServices,
+    WaitingRound,
     is_replicated,
     plan_round,
-    run_round,
 )
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId
@@ -142,7 +142,7 @@ class Rounds:
     def run(self, this: ReplicationRound, help_late=lambda: False, timeout_ms: int = 2_000):
         fetcher: Any = self.copies
         services = RoundServices(self.purgatory, fetcher, self.clock, self.lag_ms, self.refresh)
-        return run_round(this, self.known, services, self.lookup, timeout_ms, help_late)
+        return WaitingRound(this, self.known, services, self.lookup, timeout_ms).run(help_late)
 
     def lookup(self, key) -> LeaderAndIsr:
         partition = self.state.topics[key[0]].partitions[key[1]]
@@ -288,7 +288,7 @@ def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_tim
     purgatory = DelayedOperationPurgatory()
     fetcher: Any = SourcesFail()
     services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000, lambda: None)
-    run_round(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000, lambda: False)
+    WaitingRound(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000).run(lambda: False)
     assert known.departed == {} and known.lost == {(0, "new"): (0,)}
     assert purgatory.timer.size == 0  # a late one would take replicas out of the next round
 

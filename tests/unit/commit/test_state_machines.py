@@ -7,8 +7,7 @@ import pytest
 from spark_replog.commit.state_changes import (
     PartitionPhase,
     ReplicaPhase,
-    move_partition,
-    move_replica,
+    move,
     partition_phase,
     replica_phase,
 )
@@ -34,10 +33,10 @@ KAFKA_REPLICA = {
 @pytest.mark.parametrize("target", P)
 def test_partitions_make_kafkas_moves_and_no_other(before, target):
     if (before, target) in KAFKA_PARTITION:
-        move_partition(before, target)
+        move(before, target)
     else:
         with pytest.raises(ReplogError, match="INVALID_REQUEST"):
-            move_partition(before, target)
+            move(before, target)
 
 
 @pytest.mark.case("server-7-5-replica-states-three-deletion")
@@ -46,18 +45,18 @@ def test_partitions_make_kafkas_moves_and_no_other(before, target):
 def test_replicas_make_kafkas_moves_but_for_those_that_a_broker_would_have_to_answer(before, target):
     # Kafka goes from Offline to NonExistent by three deletion states; here the root is never asked.
     if (before, target) in KAFKA_REPLICA or (before, target) == (R.OFFLINE, R.NON_EXISTENT):
-        move_replica(before, target)
+        move(before, target)
     else:
         with pytest.raises(ReplogError, match="INVALID_REQUEST"):
-            move_replica(before, target)
+            move(before, target)
 
 
 def test_a_walk_stops_at_its_first_illegal_step_and_names_it():
-    move_partition(P.NON_EXISTENT, P.NEW, P.ONLINE, P.OFFLINE, P.NON_EXISTENT)
+    move(P.NON_EXISTENT, P.NEW, P.ONLINE, P.OFFLINE, P.NON_EXISTENT)
     with pytest.raises(ReplogError, match="OnlinePartition cannot become NonExistentPartition; nothing was changed"):
-        move_partition(P.NEW, P.ONLINE, P.NON_EXISTENT, P.NEW)
+        move(P.NEW, P.ONLINE, P.NON_EXISTENT, P.NEW)
     with pytest.raises(ReplogError, match=r"NonExistentReplica cannot become OnlineReplica.*broker=`3`"):
-        move_replica(R.NON_EXISTENT, R.ONLINE, broker=3)
+        move(R.NON_EXISTENT, R.ONLINE, broker=3)
 
 
 def test_states_follow_from_the_fold():
