@@ -189,6 +189,11 @@ class InvalidConfigError(_AboutInputError, ValueError):
     """The caller's option, argument or schema is wrong: fix it. Nothing was attempted."""
 
 
+def invalid_option(message: str, **context: object) -> InvalidConfigError:
+    """Return the refusal of a setting's value, or of settings that do not fit each other: REPLOG_INVALID_OPTION."""
+    return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, message, **context)
+
+
 class AuthorizationError(_AboutInputError):
     """The principal may not do this: get the right, or use another principal. Nothing was attempted."""
 

@@ -1,8 +1,7 @@
-"""Determines the principal, and checks its rights by the ACLs of the cluster ledger.
+"""Determines the principal, and checks its rights by the ACLs of the cluster ledger. Never runs in a task.
 
-Runs wherever plans are made, appends are decided and commands run, never in a task. Principals are advisory: only its
-storage credentials really limit a process (docs/security.md).
-Source: Kafka's ``StandardAuthorizerData`` and the operations that ``KafkaApis`` requires.
+Principals are advisory: only its storage credentials really limit a process (docs/security.md). Source: Kafka's
+``StandardAuthorizerData`` and the operations that ``KafkaApis`` requires.
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ PRINCIPAL_VARIABLE = "REPLOG_PRINCIPAL"
 def default_principal() -> str:
     """Return the default principal: ``REPLOG_PRINCIPAL``, else ``User:<os user>``."""
     named = os.environ.get(PRINCIPAL_VARIABLE)
-    if named:
-        return normal_principal(named)
-    return _os_user()
+    return normal_principal(named) if named else _os_user()
 
 
 @cache
@@ -47,12 +44,6 @@ _CODES: Mapping[ResourceType, ErrorCode] = {
 }
 
 
-def is_super_user(config: Mapping[str, str], principal: str) -> bool:
-    """Return whether ``super.users`` (separated by semicolons, as in Kafka) names the principal."""
-    named = config.get(SUPER_USERS_KEY, "").split(";")
-    return principal in {normal_principal(each.strip()) for each in named if each.strip()}
-
-
 def is_open_without_acls(config: Mapping[str, str]) -> bool:
     """Return ``allow.everyone.if.no.acl.found``: whether everybody may use a resource that no ACL covers."""
     return config.get(ALLOW_EVERYONE_KEY, "true").lower() == "true"
@@ -67,7 +58,8 @@ def is_allowed(
     name: str,
 ) -> bool:
     """Return the decision: super users, then deny, then allow, then the default of a resource without ACLs."""
-    if SUPER_USERS_KEY in config and is_super_user(config, principal):
+    super_users = [each.strip() for each in config.get(SUPER_USERS_KEY, "").split(";")]
+    if principal in [normal_principal(each) for each in super_users if each]:
         return True
     decision = acls.decide(principal, operation, resource_type, name)
     if decision is Decision.NO_ACL:
@@ -76,14 +68,11 @@ def is_allowed(
 
 
 class Authorizer:
-    """Checks the rights of one principal. Cheap to create.
+    """Checks the rights of one principal, such as ``User:alice``. Cheap to create.
 
     ACLs are at most a second old if the caller folds the cluster ledger first, as every entry point does
     (``Cluster.refresh_if_stale``). A change made by this process applies at once, and ``require`` folds the newest
     entries before it refuses.
-
-    Attributes:
-        principal: including its type, as in ``User:alice``.
     """
 
     def __init__(self, cluster: Cluster, principal: str | None = None) -> None:
@@ -98,11 +87,7 @@ class Authorizer:
 
     def allowed_topics(self, operation: AclOperation, names: Iterable[str]) -> list[str]:
         """Return the topics that the principal may act on, in the given order."""
-        with self._cluster.cluster_ledger.lock:
-            state = self._cluster.cluster_ledger.state
-            acls, config = state.acls, state.config
-            topic = ResourceType.TOPIC
-            return [name for name in names if is_allowed(acls, config, self.principal, operation, topic, name)]
+        return [name for name in names if self.is_allowed(operation, ResourceType.TOPIC, name)]
 
     def require(self, operation: AclOperation, resource_type: ResourceType, *names: str) -> None:
         """Check the right to each resource. Call it before checking that topics exist: a refusal must not reveal it.
@@ -127,18 +112,16 @@ class Authorizer:
     ) -> dict[PartitionKey, ReplogError]:
         """Return the partitions of an append whose topic the principal may not write, with their errors.
 
-        Costs one decision per topic and reads nothing: it is asked under the lock of a topic ledger. Source of the
-        order: ``KafkaApis.handleProduceRequest``: a refused transactional.id refuses the whole request, a refused topic
-        only its partitions.
+        Reads nothing: it is asked under the lock of a topic ledger. As in ``KafkaApis.handleProduceRequest`` a refused
+        transactional.id refuses the whole request, a refused topic only its partitions.
 
         Raises:
             AuthorizationError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
         """
-        identity, write = append.identity, AclOperation.WRITE
-        if identity.kind is IdentityKind.TRANSACTIONAL:
-            kind = ResourceType.TRANSACTIONAL_ID
-            if not self.is_allowed(write, kind, identity.producer_id):
-                raise self.refusal(write, kind, identity.producer_id)
+        identity, write, transactional = append.identity, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID
+        is_named = identity.kind is IdentityKind.TRANSACTIONAL
+        if is_named and not self.is_allowed(write, transactional, identity.producer_id):
+            raise self.refusal(write, transactional, identity.producer_id)
         errors: dict[str, ReplogError] = {}
         for topic_id in {key[0] for key in partitions}:
             topic = state.topics.get(topic_id)

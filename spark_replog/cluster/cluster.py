@@ -80,13 +80,7 @@ class TopicHandle:
 
 
 class Cluster:
-    """An opened store. Thread-safe.
-
-    Args:
-        path: as given by the user, for error texts and for plans.
-        storage_options: as given by the user, for all roots.
-        config: timeouts of the coordinator.
-    """
+    """An opened store. Thread-safe. ``path`` and ``storage_options`` are as the user gave them."""
 
     def __init__(
         self,
@@ -366,12 +360,9 @@ class Cluster:
         return age_ms > min(ACCESS_AGE_MS, self.config.metadata_max_age_ms)
 
     def topic_state(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
-        """Fold the topic's ledger and return it with the topic's state.
+        """Fold the topic's ledger and return it with the topic's state. Raises the errors of ``folded_topic``.
 
         Read the state under ``ledger.lock``. A restore replaces the topic's state: take it from ``ledger.state`` there.
-
-        Raises:
-            ReplogError: as ``folded_topic``.
         """
         self.refresh_topics([handle])
         return self.folded_topic(handle)
@@ -399,7 +390,7 @@ class Cluster:
             since: a mark: ledgers that were read since then are not read again.
 
         Raises:
-            ReplogError: as ``lookup`` and ``topic_state``.
+            ReplogError: as ``lookup``.
         """
         handles = {name: self.lookup(name) for name in sorted(set(names))}
         self.refresh_topics(self.unread_since(handles.values(), since))
@@ -423,9 +414,6 @@ class Cluster:
 
         Returns:
             The topics that exist, and for each other name the error to raise.
-
-        Raises:
-            ReplogError: as ``refresh``, ``check_access`` and ``refresh_topics``.
         """
         self._wanted = names = tuple(names)
         self.refresh_ahead()

@@ -1,7 +1,6 @@
-"""Creates a store: root files, probes, the cluster ledger's folders, broker registration.
+"""Creates a store (``replog init``): root files, probes, the cluster ledger's folders, broker registration.
 
-Runs in ``replog init``. Every step is repeatable: the same command resumes an interrupted run.
-Any other existing root is refused.
+Every step is repeatable: the same command resumes an interrupted run. Any other existing root is refused.
 """
 
 from __future__ import annotations

@@ -39,19 +39,11 @@ class Mailbox:
         self._ledger_id = ledger_id
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a note.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM: less than a majority of the metadata roots accepted it.
-        """
+        """Write a note. Raises REPLOG_NO_QUORUM: less than a majority of the metadata roots accepted it."""
         self._ask(lambda store: store.create(note_key(self._ledger_id, name), data, make_parent=True))
 
     def names(self, prefix: str) -> list[str]:
-        """Return the names of the notes whose name starts with the prefix, sorted.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
-        """
+        """Return the names of the notes whose name starts with the prefix, sorted. Raises REPLOG_NO_QUORUM."""
         key = note_key(self._ledger_id, prefix)
         listings = self._ask(lambda store: [info.key.rpartition("/")[2] for info in store.list_keys(key)])
         return sorted({name for names in listings for name in names})

@@ -59,12 +59,9 @@ class RootLook:
 def look_at_roots(
     cluster: Cluster, ledgers: Sequence[Ledger[TopicLedgerState]] = (), timeout_ms: int = ROOT_TIMEOUT_MS
 ) -> list[RootLook]:
-    """Check all roots in parallel; writes nothing.
+    """Check all roots, and refreshed topic ledgers on them, in parallel; writes nothing. See ``_look``.
 
-    Args:
-        cluster: the opened store, refreshed.
-        ledgers: refreshed topic ledgers to check too: see ``_look``.
-        timeout_ms: a root that has not answered within this time is unavailable.
+    A root that has not answered within `timeout_ms` is unavailable.
     """
     brokers = cluster.brokers
     newest = [(each, IO_POOL.submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
@@ -103,10 +100,8 @@ def _look(
 ) -> None:
     """Read a root's ``replog.json``, and check that the root still holds what other roots record that it held.
 
-    This detects a root that was restored from an older backup: records name the last known position of each journal,
-    and the log names the copies. Costs, in parallel, two small gets per ledger on a metadata root, and one for each of
-    the newest ``NEWEST_COPIES`` copies per ledger. ``store verify`` reads every journal and copy. Refresh the ledgers
-    first.
+    This detects a root that was restored from an older backup. Costs, in parallel, two small gets per ledger on a
+    metadata root, and one for each of the newest ``NEWEST_COPIES`` copies per ledger.
 
     Raises:
         RetriableError: REPLOG_ROOT_STALE, also if a journal is shorter than it was; and the store's errors.

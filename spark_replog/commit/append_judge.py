@@ -1,8 +1,7 @@
 """Judges one append on the newest fold of its ledger. Pure: a fold and newer knowledge in, a verdict out.
 
-Called under the ledger's lock, in any thread that drives the ledger: nothing here waits or reads a root.
-``LedgerAppend`` carries out the verdict. Source of the order of checks: Kafka's
-``KafkaApis.handleProduceRequest``, ``ReplicaManager.appendRecords`` and ``Partition.appendRecordsToLeader``.
+Called under the ledger's lock: nothing here waits or reads a root. ``LedgerAppend`` carries out the verdict. Source of
+the order of checks: Kafka's ``KafkaApis.handleProduceRequest`` and ``Partition.appendRecordsToLeader``.
 """
 
 from __future__ import annotations
@@ -85,14 +84,10 @@ class Verdict:
     Attributes:
         next: REPLICATING with ``round``, ELECTING with ``absent``, JUDGING again without ``failed``, DONE with
             ``error``; SETTLING: answered by ``result``, or as soon as ``commands`` are decided.
-        append: the part of the append that was judged: without refused partitions and dropped objects.
+        append: without refused partitions and dropped objects.
         commands: of the ENTRY to decide, ISR changes and new holders first, the append last.
-        result: the answer if nothing needs to be decided.
-        refused: the partitions left out, with their errors.
-        error: why nothing of the append can be decided on this fold.
-        round: what must be replicated first.
+        refused: the partitions left out so far, with their errors; ``failed``: those to leave out from now on.
         absent: leaders that lack their rows.
-        failed: partitions to leave out from now on.
         leaving: brokers that leave the ISR with these commands, and why.
         is_access_old: the principal is refused by ACLs that may be old: read the newest ones, then judge again.
     """
@@ -136,8 +131,6 @@ class AppendJudge:
     """Judges one append, as often as the fold changes.
 
     Args:
-        request: the append and how to treat it.
-        authorizer: of the append's principal.
         majority: on how many metadata roots an entry is, at least, when it is decided.
 
     Attributes:
@@ -176,11 +169,7 @@ class AppendJudge:
             return Verdict(Phase.DONE, self._request.append, refused=refused, error=error)
 
     def judge_settling(self, state: TopicLedgerState, settling: Settling) -> Verdict:
-        """Judge whether an append in the log still waits for copies of the entries up to it.
-
-        Args:
-            settling: the decided append.
-        """
+        """Judge whether an append in the log still waits for copies of the entries up to it."""
         appended = settling.append
         try:
             self.look_again(state, settling)
@@ -475,12 +464,7 @@ def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
 
 
 def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKey]) -> dict[PartitionKey, ReplogError]:
-    """Return the partitions that cannot be written, each with its error.
-
-    INVALID_TOPIC_EXCEPTION for an internal topic, UNKNOWN_TOPIC_ID for a topic that this
-    ledger does not have, UNKNOWN_TOPIC_OR_PARTITION for one that was deleted and for a partition beyond
-    the topic's last, LEADER_NOT_AVAILABLE where every in-sync replica is fenced.
-    """
+    """Return the partitions that cannot be written, each with its error."""
     refused: dict[PartitionKey, ReplogError] = {}
     for key in partitions:
         topic_id, number = key

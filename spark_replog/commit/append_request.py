@@ -58,13 +58,11 @@ class ProduceResponse:
     """The answer for one ledger.
 
     Attributes:
-        error: None: the append is decided and folded, or needs no effect (``result.outcome`` is
-            DUPLICATE or SKIPPED). Else nothing of it is in the log, except with
-            NOT_ENOUGH_REPLICAS_AFTER_APPEND (it is) and REPLOG_COMMIT_OUTCOME_UNKNOWN (unknown): repeat it.
-        result: the fold's result; its ``base_offsets`` are the rows' offsets. None with an error
-            other than a refusal by the fold.
-        partitions: the answer for each partition of the append. If ``error`` is None some may have
-            their own error, if the caller allowed that (``is_atomic=False``).
+        error: None: the append is decided and folded, or needs no effect (``result.outcome`` is DUPLICATE or SKIPPED).
+            Else nothing of it is in the log, except with NOT_ENOUGH_REPLICAS_AFTER_APPEND (it is) and
+            REPLOG_COMMIT_OUTCOME_UNKNOWN (unknown): repeat it.
+        result: the fold's, with the rows' offsets; None with an error other than a refusal by the fold.
+        partitions: the answer for each. Without ``error`` some may have their own (``is_atomic=False``).
         throttle_time_ms: how long the answer was held back by the client's quota.
     """
 
@@ -93,7 +91,6 @@ def respond(
     Args:
         request: the whole append, refused partitions included; with acks=0 no offsets are returned.
         result: the fold's result for the rest.
-        refused: partitions that were left out, with their errors.
     """
     append = request.append
     if result.outcome not in SUCCESSES:
@@ -196,12 +193,7 @@ _CONTRADICTION = (
 
 
 def refusal(outcome: Outcome, detail: str, *, is_sequenced: bool = False, **context: object) -> ReplogError:
-    """Return the error of an append that the fold refuses, or would refuse.
-
-    Args:
-        detail: what the fold says of it; '' for nothing.
-        is_sequenced: the append is a plain producer's.
-    """
+    """Return the error of an append that the fold refuses, or would refuse; ``detail`` is what the fold says of it."""
     kind, code, text = _REFUSALS.get(outcome, _CONTRADICTION)
     if outcome is Outcome.OUT_OF_SEQUENCE and is_sequenced:
         kind, code, text = _GAP

@@ -1,8 +1,7 @@
 """Copies after a commit: for followers after acks 0 and 1, and for replicas on the way back into the ISR.
 
 Commits copy within a time budget. For bulk catch-up the planner lists missing copies, and write tasks make a share
-of them after their own rows (``copy_share``): the task's message names the new holders, which are decided with the
-batch. If a copy was never reported, the next task that should make it finds and verifies it.
+of them (``copy_share``); their messages name the new holders, which are decided with the batch.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Admission:
 class BackgroundRuns:
     """Runs a step for ledgers after the answer: one run per ledger at a time, and at most one more waits. Thread safe.
 
-    Args:
-        step: called with the ledger, in a daemon thread; raises nothing.
+    The step is called with the ledger, in a daemon thread, and raises nothing.
     """
 
     def __init__(self, step: Callable[[Ledger[TopicLedgerState]], object]) -> None:
@@ -94,11 +92,7 @@ class BackgroundRuns:
 
 
 class CatchUp:
-    """Thread safe. Nothing here fails a commit: a later commit does what is left.
-
-    Args:
-        fetcher: makes the copies. Its settings and clock count here too.
-    """
+    """Thread safe. Nothing here fails a commit: a later commit does what is left. The fetcher's settings count here."""
 
     def __init__(self, fetcher: ReplicaFetcher) -> None:
         self._fetcher = fetcher
@@ -168,7 +162,7 @@ class CatchUp:
         return True
 
     def readmit(self, ledger: Ledger[TopicLedgerState], *, is_short: bool = False) -> bool:
-        """Let brokers rejoin the ISR that left it and whose roots answer again.
+        """Let brokers rejoin the ISR that left it and whose roots answer again; return whether one is back.
 
         Each gets up to ``replica.catchup.bytes`` of what it misses, and joins once it holds every object above the
         log start; the fold checks that again.
@@ -176,9 +170,6 @@ class CatchUp:
         Args:
             is_short: too few replicas are in sync: also readmit a broker that left less than
                 ``replica.rejoin.wait.ms`` ago, because a slow replica is better than none.
-
-        Returns:
-            Whether a broker is back.
         """
         rests_ms = self._rests_ms(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
         timeout_ms = self._config.replica_lag_time_max_ms
@@ -228,9 +219,7 @@ class CatchUp:
         verified: Container[ObjectId] = (),
         verified_after: int = NO_INDEX,
     ) -> Admission:
-        """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now.
-
-        Ignores the budget and ``replica.rejoin.wait.ms``: for repairs, not for commits.
+        """Copy to a broker all that it misses and let it join every ISR that it is assigned to, now: for repairs.
 
         Args:
             verified: objects that the caller has found whole on the broker.
@@ -263,10 +252,9 @@ class CatchUp:
         return Admission(is_in_sync, object_count, copied_bytes)
 
     def copy_from(self, ledger: Ledger[TopicLedgerState], broker_ids: Collection[BrokerId]) -> None:
-        """Copy objects that only these brokers hold to the other in-sync replicas; call it before giving them up.
+        """Copy objects that only these brokers hold to the other in-sync replicas, before giving them up.
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
+        Raises REPLOG_NO_QUORUM.
         """
         ledger.refresh()
         needed = ledger.ask(lambda state: state.under_replicated())
@@ -279,13 +267,11 @@ class CatchUp:
     def find_copies(self, ledger: Ledger[TopicLedgerState], gone: Collection[BrokerId]) -> None:
         """Decide which other in-sync replicas hold objects that, as far as the log knows, only these brokers hold.
 
-        Call it on a refreshed ledger, before one ENTRY gives them all up. A copy is reported after the answer (acks 0
-        and 1), and its writer may have died before. The oldest objects come first, a few at a time, up to one that
-        no root holds: the log is cut there. A root that does not answer within ``replica.lag.time.max.ms`` holds
-        nothing and is not asked again.
+        Call it on a refreshed ledger, before one ENTRY gives them all up: a copy is reported after the answer (acks 0
+        and 1), and its writer may have died before. The oldest objects come first, up to one that no root holds: there
+        the log is cut. A root that does not answer within ``replica.lag.time.max.ms`` holds nothing.
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM.
+        Raises REPLOG_NO_QUORUM.
         """
         unasked, after = set(gone), _newest(ledger)
         lacked = ledger.ask(partial(_unstable_on, holders=frozenset(gone)))
@@ -336,12 +322,9 @@ class CatchUp:
         failed: set[BrokerId] | None = None,
         late: list[tuple[MissingCopy, BrokerId]] | None = None,
     ) -> list[tuple[MissingCopy, BrokerId]]:
-        """Copy in parallel until the budget is used up; return the durable copies.
+        """Copy in parallel until the budget is used up (None: as long as it takes); return the durable copies.
 
         Args:
-            wanted: copies to make.
-            is_throttled: see ``ReplicaFetcher.submit``.
-            budget_ms: None: as long as it takes.
             failed: gets the brokers to which a copy failed although its sources were good.
             late: gets the copies that were not made in time.
         """
@@ -516,11 +499,8 @@ def copy_share(
 ) -> tuple[MadeCopy, ...]:
     """Make a task's share of the missing copies; never fails the task. Executor; after the task's own rows.
 
-    Rendezvous hashing over batch and task chooses the objects, so that tasks, which know nothing of each other, rarely
-    choose the same ones. If two do, both make the same copy.
-
-    Args:
-        fetcher: ``replica.catchup.bytes`` of its settings at most, for ``replica.catchup.budget.ms`` at most.
+    At most ``replica.catchup.bytes`` in ``replica.catchup.budget.ms``. Rendezvous hashing over batch and task chooses
+    the objects, so that tasks, which know nothing of each other, rarely choose the same ones.
     """
     started: dict[Future[None], MadeCopy] = {}
     size_bytes = 0

@@ -1,12 +1,9 @@
 """The election, and its truncation, when a leader is lost before its followers have its rows.
 
 With acks=1 a row is in the log when its leader holds it. If that root is lost, followers cannot copy the row, and
-everything after it would wait for ever: an acknowledged row must never follow a lost one. So the ENTRY that takes the
-lost broker out of the ISR (which elects the next leader) first cuts the log after the last entry that other replicas
-hold. No reader has seen the cut rows (above the stable index); producers may write them again. Source: KIP-101.
-
-The log may know less than the roots: a copy is reported after the answer. So the other in-sync replicas are asked first
-for the rows that would be cut, as Kafka's next leader keeps what it has.
+everything after it would wait for ever. So the ENTRY that takes the lost broker out of the ISR (which elects the next
+leader) first cuts the log after the last entry that other replicas hold. No reader has seen the cut rows. The log may
+know less than the roots, so the other in-sync replicas are asked first for the rows that would be cut. Source: KIP-101.
 """
 
 from __future__ import annotations
@@ -32,16 +29,10 @@ _log = logging.getLogger(__name__)
 def fail_over(
     cluster: Cluster, catch_up: CatchUp, ledger: Ledger[TopicLedgerState], suspects: Collection[BrokerId]
 ) -> bool:
-    """Elect without the suspects whose root does not answer; for appends whose copies fail or hang, and coordinators.
+    """Elect without the suspects whose root does not answer; return whether this was decided. Raises REPLOG_NO_QUORUM.
 
-    Nothing is decided if a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append
-    could be acknowledged after it, and the rows may come back.
-
-    Returns:
-        Whether anything was decided.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM.
+    Nothing is decided if a partition would keep fewer in-sync replicas than ``min.insync.replicas``: no append could be
+    acknowledged after it, and the rows may come back.
     """
     config = cluster.config
     gone = frozenset(suspects) - roots_there(cluster.brokers, suspects, config.replica_lag_time_max_ms)
@@ -87,11 +78,9 @@ def _cut_with(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[B
 
 
 def warn_of_cut(ledger_id: LedgerId, outcome: AppendOutcome) -> None:
-    """Tell the operator how many rows an ENTRY of ``failover_commands`` cut, if any. They may have been acknowledged.
+    """Log how many rows an ENTRY of ``failover_commands`` cut, if any. They may have been acknowledged.
 
-    Args:
-        outcome: of the append. Its first result is the truncation's, if there was one; brokers that are registered,
-            fenced or leave an ISR are applied without a detail.
+    Its first result is the truncation's, if there was one: other commands are applied without a detail.
     """
     if outcome.results and outcome.results[0].outcome is Outcome.APPLIED and outcome.results[0].detail:
         _log.warning(

@@ -82,7 +82,6 @@ class Timer:
     """Thread safe. Actions run in the thread that advances, outside the lock.
 
     Args:
-        tick_ms: resolution.
         size: buckets a level; level n has ticks of the whole interval of level n-1.
 
     Attributes:
@@ -176,9 +175,6 @@ class DelayedOperation(TimerTask):
     """Something that completes once: by its condition, by force, or by its timeout.
 
     Subclasses override ``try_complete`` (the condition), ``on_complete`` and ``on_expiration``.
-
-    Attributes:
-        lock: held while the condition is checked.
     """
 
     __slots__ = ("_claim", "_finished", "_is_finished", "_timer", "lock", "timeout_ms")
@@ -263,13 +259,9 @@ class DelayedOperation(TimerTask):
 
 
 class DelayedOperationPurgatory:
-    """Watch lists by key, and the timer. Thread safe.
+    """Watch lists by key, completed operations not yet purged included, and the timer of the timeouts. Thread safe.
 
     Call ``check_and_complete`` without holding a lock that some operation's condition needs.
-
-    Attributes:
-        timer: of the timeouts that are running.
-        watchers: the operations listed under each key, completed ones not yet purged included.
     """
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, purge_interval: int = PURGE_INTERVAL) -> None:
@@ -282,12 +274,9 @@ class DelayedOperationPurgatory:
         self._registered_count = self._registered_at_purge = 0
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
-        """Complete the operation, or watch it under every key.
+        """Complete the operation, or watch it under every key; return whether it completed in this call.
 
         It is tried again after it is registered, so no event between the two is missed.
-
-        Returns:
-            Whether it completed in this call.
         """
         if not keys:
             raise ValueError("a delayed operation needs at least one key to be found by")

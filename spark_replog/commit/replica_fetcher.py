@@ -1,9 +1,8 @@
 """Copies data objects to brokers that miss them: the follower's fetch, on passive storage.
 
-Runs in the process that commits, repairs or (after its own rows) writes, on threads of the target's own
-fetch lane, so that a hung root blocks only those. Whole objects are copied: from a local root they are a
-memory map, from a remote one at most ``max.request.size`` (32 MiB) a copy. The bytes pass through this
-process because a copy must be verified before it counts; no store's own copy does that.
+Runs in the process that commits, repairs or (after its own rows) writes, on the target's own fetch lane, so that a hung
+root blocks only that. Whole objects pass through this process, at most ``max.request.size`` a copy, because a copy must
+be verified before it counts; no store's own copy does that.
 """
 
 from __future__ import annotations
@@ -70,11 +69,7 @@ def copy_job(
 
 
 class ReplicationThrottle:
-    """Spreads copied bytes over time. Thread safe.
-
-    Args:
-        rate_bytes: per second, ``follower.replication.throttled.rate``.
-    """
+    """Spreads copied bytes over time, at ``follower.replication.throttled.rate``. Thread safe."""
 
     def __init__(self, rate_bytes: int, clock: Clock) -> None:
         self._rate_bytes = rate_bytes
@@ -140,7 +135,6 @@ class ReplicaFetcher:
         """Queue a copy; ``on_done`` runs once in a fetch thread, with the error or None.
 
         Args:
-            on_done: gets the outcome.
             is_throttled: whether ``follower.replication.throttled.rate`` applies: to replicas that are
                 out of sync only, since an append waits for the others (Kafka's rule).
             check_root: see ``copy``.
@@ -246,11 +240,7 @@ class ReplicaFetcher:
         return self.is_whole(job, target)
 
     def is_whole(self, job: CopyJob, target: BrokerId) -> bool:
-        """Return whether the broker's own copy has the size and checksums that the log names.
-
-        Raises:
-            ReplogError: the root does not answer.
-        """
+        """Return whether the broker's own copy has the size and checksums that the log names."""
         return damage(job, self.brokers.store(target).get(job.storage_key)) is None
 
     def _was_put(self, job: CopyJob, target: BrokerId) -> bool:

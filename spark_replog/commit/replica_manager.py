@@ -61,9 +61,6 @@ class AppendServices:
 class LedgerAppend:
     """Decides one append: a state machine over ``Phase``. Used once, by one thread. Holds no rows.
 
-    Args:
-        request: what to decide. Its ``timeout_ms`` bounds replication, its ``deadline_ms`` everything.
-
     Attributes:
         refused: the partitions that are left out so far, with their errors.
     """
@@ -365,9 +362,7 @@ class ReplicaManager:
         """Wait for the copies that acks 0 and 1 leave to the background; return whether none is left to make.
 
         For a process that may end: copies not made in time are left to the next commit or coordinator.
-
-        Args:
-            timeout_ms: None: ``replica.catchup.budget.ms``.
+        None: wait for ``replica.catchup.budget.ms``.
         """
         return self._later.wait(self._services.config.replica_catchup_budget_ms if timeout_ms is None else timeout_ms)
 

@@ -2,9 +2,8 @@
 
 An append may be decided when every in-sync replica holds each object that it names, and each object of the entries
 above the stable index: an acknowledged row must never follow one that a later truncation may cut. The provisional
-tail built here is the coordinator's "local log": offsets above the high watermark, by prefix sums, before anything is
-decided. A follower's log end offset follows from the objects that it holds: it ends before the first one it lacks. An
-ISR shrink needs no confirmation by a controller: the same ENTRY decides it and the append that waits.
+tail built here has the offsets above the high watermark before anything is decided. A follower's log ends before the
+first object that it lacks. An ISR shrink needs no controller: the same ENTRY decides it and the append that waits.
 
 Source: Kafka's ``Partition``, ``Replica`` and ``DelayedProduce``.
 """
@@ -37,13 +36,10 @@ Holders = set[BrokerId]
 
 
 class Partition:
-    """The provisional tail of one partition, above its high watermark.
+    """The provisional tail of one partition, above its high watermark in the newest fold.
 
     Args:
-        replicas: assigned brokers.
-        isr: in-sync brokers of the newest fold.
         min_insync: effective ``min.insync.replicas``.
-        high_watermark: of the newest fold; the tail starts here.
         leader_epoch: of the newest fold; the tail is void under another epoch.
         now_ms: the time from which on a replica without the whole tail lags, unless `since_ms` has it.
         since_ms: broker -> an earlier such time.
@@ -167,13 +163,7 @@ class DelayedProduce(DelayedOperation):
 
     A pending partition ends with (A) the error of its lookup, if it no longer exists; (B)
     NOT_LEADER_OR_FOLLOWER, if its leader epoch has changed since the tail was made; (C) the result of
-    ``Partition.check_enough_replicas_reach_offset`` for the replicas in sync by then.
-
-    Args:
-        timeout_ms: until REQUEST_TIMED_OUT for the partitions still pending.
-        partitions: the provisional tails, by (topic id, partition).
-        statuses: what each of them waits for.
-        lookup: leader epoch and ISR now.
+    ``Partition.check_enough_replicas_reach_offset`` for the replicas in sync by then; or REQUEST_TIMED_OUT.
     """
 
     __slots__ = ("_lookup", "_partitions", "statuses")
@@ -346,10 +336,7 @@ def plan_round(
 ) -> ReplicationRound:
     """Build the provisional tail on a fold, called under the ledger's lock.
 
-    Args:
-        append: the append that comes after the log end.
-        known: knowledge beyond the fold.
-        now_ms: monotonic time from which on a replica that misses something lags.
+    A replica that misses something lags from `now_ms` (monotonic) on.
     """
     partitions: dict[PartitionKey, Partition] = {}
     copies: dict[ObjectId, Holders] = {}
@@ -425,11 +412,7 @@ def _tail_of(
 
 @dataclass(frozen=True, slots=True)
 class RoundServices:
-    """The services that a waiting round uses: timers, copies, time, and the newest entries of the ledger.
-
-    Attributes:
-        refresh: folds the entries of other processes.
-    """
+    """The services that a waiting round uses; ``refresh`` folds the entries of other processes."""
 
     purgatory: DelayedOperationPurgatory
     fetcher: ReplicaFetcher

@@ -1,10 +1,8 @@
 """Decides what a ledger no longer keeps: old rows and old generations of data objects. Entries move both bounds.
 
-Pure, except `decide_upkeep` and `raise_floor`.
-
-``retention.ms`` and ``retention.bytes`` delete rows. A section corresponds to Kafka's segment: sections are deleted
-whole, oldest first, only below the high watermark; a partition's newest one stays, as Kafka keeps the active segment.
-The bytes are deleted later (maintenance/garbage). Source: Kafka's ``UnifiedLog.deleteOldSegments``.
+Pure, except `decide_upkeep` and `raise_floor`. ``retention.ms`` and ``retention.bytes`` delete rows: whole sections
+(Kafka's segments), oldest first, only below the high watermark; a partition's newest one stays. The bytes are deleted
+later (maintenance/garbage). Source: Kafka's ``UnifiedLog.deleteOldSegments``.
 
 New objects go to the folder of the newest generation. Objects of a generation below the floor are refused, so an
 object there that no entry names can never be named (garbage collection may delete it), and producers that cannot
@@ -98,11 +96,9 @@ def appended_rule(state: TopicLedgerState, topic_id: TopicId, settings: Mapping[
 
 
 def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicState, list[Retired]]]:
-    """Yield the topics with rows to delete under their own settings.
+    """Yield the topics with rows to delete under their own settings, by the newest fold, under its lock.
 
-    Args:
-        state: the newest fold, under its lock.
-        now_ms: see ``Cluster.retention_now_ms``.
+    `now_ms` is ``Cluster.retention_now_ms``.
     """
     for topic in state.topics.values():
         config, unknown = stored_topic_config(tuple(topic.config.items()))
@@ -134,8 +130,7 @@ def decide_upkeep(
 ) -> dict[TopicId, int]:
     """Decide the commands that are due, in one entry or none. Safe to repeat, in any number of processes.
 
-    Returns:
-        How many offsets the log starts of each topic moved.
+    Returns how many offsets the log starts of each topic moved.
 
     Raises:
         ReplogError: REPLOG_NO_QUORUM; REPLOG_STORE_REFUSED: no entry can be written (a full disk).
@@ -207,8 +202,7 @@ def raise_floor(
 ) -> None:
     """Refuse the objects of old generations: unnamed objects there are garbage at once. See `hurried_generation`.
 
-    A batch that is refused is written again by its producer. A micro-batch of Spark cannot be: its query ends, and
-    writes the batch again when it is restarted.
+    A batch that is refused is written again by its producer; a micro-batch by its query, when it is restarted.
 
     Args:
         is_due: judges the newest fold; nothing is decided where it says no.

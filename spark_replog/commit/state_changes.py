@@ -1,8 +1,7 @@
 """Commands of the partition and replica state machines. Pure (except `complete_reassignments`): fold in, commands out.
 
-Every entry that creates, grows, deletes, fences, elects, reassigns or changes an ISR takes its commands from here, in
-commits, admin commands and ``replog coordinator run``. The fold checks each command again. A state is not stored: it
-follows from the fold, so a new coordinator has nothing to recompute. ``NEW`` exists within one entry only: the entry
+Every entry that creates, grows, deletes, fences, elects, reassigns or changes an ISR takes its commands from here; the
+fold checks each again. A state is not stored: it follows from the fold. ``NEW`` exists within one entry only: the entry
 that creates a partition also makes it online or offline.
 
 Source: Kafka's ``PartitionStateMachine``, ``ReplicaStateMachine``, ``TopicDeletionManager``,
@@ -131,14 +130,12 @@ def create_topic(
 ) -> list[BrokerFence | TopicInit | IsrChange]:
     """Return the commands that create a topic: each partition new, then online, or offline if all brokers are fenced.
 
+    Nothing if the topic exists: the answer to an earlier try was lost.
+
     Args:
         made: the topic, with an id that was never used.
         fenced: brokers that the cluster ledger has out of service.
-        away: brokers whose root does not answer: they start out of sync.
-        now_ms: wall time, from which ``replica.rejoin.wait.ms`` counts for them.
-
-    Returns:
-        Nothing if the topic exists: the answer to an earlier try was lost.
+        away: brokers whose root does not answer: they start out of sync, from `now_ms` (wall time) on.
 
     Raises:
         ReplogError: INVALID_REQUEST: the topic of that id was deleted; a name can return only with a new id.
@@ -258,16 +255,14 @@ def change_partition(
 def leaving_replicas(
     late: Collection[BrokerId], partitions: Iterable[tuple[Collection[BrokerId], int]]
 ) -> frozenset[BrokerId]:
-    """Return which of the late replicas may leave the ISR now.
+    """Return which of the replicas that are later than ``replica.lag.time.max.ms`` may leave the ISR now.
 
     They may, as long as ``min.insync.replicas`` others stay. Without the last ones nothing could be acknowledged, so
-    an append waits for them until its own timeout: a slow root makes writes slow, never impossible. A broker leaves
-    every ISR of a ledger at once. The late replicas of a partition leave together or not at all: it is not known yet
-    which of them is faster. Source: Kafka's ``Partition.maybeShrinkIsr``, which shrinks below ``min.insync.replicas``
-    too, because a broker that lags there is likely to be dead.
+    an append waits for them until its own timeout: a slow root makes writes slow, never impossible. The late replicas
+    of a partition leave together or not at all: it is not known yet which of them is faster. Source: Kafka's
+    ``Partition.maybeShrinkIsr``, which shrinks below ``min.insync.replicas`` too.
 
     Args:
-        late: brokers that are later than ``replica.lag.time.max.ms``.
         partitions: per partition that waits: its in-sync replicas and its ``min.insync.replicas``.
     """
     leaving = frozenset(late)
@@ -313,7 +308,6 @@ def failover_commands(
     """Return the commands of the ENTRY that gives brokers up: truncation first, so that the new epochs begin there.
 
     Args:
-        gone: the brokers given up.
         now_ms: wall time; a broker may rejoin ``replica.rejoin.wait.ms`` later.
         is_forced: a user asked for it: ``min.insync.replicas`` does not prevent it.
     """

@@ -30,13 +30,12 @@ def make_write_plan(
     """Fold the topics' ledgers and return what tasks need to know.
 
     Args:
-        topics: the names to write to; None: every topic, for rows that name theirs.
+        topics: the names to write to; None: every topic, for rows that name theirs. The plan lists the refused ones.
         principal: of the writer; None: see ``default_principal``.
         config: of the catch-up; None: the cluster's.
 
     Raises:
-        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write to a given name. If rows
-            name their topics, the plan lists the refused ones instead.
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not write to a given name.
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a given name is not a topic.
         RetriableError: REPLOG_NO_QUORUM.
     """

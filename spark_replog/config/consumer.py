@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from spark_replog.config.key import INT32_MAX, INT64_MAX, SAME, declared_keys, setting, words
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import invalid_option
 
 BY_DURATION = "by_duration"
 _MIB = 1024 * 1024
@@ -152,20 +152,17 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         """Check texts and timeouts (source: ``ConsumerConfig``, ``AbstractCoordinator``)."""
         if self.auto_offset_reset not in _RESETS and self.reset_duration_ms is None:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 f"'auto.offset.reset' is '{self.auto_offset_reset}'. Give {', '.join(_RESETS)}, or by_duration: and a"
                 " duration, as by_duration:PT1H30M.",
             )
         if self.group_instance_id is not None and not _INSTANCE_ID.fullmatch(self.group_instance_id):
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 f"'group.instance.id' is '{self.group_instance_id}'. Give 1 to 249 letters, digits, dots, underscores"
                 " and hyphens, and not only dots.",
             )
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 "heartbeat.interval.ms must be at most a third of session.timeout.ms. Lower it or raise"
                 " session.timeout.ms.",
                 heartbeat_interval_ms=self.heartbeat_interval_ms,

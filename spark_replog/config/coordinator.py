@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.config.key import INT64_MAX, SAME, declared_keys, setting
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import invalid_option
 
 _MIB = 1024 * 1024
 
@@ -129,8 +129,7 @@ class CoordinatorConfig:
     def __post_init__(self) -> None:
         """A replica must leave the ISR well before a request gives up, or acks=all could never succeed."""
         if self.replica_lag_time_max_ms * 2 >= self.request_timeout_ms:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 "replica.lag.time.max.ms must be less than half of request.timeout.ms. Lower it or raise "
                 "request.timeout.ms.",
                 replica_lag_time_max_ms=self.replica_lag_time_max_ms,

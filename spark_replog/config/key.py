@@ -26,14 +26,10 @@ class ConfigKey:
 
     Attributes:
         name: as the user writes it: dotted Kafka names, or Spark's camelCase for source and sink.
-        group: who reads it.
         default: the value when it is not given, None where it is derived (the doc says from what).
         kafka_default: Kafka's own default as Kafka prints it, None where Kafka has no such key.
         unit: ``ms``, ``bytes``, ``count``, ``ratio``, ``choice``, ``bool``, ``text``, ``json``.
-        doc: what it does, one or two sentences.
         field: the attribute of the group's settings class, empty where Spark's side reads it.
-        minimum: smallest allowed number.
-        maximum: largest allowed number.
         choices: allowed words, mapped to their value.
     """
 
@@ -61,11 +57,7 @@ class ConfigKey:
         return word.lower() if isinstance(self.default, bool) else word
 
     def parse(self, value: object, *, code: ErrorCode = ErrorCode.REPLOG_INVALID_OPTION) -> Any:
-        """Return the typed value from its text (or from the value itself).
-
-        Raises:
-            InvalidConfigError: the code, naming the key, the value and what is allowed.
-        """
+        """Return the typed value from its text (or from the value itself). Raises the code, saying what is allowed."""
         text = str(value).strip()
         choices = {"true": True, "false": False} if self.unit == "bool" else self.choices
         if choices is not None:

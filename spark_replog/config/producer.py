@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting, words
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
 _MIB = 1024 * 1024
@@ -91,8 +91,7 @@ class ProducerConfig:
         """Check the timeouts against each other (source: ``KafkaProducer.configureDeliveryTimeout``)."""
         least_ms = (self.linger_ms or 0) + self.request_timeout_ms
         if self.delivery_timeout_ms < least_ms:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 f"delivery.timeout.ms must be at least linger.ms + request.timeout.ms. Set it to {least_ms} or more.",
                 delivery_timeout_ms=self.delivery_timeout_ms,
             )
@@ -176,11 +175,6 @@ class ClientConfig:
     def check_idempotence(self, acks: int, retries: int, max_in_flight: int) -> bool:
         """Return whether appends are idempotent (source: ``postProcessAndValidateIdempotenceConfigs``).
 
-        Args:
-            acks: -1, 0 or 1.
-            retries: of ``retries``.
-            max_in_flight: of ``max.in.flight.requests.per.connection``.
-
         Raises:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: idempotence or a transactional id was set and cannot hold.
         """
@@ -189,22 +183,17 @@ class ClientConfig:
         if self.transactional_id is not None and self.enable_idempotence is False:
             raise _conflict("a transactional.id needs idempotence. Leave enable.idempotence out.")
         is_asked = bool(self.enable_idempotence) or self.transactional_id is not None
+        obstacle = None
         if acks != -1:
-            if is_asked:
-                raise _conflict("idempotence and transactions need acks=all. Set acks to all.")
-            return False
-        if retries == 0:
-            if is_asked:
-                raise _conflict("idempotence and transactions need retries. Set retries to more than 0.")
-            return False
-        if max_in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
-            if is_asked:
-                raise _conflict(
-                    "idempotence needs max.in.flight.requests.per.connection of at most "
-                    f"{IDEMPOTENT_IN_FLIGHT_MAX}. Lower it."
-                )
-            return False
-        return self.enable_idempotence is not False
+            obstacle = "idempotence and transactions need acks=all. Set acks to all."
+        elif retries == 0:
+            obstacle = "idempotence and transactions need retries. Set retries to more than 0."
+        elif max_in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
+            most = IDEMPOTENT_IN_FLIGHT_MAX
+            obstacle = f"idempotence needs max.in.flight.requests.per.connection of at most {most}. Lower it."
+        if obstacle is not None and is_asked:
+            raise _conflict(obstacle)
+        return obstacle is None and self.enable_idempotence is not False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

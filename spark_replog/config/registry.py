@@ -1,8 +1,8 @@
 """The registry of all settings, and the functions that read options into settings classes.
 
-One table holds the settings of Kafka 4's producer and consumer that this project does not read, with the reasons. A
-plain ``Producer`` or ``Consumer`` refuses such a name with its reason. Spark's source and sink accept it with the
-``kafka.`` prefix and log it once, so a job that changes only its format keeps its options.
+A plain ``Producer`` or ``Consumer`` refuses a setting of Kafka's clients that has no use here, with the reason. Spark's
+source and sink accept it with the ``kafka.`` prefix and log it once, so a job that changes only its format keeps its
+options.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, Con
 from spark_replog.config.producer import CLIENT_KEYS, PRODUCER_KEYS, ProducerConfig
 from spark_replog.config.spark import SINK_KEYS, SOURCE_KEYS
 from spark_replog.config.store import CLUSTER_KEYS, STORAGE_KEYS, TOPIC_KEYS, TopicConfig
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
 
 T = TypeVar("T")
 KafkaClient = Literal["producer", "consumer"]
@@ -129,14 +129,6 @@ def unused_reason(name: str, client: KafkaClient) -> str | None:
     return found.reason if found is not None and client in found.clients else None
 
 
-def connector_refusal(name: str, code: ErrorCode) -> InvalidConfigError | None:
-    """Return the refusal of an option that Spark's Kafka connector refuses, in its words; None for any other name."""
-    plain = name.lower().removeprefix(KEY_PREFIX)
-    if plain not in _REPLACED:
-        return None
-    return InvalidConfigError(code, f"kafka option '{plain}' is not supported. {_REPLACED[plain]}")
-
-
 def keys_of(*groups: ConfigGroup) -> tuple[ConfigKey, ...]:
     """Return the registry's keys of these groups, in its order."""
     return tuple(key for key in CONFIG_KEYS if key.group in groups)
@@ -176,18 +168,17 @@ def given_settings(
 
     Args:
         config: dotted names as Kafka's clients have them, which heed case, with or without ``kafka.``.
-        keywords: the same settings with ``_`` for ``.``.
+        keywords: the same settings with ``_`` for ``.``; with `keyword_wins` they replace those of ``config``.
         groups: whose keys a keyword may name.
-        keyword_wins: a keyword replaces the same setting of ``config``; otherwise both together are refused.
 
     Raises:
         InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a setting is given twice. REPLOG_INVALID_OPTION: no mapping.
     """
     if not isinstance(config, Mapping):
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"The settings are {config!r:.100}. Give a mapping of dotted names, such as {{'acks': 'all'}}, or keyword "
-            "arguments.",
+        example = "{'acks': 'all'}"
+        raise invalid_option(
+            f"The settings are {config!r:.100}. Give a mapping of dotted names, such as {example}, or keyword "
+            "arguments."
         )
     dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*groups)}
     given = without_prefix({name: value for name, value in config.items() if value is not None})
@@ -204,29 +195,19 @@ def given_settings(
 
 
 def read_producer_config(options: Mapping[str, object]) -> ProducerConfig:
-    """Read the producer's keys; keys of the coordinator and storage options are left alone.
-
-    Raises:
-        InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
-    """
+    """Read the producer's keys; keys of the coordinator and storage options are left alone. Raises `read_group`'s errors."""
     return ProducerConfig(**read_group("producer", options, beside=("coordinator", "storage")))
 
 
 def read_coordinator_config(options: Mapping[str, object]) -> CoordinatorConfig:
-    """Read the coordinator's keys; keys of the producer and storage options are left alone.
-
-    Raises:
-        InvalidConfigError: REPLOG_UNKNOWN_OPTION or REPLOG_INVALID_OPTION.
-    """
+    """Read the coordinator's keys; keys of the producer and storage options are left alone. Raises `read_group`'s errors."""
     return CoordinatorConfig(**read_group("coordinator", options, beside=("producer", "storage")))
 
 
 def read_consumer_config(options: Mapping[str, object]) -> ConsumerConfig:
     """Read the consumer's keys; keys of the coordinator and storage options are left alone.
 
-    Raises:
-        InvalidConfigError: REPLOG_UNKNOWN_OPTION (with the reason where Kafka has the name) or
-            REPLOG_INVALID_OPTION.
+    Raises `read_group`'s errors; REPLOG_UNKNOWN_OPTION with the reason where Kafka has the name.
     """
     for given in options:
         reason = unused_reason(normalise_key(given), "consumer")
@@ -236,11 +217,7 @@ def read_consumer_config(options: Mapping[str, object]) -> ConsumerConfig:
 
 
 def read_topic_config(config: Mapping[str, object]) -> TopicConfig:
-    """Read a topic's keys as a user gives them; any other name is refused.
-
-    Raises:
-        InvalidConfigError: REPLOG_UNKNOWN_OPTION or INVALID_CONFIG.
-    """
+    """Read a topic's keys as a user gives them. Raises REPLOG_UNKNOWN_OPTION for any other name, INVALID_CONFIG."""
     return TopicConfig(**read_group("topic", config, code=ErrorCode.INVALID_CONFIG))
 
 
@@ -248,12 +225,7 @@ def read_topic_config(config: Mapping[str, object]) -> TopicConfig:
 def stored_topic_config(config: tuple[tuple[str, str], ...]) -> tuple[TopicConfig, tuple[str, ...]]:
     """Read a topic's settings as its ledger keeps them; a newer release may have set some.
 
-    Args:
-        config: the items of the map that the ledger keeps: every plan asks for the same ones.
-
-    Returns:
-        The settings, and the names of those that this release does not know or whose value it does not know. Their
-        defaults apply.
+    Returns the settings, and the names of those that this release does not know or whose value it does not know. Their defaults apply. Cached: every plan asks for the same ones.
     """
     keys = {key.name: key for key in keys_of("topic")}
     values, unknown = {}, []
@@ -272,7 +244,10 @@ def read_group(
     beside: tuple[ConfigGroup, ...] = (),
     code: ErrorCode = ErrorCode.REPLOG_INVALID_OPTION,
 ) -> dict[str, Any]:
-    """Return field -> value of one group's keys; keys of the groups ``beside`` it are left alone."""
+    """Return field -> value of one group's keys; keys of the groups ``beside`` it are left alone.
+
+    Raises REPLOG_UNKNOWN_OPTION, or the code for a value.
+    """
     own = {key.name: key for key in keys_of(group)}
     others = {key.name for key in keys_of(*beside)}
     values: dict[str, Any] = {}
@@ -292,9 +267,9 @@ def unknown_option_error(
     code: ErrorCode = ErrorCode.REPLOG_UNKNOWN_OPTION,
 ) -> InvalidConfigError:
     """Return the refusal of a name: in the words of Spark's connector if it refuses it, else with the nearest name."""
-    refusal = connector_refusal(name, code)
-    if refusal is not None:
-        return refusal
+    plain = name.lower().removeprefix(KEY_PREFIX)
+    if plain in _REPLACED:
+        return InvalidConfigError(code, f"kafka option '{plain}' is not supported. {_REPLACED[plain]}")
     by_lower = {candidate.lower(): candidate for candidate in known}
     near = difflib.get_close_matches(normalise_key(name).lower(), by_lower, n=1, cutoff=0.6)
     remedy = f"Did you mean '{by_lower[near[0]]}'?" if near else "'replog explain --settings' lists all settings."

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from spark_replog.config.key import INT32_MAX, ConfigGroup, ConfigKey, words
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import invalid_option
 
 _PATH = "The store: a parent directory of roots, or the roots, comma separated."
 SPARK_VERSION_MIN = (4, 0)
@@ -215,8 +215,6 @@ class SessionSetting:
         since: first Spark version that has it.
         is_local_only: whether it is set only where checkpoints are on a ``file:`` path.
         saved_ms: what a micro-batch loses without it (docs/performance.md); 0: throughput or a guard.
-        effect: what it does.
-        risk: what else changes.
     """
 
     name: str
@@ -295,11 +293,9 @@ def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> 
 
 
 def lost_ms(conf: Mapping[str, str], spark_version: str | None = None) -> dict[str, int]:
-    """Return what a micro-batch loses by each setting that ``conf`` lacks: milliseconds by name.
+    """Return what a micro-batch loses by each setting that a session's ``conf`` lacks: milliseconds by name.
 
-    Args:
-        conf: of a session; absent names have Spark's defaults.
-        spark_version: as ``session_conf``.
+    Absent names have Spark's defaults.
     """
     wanted = session_conf(spark_version)
     return {
@@ -321,10 +317,7 @@ def _version(text: str | None) -> tuple[int, int]:
     text = text or installed_spark() or "4.3"
     parts = text.strip().split(".")
     if len(parts) < 2 or not (parts[0].isdecimal() and parts[1].isdecimal()) or int(parts[0]) < SPARK_VERSION_MIN[0]:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"'{text}' is not a Spark version from 4.0 on. Give one such as '4.3.0'.",
-        )
+        raise invalid_option(f"'{text}' is not a Spark version from 4.0 on. Give one such as '4.3.0'.")
     return int(parts[0]), int(parts[1])
 
 

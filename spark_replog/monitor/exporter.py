@@ -1,7 +1,6 @@
 """Metrics of a store for Prometheus, over HTTP or as text. Needs the extra ``metrics``; only reads the store.
 
-Scrapes share one fold, so a hundred scrapers cost as much as one. Roots are checked less often, because that takes
-more storage calls.
+Scrapes share one fold, so a hundred scrapers cost as much as one. Roots are checked less often.
 """
 
 from __future__ import annotations
@@ -57,8 +56,7 @@ class SampleCollector(Collector):
 class StoreCollector(SampleCollector):
     """All metrics of one store. Thread-safe. Only `replog_up`, with value 0, if the store does not answer.
 
-    Args:
-        watch: of that store; only this collector may use it.
+    Only this collector may use its watch.
     """
 
     def __init__(self, watch: StoreWatch) -> None:
@@ -139,10 +137,8 @@ class ClientCollector(Collector):
     """The metrics of a ``Producer`` or ``Consumer`` of this process, under Kafka's names in Prometheus' form.
 
     Times become seconds. ``record-send-total`` of a Producer is ``replog_producer_record_send_total``, and
-    ``request-latency-avg`` is ``replog_producer_request_latency_avg_seconds``.
-
-    A registry needs one collector for all producers and one for all consumers, since a metric may be in a page once:
-    see `add`. Thread-safe.
+    ``request-latency-avg`` is ``replog_producer_request_latency_avg_seconds``. A registry needs one collector for all
+    producers and one for all consumers, since a metric may be in a page once: see `add`. Thread-safe.
 
     Args:
         read: its ``metrics`` method.

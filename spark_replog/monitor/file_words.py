@@ -62,12 +62,7 @@ class FileWords:
 
 
 def file_words(name: str, data: bytes, topic_names: Mapping[TopicId, str] | None = None) -> FileWords:
-    """Return the description of a file of a store.
-
-    Args:
-        name: its key or path, which gives the position of a journal record.
-        topic_names: by id, for entries.
-    """
+    """Return the description of a file of a store. The name (a key or path) gives the position of a journal record."""
     kinds: dict[bytes, tuple[str, Callable[[], list[str]]]] = {
         MAGIC: ("journal record", lambda: _record_lines(decode(data), topic_names or {})),
         MARKER_MAGIC: ("truncation marker", lambda: _marker_lines(data, name)),
@@ -183,14 +178,7 @@ def _root_lines(data: bytes, name: str) -> list[str]:
 def journal_files(
     cluster: Cluster, ledger_id: LedgerId, broker_id: BrokerId, count: int, before: int | None = None
 ) -> list[tuple[str, bytes]]:
-    """Return (key, stored bytes) of the newest journal records of a root, oldest first.
-
-    Args:
-        before: only records below this position.
-
-    Raises:
-        ReplogError: an error of the root.
-    """
+    """Return (key, stored bytes) of the newest journal records of a root below a position, oldest first."""
     store = cluster.brokers.store(broker_id)
     keys = sorted(info.key for info in store.list_keys(journal_folder(ledger_id)))
     positions = [key for key in keys if _POSITION.search(key)]
@@ -200,11 +188,7 @@ def journal_files(
 
 
 def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, str]]:
-    """Return the ledger of a topic, ``cluster`` or an id, and the names of its topics.
-
-    Raises:
-        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-    """
+    """Return the ledger of a topic, ``cluster`` or an id, and its topics' names. Raises UNKNOWN_TOPIC_OR_PARTITION."""
     cluster.refresh()
     if name == "cluster" or name == cluster.brokers.cluster_id:
         return cluster.brokers.cluster_id, {}
@@ -216,11 +200,8 @@ def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, s
 def decided_entries(cluster: Cluster, ledger: Ledger[Any], count: int) -> list[tuple[int, bytes]]:
     """Return entries of the last `count` records of one journal, newest first: (index, value).
 
-    Costs one get per record, on the first metadata root that answers. Fewer entries if the journal was truncated. An
-    entry is only returned if a later record of the same journal shows that it is decided.
-
-    Raises:
-        ReplogError: the last root's error, if no root can be read.
+    Costs one get per record, on the first metadata root that answers; raises the last root's error. Fewer entries if
+    the journal was truncated. An entry is only returned if a later record of the same journal shows that it is decided.
     """
     problem: ReplogError | None = None
     for broker_id in cluster.brokers.metadata_broker_ids:

@@ -24,8 +24,8 @@ def observe(registry: CollectorRegistry, meter: Meter, clock: Clock = SYSTEM_CLO
     One collection of the SDK reads the registry once, on the SDK's thread. A metric without a value has no data point.
 
     Args:
-        registry: with a ``StoreCollector``, a ``ClientCollector`` or a ``ReplogListener``, registered before. It is
-            read once here, because only a read gives the names of a client's metrics.
+        registry: with a collector or a ``ReplogListener``, registered before. It is read once here, because only a read
+            gives the names of a client's metrics.
         meter: of the program's meter provider.
     """
     reading = _Reading(registry, clock)

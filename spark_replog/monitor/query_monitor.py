@@ -1,9 +1,8 @@
 """Positions and lags of streaming queries, read from their checkpoints while they run or not. Writes nothing.
 
-Reads checkpoint folders of Spark's versions 1 and 2: `offsets/N`, with the end of batch N, is written before the
-batch runs; `commits/N` after it. A batch is done when both files exist; the query's position is the end of the
-newest. Source: Spark's ``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 is known from files that Spark
-4.3 wrote.
+Reads checkpoint folders of Spark's versions 1 and 2: `offsets/N`, with the end of batch N, is written before the batch
+runs; `commits/N` after it. The query's position is the end of the newest batch that has both. Source: Spark's
+``HDFSMetadataLog``, ``OffsetSeqLog``, ``CommitLog``; version 2 is known from files that Spark 4.3 wrote.
 """
 
 from __future__ import annotations
@@ -81,11 +80,7 @@ class Checkpoint:
 
 
 def read_checkpoint(url: str, storage_options: Mapping[str, str]) -> Checkpoint:
-    """Read a checkpoint; writes nothing. At most 6 small files and two listings.
-
-    Args:
-        url: the folder, on any storage that a root may use.
-        storage_options: as for roots.
+    """Read a checkpoint, on any storage that a root may use; writes nothing. At most 6 small files and two listings.
 
     Raises:
         InvalidConfigError: REPLOG_INPUT: not a checkpoint; REPLOG_UNSUPPORTED_STORE, REPLOG_INVALID_OPTION.
@@ -123,9 +118,7 @@ def list_checkpoints(url: str, storage_options: Mapping[str, str]) -> list[str]:
 def parse_batch(batch_id: int, data: bytes, url: str = "") -> Batch:
     """Read one file of `offsets/` of the checkpoint at `url`. Skips sources of other kinds.
 
-    Raises:
-        CorruptDataError: CORRUPT_MESSAGE.
-        UnsupportedFormatError: UNSUPPORTED_VERSION.
+    Raises CORRUPT_MESSAGE, UNSUPPORTED_VERSION.
     """
     name = _name(f"offsets/{batch_id}", url)
     try:
@@ -204,14 +197,10 @@ class QueryMonitor(Admin):
     """Thread-safe. Arguments: see ``Admin``."""
 
     def describe(self, checkpoint: Checkpoint, *, is_folded: bool = False) -> Reader:
-        """Return a query with its lags on the newest folds; no row is read.
+        """Return a query with its lags on the newest folds (`is_folded`: as they are); no row is read.
 
         A query that reads no replog topic has no partitions and the state `WRITES_ONLY`. A topic that was deleted or
-        recreated has no lag. A partition that was added after the newest batch is read
-        from its first offset.
-
-        Args:
-            is_folded: the ledgers have just been folded: no ledger is read.
+        recreated has no lag. A partition that was added after the newest batch is read from its first offset.
 
         Raises:
             AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without DESCRIBE on a topic.

@@ -134,9 +134,7 @@ class StoreMonitor(Admin):
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
         """Return the partitions that fencing these brokers would make unwritable.
 
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            RetriableError: REPLOG_NO_QUORUM.
+        Raises CLUSTER_AUTHORIZATION_FAILED, REPLOG_NO_QUORUM.
         """
         self._require_cluster(AclOperation.ALTER)
         self._cluster.refresh()
@@ -158,10 +156,7 @@ class StoreMonitor(Admin):
     def groups(self, names: Sequence[str] | None = None) -> list[Reader]:
         """Return consumer groups with their lags, by name; without names, all that the principal may describe.
 
-        Raises:
-            AuthorizationError: GROUP_AUTHORIZATION_FAILED.
-            NotFoundError: GROUP_ID_NOT_FOUND.
-            RetriableError: REPLOG_NO_QUORUM.
+        Raises GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, REPLOG_NO_QUORUM.
         """
         coordinator = GroupCoordinator(self._cluster, principal=self._authorizer.principal)
         if names is None:
@@ -179,9 +174,7 @@ class StoreWatch:
     """Looks at a store repeatedly. Not thread-safe.
 
     Args:
-        checkpoints: checkpoint folders, or folders that contain several.
-        storage_options: of the checkpoints' storage.
-        limits: of the verdicts.
+        checkpoints: checkpoint folders, or folders that contain several, on storage with these options.
         root_look_ms: how often the roots are checked.
     """
 
@@ -257,11 +250,7 @@ class StoreWatch:
         return urls
 
     def _within_time(self, call: Callable[[str, Mapping[str, str]], T], url: str) -> T:
-        """Return the answer of a checkpoint's storage. One that hangs holds up no look and is not asked twice.
-
-        Raises:
-            RetriableError: REQUEST_TIMED_OUT, and the errors of the call.
-        """
+        """Return the answer of a checkpoint's storage. One that hangs holds up no look and is not asked twice."""
         what = call.__name__, url
         job = self._late.pop(what, None)
         wait_ms = ROOT_TIMEOUT_MS if job is None else 0

@@ -144,11 +144,8 @@ def _gap(where: FetchRange, start: int) -> ReplogError:
 def in_log_order(plans: Sequence[Sequence[FetchSlice]]) -> tuple[FetchSlice, ...]:
     """Return the slices of several ranges in one order that reads each object once.
 
-    Each partition's slices stay in offset order; those of one object follow each other by byte position. A
-    partition returns to an object later only if compaction replaced sections between those in it.
-
-    Args:
-        plans: of one range each; ranges of one partition in offset order.
+    Each partition's slices (of ranges in offset order) stay in offset order; those of one object follow each other by
+    byte position. A partition returns to an object later only if compaction replaced sections between those in it.
     """
     by_partition: dict[tuple[TopicId, int], list[FetchSlice]] = {}
     for plan in plans:

@@ -143,14 +143,7 @@ def forget_rates() -> None:
 
 @dataclass(slots=True)
 class FetchStats:
-    """Counters of one fetcher.
-
-    Attributes:
-        reads: answered ranged reads.
-        read_bytes: their bytes.
-        throttle_time_ms: time waited because of the reader's quota.
-        hedges: slow reads that were also sent to a second root.
-    """
+    """Counters of one fetcher: answered reads, waits for the reader's quota, reads also sent to a second root."""
 
     reads: int = 0
     read_bytes: int = 0
@@ -179,12 +172,8 @@ class Fetcher:
     """Reads slices as Arrow batches. One per task; not thread-safe.
 
     Args:
-        brokers: whose roots hold the objects.
-        quota: how fast this process may read for its client.
+        quota: how fast this process may read for its client; may be replaced between two fetches.
         hedge_ratio: second gets for slow reads from remote roots, as a fraction of the reads; 0: none.
-
-    Attributes:
-        quota: may be replaced between two fetches.
     """
 
     def __init__(

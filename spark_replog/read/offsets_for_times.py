@@ -43,20 +43,24 @@ def offsets_for_times(
     topic_id: TopicId,
     times_ms: Mapping[int, int],
 ) -> dict[int, int | None]:
-    """Return per partition the smallest readable offset whose timestamp is at or after a time.
+    """Return per partition the first readable offset whose timestamp is at or after a time; None if no row is that late.
 
-    Runs where ledgers are folded (driver, Consumer), never in a task. Reads at most a few sections per
-    partition, partitions in parallel.
-
-    Returns:
-        None for a partition without a readable row that late.
-
-    Raises:
-        ReplogError: as ``Fetcher.fetch`` and ``plan_fetch``.
+    Runs where ledgers are folded (driver, Consumer), never in a task. Reads at most a few sections per partition,
+    partitions in parallel. Raises the errors of ``Fetcher.fetch`` and ``plan_fetch``.
     """
 
     def find(partition: int, time_ms: int) -> int | None:
-        return _find(ledger, brokers, topic_name, topic_id, partition, time_ms)
+        offset = ledger.ask(lambda state: state.offset_for_time(topic_id, partition, time_ms))
+        while offset is not None:
+            start, slices = ledger.ask(partial(_next_candidate, topic_name, topic_id, partition, offset, time_ms))
+            if not slices:
+                return start
+            for batch in Fetcher(brokers).fetch(slices):
+                late = np.asarray(batch.column("timestamp").cast("int64")) >= time_ms * 1000
+                if late.any():
+                    return int(batch.column("offset")[int(np.argmax(late))].as_py())
+            offset = slices[-1].end_offset
+        return None
 
     items = sorted(times_ms.items())
     pending: dict[int, Future[int | None]] = {}
@@ -65,28 +69,6 @@ def offsets_for_times(
             pending[partition] = IO_POOL.submit_to(_LANE, find, partition, time_ms)
     offsets = {partition: find(partition, time_ms) for partition, time_ms in items if partition not in pending}
     return offsets | {partition: future.result() for partition, future in pending.items()}
-
-
-def _find(
-    ledger: FoldedLedger,
-    brokers: BrokerSet,
-    topic_name: str,
-    topic_id: TopicId,
-    partition: int,
-    time_ms: int,
-) -> int | None:
-    offset = ledger.ask(lambda state: state.offset_for_time(topic_id, partition, time_ms))
-    while offset is not None:
-        question = partial(_next_candidate, topic_name, topic_id, partition, offset, time_ms)
-        start, slices = ledger.ask(question)
-        if not slices:
-            return start
-        for batch in Fetcher(brokers).fetch(slices):
-            late = np.asarray(batch.column("timestamp").cast("int64")) >= time_ms * 1000
-            if late.any():
-                return int(batch.column("offset")[int(np.argmax(late))].as_py())
-        offset = slices[-1].end_offset
-    return None
 
 
 def _next_candidate(

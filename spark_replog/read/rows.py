@@ -47,10 +47,7 @@ class Run(NamedTuple):
 def stored_columns(batch: pa.RecordBatch, *, include_headers: bool, append_time_ms: int | None) -> pa.RecordBatch:
     """Return key, value, timestamp[, headers] of a stored batch; without headers if its object has none.
 
-    Args:
-        batch: columns of a data object; a stored offset is left out.
-        include_headers: whether to return headers.
-        append_time_ms: replaces the rows' own time (LogAppendTime topics); None keeps it.
+    Stored offsets are left out. `append_time_ms` replaces the rows' own time (LogAppendTime topics); None keeps it.
     """
     columns = [batch.column(0), batch.column(1), batch.column(2)]
     names = ["key", "value", "timestamp"]
@@ -71,11 +68,9 @@ def read_columns(
     *,
     include_headers: bool = False,
 ) -> pa.RecordBatch:
-    """Return one batch of `read_schema` from `stored_columns` batches.
+    """Return one batch of `read_schema` from `stored_columns` batches in the order of their offsets.
 
     Args:
-        parts: in the order of their offsets.
-        run: values that they share.
         first_offset: of the first row, if offsets are consecutive.
         stored_offsets: of each part's rows, if offsets have gaps.
         include_headers: whether to return null headers if no part has any; those of a part are always returned.

@@ -1,7 +1,7 @@
 """Passes the storage calls of a query's micro-batches to the listener, in small files in a folder of the driver's host.
 
 Spark takes no metrics from a Python sink, and commits in separate processes. A commit writes one file, and only if a
-listener has made the folder. The listener sums the files and deletes them. Both run as the driver's user on its host.
+listener has made the folder. The listener sums the files and deletes them.
 """
 
 from __future__ import annotations

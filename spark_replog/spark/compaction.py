@@ -7,6 +7,7 @@ decided before the driver has a task's answer, so failed, repeated and speculati
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -46,8 +47,8 @@ def compact_on_spark(
     runs = compactor.plan(cluster.lookup(topic), partitions, sections_min=2 if is_eager else SECTIONS_MIN)
     if not runs:
         return CompactionReport()
-    tasks = _Tasks(cluster.brokers, runs)
-    answers = spark.range(0, len(runs), 1, len(runs)).mapInArrow(tasks.rewrite, _ANSWER).collect()
+    rewrite = partial(_rewrite, cluster.brokers, runs)
+    answers = spark.range(0, len(runs), 1, len(runs)).mapInArrow(rewrite, _ANSWER).collect()
     done = []
     for answer in sorted(answers):
         command = decode_command(bytes(answer["command"]))
@@ -56,18 +57,13 @@ def compact_on_spark(
     return compactor.commit(done)
 
 
-class _Tasks:
-    """State that every task carries."""
-
-    def __init__(self, brokers: BrokerSet, runs: Sequence[CompactionRun]) -> None:
-        self._brokers = brokers
-        self._runs = runs
-
-    def rewrite(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rewrite the runs with these numbers; an error fails the task, and Spark repeats it."""
-        writer = SegmentWriter(shared_brokers(self._brokers))
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                command = writer.rewrite(self._runs[number])
-                assert command is not None  # no row was dropped
-                yield pa.RecordBatch.from_pydict({"id": [number], "command": [encode_command(command)]})
+def _rewrite(
+    brokers: BrokerSet, runs: Sequence[CompactionRun], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rewrite the runs with these numbers; an error fails the task, and Spark repeats it."""
+    writer = SegmentWriter(shared_brokers(brokers))
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            command = writer.rewrite(runs[number])
+            assert command is not None  # no row was dropped
+            yield pa.RecordBatch.from_pydict({"id": [number], "command": [encode_command(command)]})

@@ -23,11 +23,7 @@ from spark_replog.logs import Once
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
     HAS_READ_LIMITS = True
 else:
@@ -39,11 +35,7 @@ else:
             """A stream writer that 4.0's worker treats as an Arrow writer."""
 
     try:
-        from pyspark.sql.streaming.datasource import (
-            ReadAllAvailable,
-            ReadMaxRows,
-            SupportsTriggerAvailableNow,
-        )
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
 
         HAS_READ_LIMITS = True
     except ImportError:  # 4.0, 4.1
@@ -57,21 +49,8 @@ else:
         ReadMaxRows = None
         HAS_READ_LIMITS = False
 
-__all__ = [
-    "COMMIT_WORKER",
-    "HAS_READ_LIMITS",
-    "HINTED_QUERIES",
-    "PUSH_DOWN_WORKER",
-    "ReadAllAvailable",
-    "ReadMaxRows",
-    "SLOW_RENAME_MS",
-    "StreamArrowWriter",
-    "SupportsTriggerAvailableNow",
-    "freeze_garbage",
-    "is_worker",
-    "log_lost_time",
-    "patch_zipimport_if_asked",
-]
+__all__ = ["ReadAllAvailable", "ReadMaxRows", "StreamArrowWriter", "SupportsTriggerAvailableNow"]
+"""Pyspark's names, which others import from here."""
 
 _LOG = logging.getLogger(__name__)
 SLOW_RENAME_MS = 8
@@ -98,10 +77,9 @@ def is_worker(module: str) -> bool:
 def freeze_garbage() -> None:
     """Exclude all loaded objects from garbage collection; again if modules were imported since the last call.
 
-    ``pyspark.daemon`` collects after every call of a worker, including those that plan and commit. With pandas and
-    pyarrow loaded this takes tens of milliseconds of CPU time that the next tasks need. Call it at the start of a
-    worker's call. By then the modules of the previous call are loaded, and its garbage is collected; garbage that is
-    frozen would never be freed.
+    ``pyspark.daemon`` collects after every call of a worker: with pandas and pyarrow loaded tens of milliseconds of CPU
+    time. Call it at the start of a worker's call: then the garbage of the previous one is collected, and garbage that
+    is frozen would never be freed.
     """
     global _frozen_module_count
     if len(sys.modules) > _frozen_module_count:

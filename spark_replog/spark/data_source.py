@@ -66,8 +66,8 @@ def register(spark: SparkSession) -> None:
 def use_session(spark: SparkSession) -> None:
     """Make a session the active one of the calling thread, so that its writes find the format.
 
-    A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``). Spark only
-    sets one in the thread that made the session. Takes a few milliseconds. No effect on Spark Connect.
+    A write looks the format up in the active session of its JVM thread (``DataSource.lookupDataSource``), which Spark
+    only sets in the thread that made the session. Takes a few milliseconds. No effect on Spark Connect.
     """
     spark.createDataFrame([], "unused int")  # the public call that activates its session; runs no job
 
@@ -114,11 +114,7 @@ def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None
 
 
 def check_read_schema(schema: StructType, *, include_headers: bool, columns: tuple[str, ...] | None = None) -> None:
-    """Refuse a user's schema that differs from the fixed one.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_SCHEMA.
-    """
+    """Refuse a user's schema that differs from the fixed one. Raises REPLOG_INVALID_SCHEMA."""
     expected = read_schema(include_headers=include_headers, columns=columns)
     if schema.simpleString() != expected.simpleString():
         raise InvalidConfigError(
@@ -133,11 +129,8 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     """Refuse a DataFrame that cannot be written, before any row moves.
 
     Columns are found by exact name. Other columns are ignored, and a topic column too if the option names the topic.
-    The order of the checks is Kafka's, so that the same one of several errors is reported. Kafka's sink ignores every
-    ``timestamp`` column; here it is ignored only if its type is not TIMESTAMP, and logged once per process.
-
-    Args:
-        topic: the ``topic`` option, which takes precedence over a column.
+    The order of the checks is Kafka's. Kafka's sink ignores every ``timestamp`` column; here it is ignored only if its
+    type is not TIMESTAMP, and logged once per process.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION if no topic is named.
@@ -162,23 +155,18 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
         raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
     _check(types, "partition", (IntegerType,), "int")
     if not isinstance(types.get("timestamp", TimestampType()), TimestampType):
-        _warn_of_other_times(types["timestamp"])
+        given = types["timestamp"].simpleString()  # the same rule on Arrow types is ``write.columns.is_time``
+        if WARNED_TYPES.is_first(given):
+            _LOG.warning(
+                "the column 'timestamp' has type %s and is ignored, as by Kafka's sink: the rows get the time of the "
+                "write. Cast it to TIMESTAMP to keep its times, or drop it.",
+                given,
+            )
 
 
 def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
     if name in types and not isinstance(types[name], allowed):
         raise _wrong_type(name, types[name], allowed_text)
-
-
-def _warn_of_other_times(given: DataType) -> None:
-    """Log a ``timestamp`` column that is ignored; the same rule on Arrow types is ``write.columns.is_time``."""
-    if not WARNED_TYPES.is_first(given.simpleString()):
-        return
-    _LOG.warning(
-        "the column 'timestamp' has type %s and is ignored, as by Kafka's sink: the rows get the time of the write. "
-        "Cast it to TIMESTAMP to keep its times, or drop it.",
-        given.simpleString(),
-    )
 
 
 def _are_headers(given: DataType) -> bool:

@@ -86,11 +86,7 @@ class ReplogListener(StreamingQueryListener):
         registry.register(SampleCollector(self.samples))
 
     def readers(self) -> list[Reader]:
-        """Return the current state of each query, with its verdict.
-
-        Raises:
-            ReplogError: as ``QueryMonitor.describe``.
-        """
+        """Return the current state of each query, with its verdict. Raises the errors of ``QueryMonitor.describe``."""
         with self._lock:
             queries = list(self._queries.values())
         return [self._look(each) for each in queries if each.batches]

@@ -17,11 +17,7 @@ from spark_replog.storage.call_counter import CallTable
 
 
 class QueryTask(NamedTuple):
-    """The micro-batch that a task writes; also names the task's objects.
-
-    Attributes:
-        checkpoints: the session's folder of checkpoints, if it has one.
-    """
+    """The micro-batch that a task writes, and the session's folder of checkpoints; also names the task's objects."""
 
     query_id: str
     batch_id: int
@@ -34,14 +30,11 @@ class WriteMessage(WriterCommitMessage):
     """One task's answer to the driver.
 
     Attributes:
-        query: of the task, since the committing process has no task context. None in a batch write outside a
-            streaming query.
+        query: the committing process has no task context. None in a batch write outside a streaming query.
         task_id: orders the messages.
-        objects: put by the task, in this order.
         dropped_rows: rows lost with acks=0.
         copies: objects of earlier batches that this task copied to replicas that lacked them.
-        calls: storage calls of its process since the previous message, including late ones; one task also reports
-            those that planned the batch.
+        calls: storage calls of its process since the previous message; one task also reports the planning's.
         contents: `RowsDigest.sums` of the rows, in a batch write with ``txnAppId``; else ().
     """
 
@@ -71,9 +64,7 @@ class ReadPartition(InputPartition):
 
     Attributes:
         ranges: one, or several if there are fewer tasks than partitions.
-        slices: the sections that hold them, in log order: ascending within each partition, and
-            those of one object together.
-        brokers: whose roots hold the objects.
+        slices: the sections that hold them, in log order; those of one object together.
         quota: how fast each process may read for this client.
     """
 

@@ -3,9 +3,9 @@
 Spark passes names in lower case, so they are compared in lower case. Every entry point of the data source parses its
 options here: Spark calls ``schema()`` only for some reads and never for writes.
 
-Settings of Kafka's clients that have no use here (``config.registry``), and names that Kafka's connector ignores, are
-logged once and ignored, so that a job only has to change its format and its address. Names that are nearly a known one
-are refused. Options that would change the rows read or written are refused with the texts of Spark's Kafka connector.
+What Kafka's clients or its connector know and is of no use here is logged once and ignored, so that a job only has to
+change its format and its address. Names that are nearly a known one are refused, and options that would change the rows
+with the texts of Spark's Kafka connector.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spark_replog.config import (
     unknown_option_error,
     without_prefix,
 )
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
 from spark_replog.log.model import ResetPolicy
 from spark_replog.logs import Once, log_as_environment_says
 from spark_replog.spark.source.positions import (
@@ -216,8 +216,7 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Parse the options of ``writeStream`` or ``write``: once per process, though Spark passes them with every batch.
 
-    Raises:
-        InvalidConfigError: as ``parse_source_options``.
+    Raises the errors of ``parse_source_options``.
     """
     return _sink_options(tuple(options.items()), streaming)
 
@@ -286,7 +285,7 @@ def asked_columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
         return None
     names = {name.strip() for name in text.split(",") if name.strip()}
     if not names or not names <= set(COLUMNS):
-        raise _invalid(f"option 'columns' is '{text}'. Name some of {', '.join(COLUMNS)}, separated by commas.")
+        raise invalid_option(f"option 'columns' is '{text}'. Name some of {', '.join(COLUMNS)}, separated by commas.")
     if _typed(given, "includeHeaders"):
         names.add("headers")
     return tuple(name for name in COLUMNS if name in names)
@@ -305,12 +304,7 @@ def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) 
 
 
 def _without_ignored(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
-    """Return the options that are used or refused; log the names of the others once per process.
-
-    Args:
-        given: options, names in lower case.
-        sides: that may use these options.
-    """
+    """Return the options that these sides use or refuse; log the names of the others once per process."""
     ignored = {name for name in given for side in sides if _is_unused(name, side, side)}
     if given.get("path") or given.get("paths"):
         ignored |= given.keys() & {_ADDRESS}
@@ -349,14 +343,14 @@ def _check_consumer_options(given: Mapping[str, str]) -> None:
     """Refuse values that Kafka's connector or consumer refuses, of options without a meaning here."""
     level = given.get("kafka.isolation.level", "read_uncommitted").strip()
     if level not in ("read_uncommitted", "read_committed"):
-        raise _invalid(
+        raise invalid_option(
             f"Invalid value {level} for configuration isolation.level: String must be one of: read_committed, "
             "read_uncommitted. Leave it out: every row that can be read is committed."
         )
     for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs"):
         text = given.get(name.lower(), "0").strip()
         if not re.fullmatch("[+-]?[0-9]{1,18}", text):
-            raise _invalid(f'{name}: For input string: "{text}". Give a whole number.')
+            raise invalid_option(f'{name}: For input string: "{text}". Give a whole number.')
 
 
 def _topic(given: Mapping[str, str]) -> str | None:
@@ -365,7 +359,7 @@ def _topic(given: Mapping[str, str]) -> str | None:
         return None
     topic = given["topic"].strip()
     if not topic:
-        raise _invalid("option 'topic' is empty. Name a topic, or leave the option out to use the topic column.")
+        raise invalid_option("option 'topic' is empty. Name a topic, or leave the option out to use the topic column.")
     return topic
 
 
@@ -398,18 +392,15 @@ def _key(name: str) -> ConfigKey:
 def _without_unknown(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
     """Return the options that the sides read, or refuse themselves; log the names of the others once per process.
 
-    Kafka's connector ignores each name that it does not know, so that a job may pass one set of options to several
-    formats. A name that is nearly one that is known is refused: its writer means that one.
-
-    Raises:
-        InvalidConfigError: REPLOG_UNKNOWN_OPTION; REPLOG_INVALID_OPTION.
+    A job may pass one set of options to several formats, so unknown names are ignored. A name that is nearly one that
+    is known is refused: its writer means that one.
     """
     known = {lower: name for side in sides for lower, name in _names(side).items()}
     foreign, unknown = set(), set()
     for name in given:
         plain = normalise_key(name)
         if name == "storage.fsync":
-            raise _invalid("storage.fsync is chosen once, by 'replog init'. Remove the option.")
+            raise invalid_option("storage.fsync is chosen once, by 'replog init'. Remove the option.")
         if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(STORAGE_PREFIX) or name in known:
             continue
         if plain != name and (plain in _client_names() or plain in _PROTECTED or plain in _ALSO_PREFIXED):
@@ -457,7 +448,7 @@ def _typed(given: Mapping[str, str], name: str) -> Any:
     if text is None:
         return key.default
     if key.unit == "bool" and text.strip().lower() not in ("true", "false"):
-        raise _invalid(f'{name}: For input string: "{text}". Give one of: true, false.')
+        raise invalid_option(f'{name}: For input string: "{text}". Give one of: true, false.')
     return key.parse(text)
 
 
@@ -508,20 +499,22 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
     if present[0] == "subscribe":
         topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
         if not topics:
-            raise _invalid("subscribe names no topics to subscribe. Give topic names, comma separated.")
+            raise invalid_option("subscribe names no topics to subscribe. Give topic names, comma separated.")
         return Subscription(topics=topics)
     return Subscription(pattern=_pattern(text))
 
 
 def _pattern(text: str) -> str:
     if not text:
-        raise _invalid("subscribePattern: the pattern to subscribe is empty. Give a regular expression.")
+        raise invalid_option("subscribePattern: the pattern to subscribe is empty. Give a regular expression.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # Java's set operations ([a-z&&[^q]]) match differently here
             re.compile(text)
     except (re.error, FutureWarning) as error:
-        raise _invalid(f"subscribePattern is not a valid Python regular expression: {error}. Correct it.") from error
+        raise invalid_option(
+            f"subscribePattern is not a valid Python regular expression: {error}. Correct it."
+        ) from error
     return text
 
 
@@ -549,14 +542,14 @@ def _limits(given: Mapping[str, str]) -> TriggerLimits:
     rows_min, rows_max = _positive(given, "minOffsetsPerTrigger"), _positive(given, "maxOffsetsPerTrigger")
     size_max_bytes = _positive(given, "maxBytesPerTrigger")
     if rows_min is not None and rows_max is not None and rows_min > rows_max:
-        raise _invalid(
+        raise invalid_option(
             f"the value of minOffsetPerTrigger({rows_min}) is higher than the maxOffsetsPerTrigger({rows_max}). "
             "Lower minOffsetsPerTrigger or raise maxOffsetsPerTrigger."
         )
     delay = given.get("maxtriggerdelay", _key("maxTriggerDelay").default_text)
     delay_ms = parse_duration_ms(delay)
     if delay_ms is None:
-        raise _invalid(
+        raise invalid_option(
             f"Invalid maxTriggerDelay '{delay}'. Give a time such as 15m, 90s or 500ms; a bare number is milliseconds."
         )
     return TriggerLimits(rows_max, rows_min, delay_ms, size_max_bytes)
@@ -568,9 +561,9 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
         return None
     plain = text.strip()
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", plain) or abs(int(plain)) > _key(name).maximum:
-        raise _invalid(f'{name}: For input string: "{plain}". Give a whole number; it must be positive.')
+        raise invalid_option(f'{name}: For input string: "{plain}". Give a whole number; it must be positive.')
     if int(plain) < 1:
-        raise _invalid(f"option '{name}' is {plain}: {name.lower()} must be positive. Give 1 or more.")
+        raise invalid_option(f"option '{name}' is {plain}: {name.lower()} must be positive. Give 1 or more.")
     return int(plain)
 
 
@@ -615,14 +608,10 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
             ErrorCode.REPLOG_MISSING_OPTION, "txnAppId and txnVersion only work together. Give both."
         )
     if not app_id.strip():
-        raise _invalid("txnAppId is empty, and writers without a name cannot be told apart. Give this one a name.")
+        raise invalid_option("txnAppId is empty, and writers without a name cannot be told apart. Name this one.")
     return app_id, _typed(given, "txnVersion")
 
 
 def _get_prefixed(given: Mapping[str, str], name: str) -> str | None:
     both = (name, KEY_PREFIX + name)
     return without_prefix({each: given[each] for each in both if given.get(each)}).get(name)
-
-
-def _invalid(message: str) -> InvalidConfigError:
-    return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, message)

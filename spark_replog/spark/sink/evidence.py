@@ -37,8 +37,7 @@ def evidence_of_batch(checkpoint: str | None, batch_id: int, storage: tuple[tupl
     """Return a digest of the offsets of a micro-batch; b'' if they cannot be read. Commit process; one read.
 
     Args:
-        checkpoint: the query's checkpoint, as Spark got it; None: unknown, or a temporary one that no query repeats.
-        storage: the sink's storage options.
+        checkpoint: the query's, as Spark got it; None: unknown, or a temporary one that no query repeats.
     """
     if checkpoint is None or FAILURES.get(checkpoint, 0) >= FAILURES_MAX:
         return b""

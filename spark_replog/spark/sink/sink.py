@@ -126,11 +126,7 @@ class BatchWriter(DataSourceArrowWriter):
         return replace(message, query=_query_of_task(), contents=() if rows is None else rows.sums)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Decide the write.
-
-        Raises:
-            ReplogError: REPLOG_DUPLICATE_TXN_MISMATCH, or any error of ``append_records``.
-        """
+        """Decide the write. Raises REPLOG_DUPLICATE_TXN_MISMATCH, or any error of ``append_records``."""
         freeze_garbage()
         written = _in_task_order(messages)
         self._warn_of_foreach_batch(written)

@@ -3,11 +3,10 @@
 Spark plans a batch read once per DataFrame and uses the plan for every action on it, so all actions see the same
 offsets. (Kafka's connector resolves ``latest`` again in each task.)
 
-Push-down needs Spark 4.1, its conf ``spark.sql.python.filterPushdown.enabled``, and the option ``pushDownFilters``. The
-option is needed because Spark (up to 4.3) keeps ONE plan per ``load()``: the plan of a filtered query, without the
-excluded rows, also serves the next query on the same DataFrame or view, and both sides of a union. With the option the
-user states that there is only one query. All filters are returned, so that Spark applies them to the rows as well; a
-section is skipped only if none of its rows can match.
+Push-down needs Spark 4.1, its conf ``spark.sql.python.filterPushdown.enabled``, and the option ``pushDownFilters``:
+Spark (up to 4.3) keeps ONE plan per ``load()``, so the plan of a filtered query also serves the next query on the same
+DataFrame or view, and both sides of a union. With the option the user states that there is only one query. Spark
+applies all filters to the rows as well; a section is skipped only if none of its rows can match.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Finds what changed in the log since a query's last offset: new and deleted topics and partitions, and lost rows.
 
 Pure: takes a position and a view of the log, returns starts and ends. Topics are identified by id, so that a recreated
-topic is read from its beginning.
-
-``failOnDataLoss`` decides whether a loss fails the query or is logged. The conditions are those of Spark's Kafka
-connector (``KafkaExceptions``, ``KAFKA_DATA_LOSS.*``); the causes come from the ledgers: topic ids, log start offsets,
-high watermarks.
+topic is read from its beginning. ``failOnDataLoss`` decides whether a loss fails the query or is logged. The conditions
+are those of Spark's Kafka connector (``KafkaExceptions``, ``KAFKA_DATA_LOSS.*``).
 """
 
 from __future__ import annotations
@@ -39,22 +36,14 @@ class Loss(Enum):
 
 
 class LossPolicy:
-    """Raises a loss, or logs it once.
-
-    Args:
-        fail: ``failOnDataLoss``.
-    """
+    """Raises a loss, or logs it once, as ``failOnDataLoss`` says."""
 
     def __init__(self, *, fail: bool) -> None:
         self.fail = fail
         self._reported = Once()
 
     def report(self, loss: Loss, message: str) -> None:
-        """Raise, or log it and return.
-
-        Raises:
-            ReplogError: REPLOG_DATA_LOSS; nothing was skipped.
-        """
+        """Raise REPLOG_DATA_LOSS (nothing was skipped), or log it and return."""
         if self.fail:
             raise ReplogError(
                 ErrorCode.REPLOG_DATA_LOSS,
@@ -175,13 +164,7 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
 
 
 def check_target(target: LogOffset, view: LogView) -> None:
-    """Fail an AvailableNow run that can no longer reach its end.
-
-    Checked before a loss is reported, as in the connector.
-
-    Args:
-        target: end of the run.
-        view: of the current log.
+    """Fail an AvailableNow run that can no longer reach its end. Checked before a loss is reported, as in the connector.
 
     Raises:
         ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` is. The next run gets a new end.

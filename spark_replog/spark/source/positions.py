@@ -1,9 +1,8 @@
 """Parses where a read begins and ends: words, offsets or times; and the partitions of ``assign``.
 
 For each end, one time for all partitions takes precedence over times per partition, then offsets, then the default;
-options with lower precedence are not parsed. -2 is earliest, -1 latest. Resolving is pure: the caller passes what it
-needs of the log. Forms and errors follow Spark's Kafka connector (``KafkaSourceProvider.getKafkaOffsetRangeLimit``,
-``JsonUtils``, ``KafkaOffsetReaderAdmin``).
+options with lower precedence are not parsed. -2 is earliest, -1 latest. Forms and errors follow Spark's Kafka connector
+(``KafkaSourceProvider.getKafkaOffsetRangeLimit``, ``JsonUtils``, ``KafkaOffsetReaderAdmin``).
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import InvalidConfigError, invalid_option
 from spark_replog.ids import TopicPartition
 from spark_replog.log.log_offset import META_KEY, Ends
 from spark_replog.log_position import EARLIEST, LATEST, named_end, offset_between, parse_offset
@@ -32,10 +31,9 @@ OffsetsForTimes = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartitio
 
 @dataclass(frozen=True)
 class OffsetPosition:
-    """One end of a read, given as words and offsets.
+    """One end of a read, given as words and offsets; ``option`` gave it.
 
     Attributes:
-        option: the option that gave it, for messages.
         default: EARLIEST or LATEST for every partition, or None if all are named.
         topics: EARLIEST or LATEST for every partition of a topic.
         offsets: per partition: an offset, EARLIEST or LATEST.
@@ -57,8 +55,7 @@ class OffsetPosition:
             return {key: offset_between(self.default, *limits) for key, limits in bounds.items()}
         idle = sorted(name for name in self.topics if name not in {key.topic for key in bounds})
         if idle:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 f"{self.option} has a topic-level offset for topics without an assigned partition: "
                 f"{', '.join(idle)}. Name only topics that are read.",
                 condition="KAFKA_TOPIC_OFFSET_DOES_NOT_MATCH_ASSIGNED",
@@ -74,12 +71,10 @@ class OffsetPosition:
 
 @dataclass(frozen=True)
 class TimePosition:
-    """One end of a read, given as times.
+    """One end of a read, given as times; ``option`` gave it.
 
     Attributes:
-        option: the option that gave it, for messages.
         default: one time for every partition, or None if all are named.
-        times: per partition.
         is_latest_without_match: if no row is at or after the time, use the partition's end instead of raising
             (always so for an ending position).
     """
@@ -90,12 +85,7 @@ class TimePosition:
     is_latest_without_match: bool
 
     def resolve(self, bounds: Bounds, offsets_for_times: OffsetsForTimes, now_ms: int) -> Ends:
-        """Return the first offset at or after the time, per partition.
-
-        Args:
-            bounds: of the partitions to read.
-            offsets_for_times: searches the log.
-            now_ms: when the read begins, for times such as ``-10 minutes``.
+        """Return the first offset at or after the time, per partition; `now_ms` is when the read begins.
 
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION: no row is that late, or the JSON does not name
@@ -113,11 +103,10 @@ class TimePosition:
         for key, (_, high_watermark) in bounds.items():
             offset = found[key]
             if offset is None and not self.is_latest_without_match:
-                raise InvalidConfigError(
-                    ErrorCode.REPLOG_INVALID_OPTION,
+                raise invalid_option(
                     f"No offset matched from request of topic-partition {key.topic}-{key.partition} and timestamp "
                     f"{wanted[key]} ({self.option}). Give an earlier time, or set "
-                    "startingOffsetsByTimestampStrategy to latest to start such a partition at its end.",
+                    "startingOffsetsByTimestampStrategy to latest to start such a partition at its end."
                 )
             result[key] = high_watermark if offset is None else offset
         return result
@@ -127,106 +116,120 @@ Position = OffsetPosition | TimePosition
 
 
 def parse_position(option: str, text: str) -> OffsetPosition:
-    """Read an end of the log (``log_position.parse_offset``), or offsets as JSON.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION, with an example.
-    """
+    """Read an end of the log (``log_position.parse_offset``), or offsets as JSON. Raises REPLOG_INVALID_OPTION."""
     end = parse_offset(text)
     if end in (EARLIEST, LATEST):
         return OffsetPosition(option, default=end)
-    value = _parse_json(option, text, _OFFSETS_EXAMPLE)
+    given = _TopicsJson(option, text, _OFFSETS_EXAMPLE)
     topics: dict[str, int] = {}
     offsets: Ends = {}
-    for name, partitions in value.items():
+    for name, partitions in given.topics().items():
         if name == META_KEY:
             continue  # an offset pasted from a checkpoint
         if (end := named_end(partitions)) is not None:
             topics[name] = end
             continue
-        for key, offset in _partitions(option, text, name, partitions, _OFFSETS_EXAMPLE):
+        for key, offset in given.partitions(name, partitions).items():
             found = parse_offset(offset) if type(offset) is int else None
             if found is None:
-                raise _bad_json(option, text, _OFFSETS_EXAMPLE)
+                raise given.refusal()
             offsets[key] = found
     if not topics and not offsets:
-        raise _bad_json(option, text, _OFFSETS_EXAMPLE)
+        raise given.refusal()
     return OffsetPosition(option, topics=topics, offsets=offsets)
 
 
 def parse_times(option: str, text: str, *, is_latest_without_match: bool) -> TimePosition:
-    """Read times per partition as JSON.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION, with an example.
-    """
+    """Read times per partition as JSON. Raises REPLOG_INVALID_OPTION."""
+    given = _TopicsJson(option, text, _TIMES_EXAMPLE)
     times: dict[TopicPartition, PointInTime] = {}
-    for name, partitions in _parse_json(option, text, _TIMES_EXAMPLE).items():
-        for key, value in _partitions(option, text, name, partitions, _TIMES_EXAMPLE):
+    for name, partitions in given.topics().items():
+        for key, value in given.partitions(name, partitions).items():
             time = parse_time(value)
             if time is None:
-                raise _bad_json(option, text, _TIMES_EXAMPLE)
+                raise given.refusal()
             times[key] = time
     if not times:
-        raise _bad_json(option, text, _TIMES_EXAMPLE)
+        raise given.refusal()
     return TimePosition(option, None, times, is_latest_without_match)
 
 
 def parse_single_time(option: str, text: str, *, is_latest_without_match: bool) -> TimePosition:
-    """Read one time for all partitions.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
-    """
+    """Read one time for all partitions. Raises REPLOG_INVALID_OPTION."""
     time = parse_time(text)
     if time is None:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
+        raise invalid_option(
             f"{option}: Expected a single long value, got {text}. Give epoch milliseconds, an ISO time such as "
-            "2024-05-06T07:08:09Z, or how long ago, such as '-10 minutes'.",
+            "2024-05-06T07:08:09Z, or how long ago, such as '-10 minutes'."
         )
     return TimePosition(option, time, {}, is_latest_without_match)
 
 
 def parse_assignment(text: str) -> dict[str, tuple[int, ...]]:
-    """Read the JSON of ``assign``: topic to partition numbers.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION, with an example.
-    """
-    example = '{"orders":[0,1]}'
+    """Read the JSON of ``assign``: topic to partition numbers. Raises REPLOG_INVALID_OPTION."""
+    given = _TopicsJson("assign", text, '{"orders":[0,1]}')
     if not text.strip().startswith("{"):
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION, f"assign has no topicpartitions to assign. Expected e.g. {example}.",
-            given=text,
-        )  # fmt: skip
-    value = _parse_json("assign", text, example)
+        raise invalid_option(f"assign has no topicpartitions to assign. Expected e.g. {given.example}.", given=text)
     result: dict[str, tuple[int, ...]] = {}
-    for name, partitions in value.items():
+    for name, partitions in given.topics().items():
         if not isinstance(partitions, list) or not partitions:
-            raise _bad_json("assign", text, example)
+            raise given.refusal()
         if not all(type(item) is int and item >= 0 for item in partitions):
-            raise _bad_json("assign", text, example)
+            raise given.refusal()
         result[name] = tuple(sorted(set(partitions)))
     if not result:
-        raise _bad_json("assign", text, example)
+        raise given.refusal()
     return result
 
 
-def _partitions(
-    option: str, text: str, topic: str, partitions: object, example: str
-) -> Iterable[tuple[TopicPartition, object]]:
-    if not isinstance(partitions, dict) or not partitions:
-        raise _bad_json(option, text, example)
-    seen: dict[TopicPartition, object] = {}
-    for partition, value in partitions.items():
-        if not (partition.isascii() and partition.isdecimal()):
-            raise _bad_json(option, text, example)
-        key = TopicPartition(topic, int(partition))
-        if key in seen:
-            raise _duplicate(option, f"partition {key.partition} of topic '{topic}' is given twice")
-        seen[key] = value
-    return seen.items()
+@dataclass(frozen=True, slots=True)
+class _TopicsJson:
+    """An option whose text is JSON by topic."""
+
+    option: str
+    text: str
+    example: str
+
+    def topics(self) -> dict[str, object]:
+        try:
+            value = json.loads(self.text, object_pairs_hook=self._unique)
+        except InvalidConfigError:
+            raise
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise self.refusal()
+        return value
+
+    def partitions(self, topic: str, value: object) -> dict[TopicPartition, object]:
+        """Return the partitions of a topic's value."""
+        if not isinstance(value, dict) or not value:
+            raise self.refusal()
+        seen: dict[TopicPartition, object] = {}
+        for partition, meaning in value.items():
+            if not (partition.isascii() and partition.isdecimal()):
+                raise self.refusal()
+            key = TopicPartition(topic, int(partition))
+            if key in seen:
+                raise self._duplicate(f"partition {key.partition} of topic '{topic}' is given twice")
+            seen[key] = meaning
+        return seen
+
+    def refusal(self) -> InvalidConfigError:
+        return invalid_option(f"{self.option} cannot be read. Expected e.g. {self.example}.", given=self.text)
+
+    def _unique(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
+        result: dict[str, object] = {}
+        for name, value in pairs:
+            if name in result:
+                if isinstance(value, str) != isinstance(result[name], str):
+                    raise self._duplicate(f"topic '{name}' has both a topic-level offset and offsets of its partitions")
+                raise self._duplicate(f"'{name}' is given twice")
+            result[name] = value
+        return result
+
+    def _duplicate(self, what: str) -> InvalidConfigError:
+        return invalid_option(f"{self.option}: {what}. Give it once.")
 
 
 def _check_named(
@@ -235,48 +238,13 @@ def _check_named(
     missing = sorted(key for key in bounds if key not in named)
     extra = sorted(key for key in given if key not in bounds)
     if missing or extra:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
+        raise invalid_option(
             f"partitions specified for {option} don't match what are assigned, you must specify all TopicPartitions: "
             f"missing {_show(missing)}, not assigned {_show(extra)}. Use -1 for latest, -2 for earliest offsets, "
             'or a word per topic such as {"orders":"earliest"}; startingTimestamp and endingTimestamp give one '
             "time to all.",
             condition=condition,
         )
-
-
-def _parse_json(option: str, text: str, example: str) -> dict[str, object]:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        result: dict[str, object] = {}
-        for name, value in pairs:
-            if name in result:
-                if isinstance(value, str) != isinstance(result[name], str):
-                    raise _duplicate(
-                        option, f"topic '{name}' has both a topic-level offset and offsets of its partitions"
-                    )
-                raise _duplicate(option, f"'{name}' is given twice")
-            result[name] = value
-        return result
-
-    try:
-        value = json.loads(text, object_pairs_hook=unique)
-    except InvalidConfigError:
-        raise
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise _bad_json(option, text, example)
-    return value
-
-
-def _duplicate(option: str, what: str) -> InvalidConfigError:
-    return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, f"{option}: {what}. Give it once.")
-
-
-def _bad_json(option: str, text: str, example: str) -> InvalidConfigError:
-    return InvalidConfigError(
-        ErrorCode.REPLOG_INVALID_OPTION, f"{option} cannot be read. Expected e.g. {example}.", given=text
-    )
 
 
 def _show(keys: Iterable[TopicPartition]) -> str:
@@ -291,28 +259,23 @@ _ENDING = {
 
 
 def parse_bounds(given: Mapping[str, str], *, streaming: bool) -> tuple[Position, Position]:
-    """Return both ends of a read, not resolved yet.
+    """Return both ends of a read, not resolved yet. Raises REPLOG_INVALID_OPTION.
 
-    Args:
-        given: options, names in lower case.
-        streaming: a stream has no end, and starts at ``latest`` by default.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
+    A stream has no end, and starts at ``latest`` by default.
     """
     if streaming:
         for option, what in _ENDING.items():
             if option.lower() in given:
-                raise _invalid(
+                raise invalid_option(
                     f"{what} not valid in streaming queries, which have no end: {option} is for batch reads. "
                     "Remove it, or use read instead of readStream."
                 )
     starting = _parse_end(given, "starting", "latest" if streaming else "earliest", _is_lenient(given))
     if streaming:
         return starting, OffsetPosition("endingOffsets", LATEST)
-    _check_start(starting)
+    _refuse_end(starting, LATEST)
     ending = _parse_end(given, "ending", "latest", True)
-    _check_end(ending)
+    _refuse_end(ending, EARLIEST)
     return starting, ending
 
 
@@ -326,36 +289,25 @@ def warn_of_precedence(given: Mapping[str, str]) -> None:
 
 
 def check_bounds(starting: Position, ending: Position) -> None:
-    """Refuse ends of a batch read that are wrong for any log (SPARK-52096).
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
-    """
+    """Refuse ends of a batch read that are wrong for any log (SPARK-52096). Raises REPLOG_INVALID_OPTION."""
     if isinstance(starting, OffsetPosition) and isinstance(ending, OffsetPosition):
         by_word = {*starting.topics, *ending.topics}
-        first, last = dict(starting.offsets), dict(ending.offsets)
-        if starting.default is None and ending.default is None:
-            _check_same_keys(starting, ending, first, last, by_word)
-        _check_order(first, last, "offset")
+        in_one = {key for key in starting.offsets.keys() ^ ending.offsets.keys() if key.topic not in by_word}
+        _check_same_keys(starting, ending, in_one)
+        _check_order(starting.offsets, ending.offsets, "offset")
     elif isinstance(starting, TimePosition) and isinstance(ending, TimePosition):
         # Relative times are compared relative to the same moment.
-        if starting.default is None and ending.default is None:
-            _check_same_keys(starting, ending, dict(starting.times), dict(ending.times), set())
+        _check_same_keys(starting, ending, starting.times.keys() ^ ending.times.keys())
         first = {key: time.epoch_ms for key, time in starting.times.items() if time.epoch_ms is not None}
         last = {key: time.epoch_ms for key, time in ending.times.items() if time.epoch_ms is not None}
         _check_order(first, last, "timestamp")
 
 
 def check_resolved(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
-    """Refuse a range that ends before it starts.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION.
-    """
+    """Refuse a range that ends before it starts. Raises REPLOG_INVALID_OPTION."""
     for key, start in sorted(starts.items()):
         if start > ends[key]:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 f"The resolved start offset {start} is greater than the resolved end offset {ends[key]} for "
                 f"{key.topic}-{key.partition}. Correct the starting or the ending option.",
                 condition="RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
@@ -374,50 +326,36 @@ def _parse_end(given: Mapping[str, str], side: str, default: str, is_latest_with
 def _is_lenient(given: Mapping[str, str]) -> bool:
     word = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if word not in ("error", "latest"):
-        raise _invalid(f"startingOffsetsByTimestampStrategy is '{word}'. Give one of: error, latest.")
+        raise invalid_option(f"startingOffsetsByTimestampStrategy is '{word}'. Give one of: error, latest.")
     return word == "latest"
 
 
-def _check_start(starting: Position) -> None:
-    if not isinstance(starting, OffsetPosition):
+_REFUSED_ENDS = {
+    LATEST: ("starting offset", "startingOffsets", "latest", "earliest"),
+    EARLIEST: ("ending offset", "ending offset", "earliest", "latest"),
+}
+"""Which end of a batch read may not be there: its name, its name before a partition, its word, the right word."""
+
+
+def _refuse_end(given: Position, wrong: int) -> None:
+    if not isinstance(given, OffsetPosition):
         return
-    if LATEST in (starting.default, *starting.topics.values()):
-        raise _invalid("starting offset can't be latest for batch queries on Kafka. Use earliest or offsets.")
-    for key, offset in starting.offsets.items():
-        if offset == LATEST:
-            raise _invalid(
-                f"startingOffsets for {key.topic}-{key.partition} can't be latest for batch queries on Kafka. "
-                "Use -2 (earliest) or an offset."
-            )
+    name, name_of_one, word, right = _REFUSED_ENDS[wrong]
+    text = f"can't be {word} for batch queries on Kafka. Use"
+    if wrong in (given.default, *given.topics.values()):
+        raise invalid_option(f"{name} {text} {right} or offsets.")
+    for key, offset in given.offsets.items():
+        if offset == wrong:
+            number = named_end(right)
+            raise invalid_option(f"{name_of_one} for {_show([key])} {text} {number} ({right}) or an offset.")
 
 
-def _check_end(ending: Position) -> None:
-    if not isinstance(ending, OffsetPosition):
-        return
-    if EARLIEST in (ending.default, *ending.topics.values()):
-        raise _invalid("ending offset can't be earliest for batch queries on Kafka. Use latest or offsets.")
-    for key, offset in ending.offsets.items():
-        if offset == EARLIEST:
-            raise _invalid(
-                f"ending offset for {key.topic}-{key.partition} can't be earliest for batch queries on Kafka. "
-                "Use -1 (latest) or an offset."
-            )
-
-
-def _check_same_keys(
-    starting: Position,
-    ending: Position,
-    first: Mapping[TopicPartition, object],
-    last: Mapping[TopicPartition, object],
-    by_word: set[str],
-) -> None:
-    different = sorted(key for key in first.keys() ^ last.keys() if key.topic not in by_word)
-    if different:
-        names = ", ".join(f"{key.topic}-{key.partition}" for key in different)
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"The specified start offset and end offset should have the same topic-partitions: {names} in only one of "
-            f"{starting.option} and {ending.option}. Name the same ones in both.",
+def _check_same_keys(starting: Position, ending: Position, in_one: Collection[TopicPartition]) -> None:
+    """Refuse partitions that only one of two ends names, unless either end has a default."""
+    if in_one and starting.default is None and ending.default is None:
+        raise invalid_option(
+            f"The specified start offset and end offset should have the same topic-partitions: {_show(sorted(in_one))} "
+            f"in only one of {starting.option} and {ending.option}. Name the same ones in both.",
             condition="MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
         )
 
@@ -426,16 +364,11 @@ def _check_order(first: Mapping[TopicPartition, int], last: Mapping[TopicPartiti
     for key, end in sorted(last.items()):
         start = first.get(key, 0)
         if 0 <= end < start:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
+            raise invalid_option(
                 f"The specified start {what} {start} is greater than the end {what} {end} for "
                 f"{key.topic}-{key.partition}. Swap or correct them.",
                 condition="UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
             )
-
-
-def _invalid(message: str) -> InvalidConfigError:
-    return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, message)
 
 
 _TIME_MS_MAX = 2**63 - 1
@@ -455,12 +388,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class PointInTime:
-    """A fixed time, or a time relative to the start of the read.
-
-    Attributes:
-        epoch_ms: milliseconds since 1970 in UTC, or None.
-        ago_ms: how long before the read begins, if ``epoch_ms`` is None.
-    """
+    """A fixed time in epoch milliseconds, or (None) how long before the start of the read."""
 
     epoch_ms: int | None
     ago_ms: int = 0

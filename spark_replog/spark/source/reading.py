@@ -28,8 +28,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
     The ledger is folded only after a read failed on every copy of an object. Then the SAME remaining offsets
     are planned again: compaction or a repair may have moved them.
 
-    With ``failOnDataLoss=false``, offsets whose loss is proved are skipped and logged. An outage always fails the
-    task: Spark repeats it, so no row is skipped.
+    With ``failOnDataLoss=false``, offsets whose loss is proved are skipped and logged. An outage always fails the task.
 
     Raises:
         DataLossError: CORRUPT_MESSAGE or REPLOG_DATA_LOSS: rows are lost.
@@ -79,11 +78,8 @@ class _TaskRead:
     def _plan_again(self, outage: ReplogError) -> tuple[FetchSlice, ...]:
         """Fold the ledgers and plan the offsets that are not read yet.
 
-        Args:
-            outage: why the first plan could not be read. It names the roots, so it is raised if the store does not
-                answer either.
-
-        Offsets that a complete fold no longer has keep the slices of the first plan: their bytes may still exist.
+        Offsets that a complete fold no longer has keep the slices of the first plan: their bytes may still exist. The
+        outage names the roots, so it is raised if the store does not answer either.
 
         Raises:
             ReplogError: REPLOG_DATA_LOSS: such offsets, with ``failOnDataLoss``; or the store does not answer.
@@ -125,11 +121,7 @@ class _TaskRead:
         )
 
     def _fetch_existing(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that a root still holds; log the skipped offsets.
-
-        Raises:
-            ReplogError: it is not proved that rows are lost.
-        """
+        """Yield the rows that a root still holds; log the skipped offsets. Raises where no loss is proved."""
         for item in slices:
             try:
                 yield from self._fetch((item,))

@@ -1,8 +1,7 @@
 """Computes how much one micro-batch reads, and how its rows are shared among tasks. Pure arithmetic.
 
 Sources: ``KafkaMicroBatchStream`` (``rateLimit``, ``delayBatch``) and ``KafkaOffsetRangeCalculator``: options tuned for
-Spark's Kafka connector give the same batches and tasks here. The limit in bytes and ``coalesce`` (fewer tasks than
-partitions) are our own.
+Spark's Kafka connector give the same batches and tasks here.
 """
 
 from __future__ import annotations
@@ -55,13 +54,7 @@ class BatchDelay:
         self._has_run = False
 
     def is_due(self, starts: Offsets, ends: Offsets, now_ms: int) -> bool:
-        """Return whether to run a batch up to ``ends``; the first one after a start always runs.
-
-        Args:
-            starts: offsets reached; its keys include those of ``ends``.
-            ends: exclusive ends of the readable offsets.
-            now_ms: of a monotonic clock.
-        """
+        """Return whether to run a batch up to ``ends`` (exclusive); the first one after a start always runs."""
         pending = sum(max(end - starts[key], 0) for key, end in ends.items())
         if self._has_run and pending < self._rows_min:
             if pending == 0:
@@ -79,12 +72,7 @@ class BatchDelay:
 def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicPartition, int]:
     """Return the ends that ``maxOffsetsPerTrigger`` allows, in proportion to the unread offsets.
 
-    A partition with data always advances by at least one offset, so the sum can exceed the limit.
-
-    Args:
-        starts: offsets reached, for at least the partitions of ``ends``.
-        ends: exclusive ends of the readable offsets; its keys are those of the result.
-        rows_max: at least 1.
+    A partition with data always advances by at least one offset, so the sum can exceed the limit. Ends are exclusive.
     """
     sizes = {key: end - starts[key] for key, end in ends.items() if end > starts[key]}
     total = sum(sizes.values())
@@ -103,16 +91,10 @@ def limit_rows(starts: Offsets, ends: Offsets, rows_max: int) -> dict[TopicParti
 def limit_bytes(
     starts: Offsets, ends: Offsets, size_max_bytes: int, end_within: EndWithinBytes
 ) -> dict[TopicPartition, int]:
-    """Return the ends that ``maxBytesPerTrigger`` allows, in proportion to the unread bytes.
+    """Return the ends that ``maxBytesPerTrigger`` allows, in proportion to the unread bytes. Ends are exclusive.
 
     The backlog is counted up to the limit per partition, so the cost depends on the limit and not on the lag. A
     partition with data always advances by at least one offset.
-
-    Args:
-        starts: offsets reached.
-        ends: exclusive ends of the readable offsets; its keys are those of the result.
-        size_max_bytes: at least 1.
-        end_within: reads the fold.
     """
     waiting = {key: end_within(key, starts[key], end, size_max_bytes) for key, end in ends.items() if end > starts[key]}
     total = sum(size_bytes for _, size_bytes in waiting.values())
@@ -150,7 +132,6 @@ def split_ranges(
     """Return one range per task, in the order given; empty ranges get none.
 
     Args:
-        ranges: one range per topic-partition.
         partitions_min: ``minPartitions``, a hint.
         rows_per_partition_max: ``maxRecordsPerPartition``.
         range_count: number of ranges that ``partitions_min`` must exceed before any is cut. In the connector a

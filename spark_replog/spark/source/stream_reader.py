@@ -123,10 +123,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Looks for newer rows unless the known ones fill the limit: see ``_view_that_fills``. The limit is shared in
         proportion to the known unread rows, so a partition whose first unread rows are newer waits for the next look.
-
-        Args:
-            start: the end of the previous batch; Spark 4.0 and 4.1 do not pass it.
-            limit: Spark's read limit; they do not pass it either.
+        Spark 4.0 and 4.1 pass neither ``start`` nor ``limit``.
 
         Raises:
             ReplogError: UNKNOWN_TOPIC_OR_PARTITION, REPLOG_DATA_LOSS, REPLOG_NO_QUORUM;
@@ -238,10 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the last view if its unread rows exceed the limit, so that newer rows cannot make the batch larger.
 
         Saves a lagging query one storage call per micro-batch. The view and the ACLs are less than ``ACCESS_AGE_MS``
-        old: that late does the query find a deleted or trimmed topic, new partitions and a changed ACL.
-
-        Returns:
-            None: look. An AvailableNow run always looks, to find out whether it can still reach its end.
+        old. An AvailableNow run always looks, to find out whether it can still reach its end.
         """
         view, now_ms = self._view, cluster.clock.monotonic_ms()
         if view is None or self._is_available_now or now_ms - self._view_ms >= ACCESS_AGE_MS:
@@ -257,8 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, cluster: Cluster, known: LogOffset) -> LogView:
         """Fold and return the log; wait up to a second per ledger for a fold that reaches the known position.
 
-        A known position is a lower bound: a process that reads fewer roots than the one that returned it must not
-        take the difference for data loss.
+        It is a lower bound: a process that reads fewer roots must not take the difference for data loss.
         """
         view_ms, options = cluster.clock.monotonic_ms(), self._options
         view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)

@@ -1,8 +1,4 @@
-"""The current state of a read's topics in the ledgers, and the tasks that read their offsets.
-
-Runs in Spark's planner and in the query's own Python process, never in a task. Folds are kept per process by
-``Cluster.shared``.
-"""
+"""The current state of a read's topics in the ledgers, and the tasks that read their offsets. Never runs in a task."""
 
 from __future__ import annotations
 
@@ -70,11 +66,7 @@ class LogView:
         )
 
     def require_all(self) -> LogView:
-        """Return self.
-
-        Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed by name does not exist.
-        """
+        """Return self. Raises UNKNOWN_TOPIC_OR_PARTITION: a topic subscribed by name does not exist."""
         for error in self.missing.values():
             raise error
         return self
@@ -89,7 +81,6 @@ def view_topics(
 
     Args:
         known: topics that were read before; if not in the view, each is either deleted or no longer subscribed.
-        principal: of the reader; None: see ``default_principal``.
 
     Raises:
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not read a subscribed topic. A
@@ -169,15 +160,9 @@ def final_ends(cluster: Cluster, handle: TopicHandle) -> dict[int, int]:
 def plan_partitions(
     cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange], options: SourceOptions, *, range_count: int = 0
 ) -> list[ReadPartition]:
-    """Return one input partition per range, more or fewer if the options say so.
+    """Return one input partition per range of the current log, more or fewer if the options say so.
 
-    Args:
-        view: has the topics of the ranges.
-        ranges: within the current log.
-        range_count: see ``split_ranges``.
-
-    Raises:
-        ReplogError: REPLOG_DATA_LOSS: a part of a range does not exist.
+    Raises REPLOG_DATA_LOSS: a part of a range does not exist. `range_count`: see ``split_ranges``.
     """
     pieces = split_ranges(
         ranges,
