@@ -19,6 +19,7 @@ from spark_replog.commit.replication import (
     ReplicationRound,
     delayed_produce_required,
     is_replicated,
+    partitions_of,
     plan_round,
 )
 from spark_replog.commit.state_changes import leave_isr
@@ -40,7 +41,6 @@ from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import (
     Append,
     CommandResult,
-    DataObject,
     HoldersAdd,
     IdentityKind,
     IsrChange,
@@ -348,15 +348,10 @@ class AppendJudge:
     def _is_in_doubt(self, state: TopicLedgerState, append: Append) -> bool:
         """Acks 0 and 1: return whether all in-sync holders of some rows are doubtful, so that a copy must be read."""
         doubtful = self.known.doubtful
-        return any(
-            item.id in doubtful
-            and any(
-                item.holders.isdisjoint(isr) and not doubtful[item.id].isdisjoint(isr)
-                for section in item.sections
-                for isr in (state.topics[section.topic_id].partitions[section.partition].isr,)
-            )
-            for item in append.objects
-        )
+        isrs = [
+            (item, each.isr) for item in append.objects if item.id in doubtful for each in partitions_of(state, item)
+        ]
+        return any(item.holders.isdisjoint(isr) and not doubtful[item.id].isdisjoint(isr) for item, isr in isrs)
 
     def _confirmed(self, state: TopicLedgerState, append: Append, refused: dict[PartitionKey, ReplogError]) -> Append:
         """Keep objects that in-sync replicas of all partitions hold; acks=0 drops others, acks=1 refuses partitions."""
@@ -400,13 +395,8 @@ class AppendJudge:
         """Acks 0 and 1: return the leaders that lack their rows because the writer could not reach them."""
         if self.has_elected:
             return frozenset()
-        return frozenset(
-            leader
-            for item in append.objects
-            for section in item.sections
-            for leader in (state.topics[section.topic_id].partitions[section.partition].leader,)
-            if leader not in item.holders
-        )
+        led = [(item, each.leader) for item in append.objects for each in partitions_of(state, item)]
+        return frozenset(leader for item, leader in led if leader not in item.holders)
 
     def _refusal(
         self,
@@ -453,13 +443,10 @@ def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
 
     As the fold judges it: from here on nothing waits for copies of them, and none is made.
     """
-    topics = state.topics
-
-    def replicas(item: DataObject) -> frozenset[BrokerId]:
-        found = (topics[each.topic_id].partitions[each.partition].replicas for each in item.sections)
-        return frozenset().union(*found)
-
-    objects = [replace(item, holders=replicas(item)) if item.inline else item for item in append.objects]
+    objects = []
+    for item in append.objects:
+        replicas = (each.replicas for each in partitions_of(state, item) if item.inline)
+        objects.append(replace(item, holders=frozenset().union(*replicas)) if item.inline else item)
     return replace(append, objects=tuple(objects))
 
 

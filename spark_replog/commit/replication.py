@@ -27,7 +27,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, passes_high_watermark
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Append, DataObject, Section
+from spark_replog.log.model import Append, DataObject
 
 _log = logging.getLogger(__name__)
 
@@ -307,11 +307,9 @@ class ReplicationRound:
         return found
 
 
-def in_sync_brokers(state: TopicLedgerState, sections: tuple[Section, ...]) -> frozenset[BrokerId]:
-    """Return every broker that is in sync for some partition of the sections."""
-    topics = state.topics
-    isrs = {topics[each.topic_id].partitions[each.partition].isr for each in sections}
-    return frozenset().union(*isrs)
+def partitions_of(state: TopicLedgerState, item: DataObject) -> list[PartitionState]:
+    """Return the partition of each section of an object."""
+    return [state.topics[each.topic_id].partitions[each.partition] for each in item.sections]
 
 
 def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -> bool:
@@ -360,7 +358,7 @@ def plan_round(
                 found = state.topics[section.topic_id].partitions[section.partition]
                 partition = partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
             partition.append(section.row_count, held_by)
-        lacking = in_sync_brokers(state, item.sections) - held_by
+        lacking = frozenset[BrokerId]().union(*(each.isr for each in partitions_of(state, item))) - held_by
         if lacking:
             job = copy_job(ledger_id, item, item.sections, held_by)
             doubtful = known.doubtful.get(item.id, frozenset()) - held_by

@@ -195,19 +195,19 @@ def given_settings(
 
 
 def read_producer_config(options: Mapping[str, object]) -> ProducerConfig:
-    """Read the producer's keys; keys of the coordinator and storage options are left alone. Raises `read_group`'s errors."""
+    """Read the producer's keys; those of the coordinator and storage options are left alone. Raises as `read_group`."""
     return ProducerConfig(**read_group("producer", options, beside=("coordinator", "storage")))
 
 
 def read_coordinator_config(options: Mapping[str, object]) -> CoordinatorConfig:
-    """Read the coordinator's keys; keys of the producer and storage options are left alone. Raises `read_group`'s errors."""
+    """Read the coordinator's keys; those of the producer and storage options are left alone. Raises as `read_group`."""
     return CoordinatorConfig(**read_group("coordinator", options, beside=("producer", "storage")))
 
 
 def read_consumer_config(options: Mapping[str, object]) -> ConsumerConfig:
-    """Read the consumer's keys; keys of the coordinator and storage options are left alone.
+    """Read the consumer's keys; those of the coordinator and storage options are left alone. Raises as `read_group`.
 
-    Raises `read_group`'s errors; REPLOG_UNKNOWN_OPTION with the reason where Kafka has the name.
+    REPLOG_UNKNOWN_OPTION has the reason where Kafka has the name.
     """
     for given in options:
         reason = unused_reason(normalise_key(given), "consumer")
@@ -225,7 +225,11 @@ def read_topic_config(config: Mapping[str, object]) -> TopicConfig:
 def stored_topic_config(config: tuple[tuple[str, str], ...]) -> tuple[TopicConfig, tuple[str, ...]]:
     """Read a topic's settings as its ledger keeps them; a newer release may have set some.
 
-    Returns the settings, and the names of those that this release does not know or whose value it does not know. Their defaults apply. Cached: every plan asks for the same ones.
+    Cached, since every plan asks for the same ones.
+
+    Returns:
+        The settings, and the names of those that this release does not know or whose value it does not know. Their
+        defaults apply.
     """
     keys = {key.name: key for key in keys_of("topic")}
     values, unknown = {}, []

@@ -43,7 +43,7 @@ def offsets_for_times(
     topic_id: TopicId,
     times_ms: Mapping[int, int],
 ) -> dict[int, int | None]:
-    """Return per partition the first readable offset whose timestamp is at or after a time; None if no row is that late.
+    """Return per partition the first readable offset whose timestamp is at or after a time; None if no row is so late.
 
     Runs where ledgers are folded (driver, Consumer), never in a task. Reads at most a few sections per partition,
     partitions in parallel. Raises the errors of ``Fetcher.fetch`` and ``plan_fetch``.

@@ -112,8 +112,11 @@ class ReplogListener(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:
         """Record a finished batch; log the verdict if it changed."""
         try:
-            self._count_calls(event.progress)
-            self._progress(event.progress)
+            with self._lock:
+                query_id = str(event.progress.id)
+                query = self._queries.setdefault(query_id, _Query(event.progress.name or query_id))
+            self._count_calls(query, event.progress)
+            self._progress(query, event.progress)
         except Exception as error:  # no error may reach the query's listeners
             _LOG.warning("the lag of query %s is not known: %s", event.progress.id, error)
 
@@ -142,11 +145,9 @@ class ReplogListener(StreamingQueryListener):
                 each.name: summed([each.sink_calls, *each.source_calls.values()]) for each in self._queries.values()
             }
 
-    def _count_calls(self, progress: Any) -> None:
-        query_id = str(progress.id)
-        left = call_spool.collect(query_id)
+    def _count_calls(self, query: _Query, progress: Any) -> None:
+        left = call_spool.collect(str(progress.id))
         with self._lock:
-            query = self._queries.setdefault(query_id, _Query(progress.name or query_id))
             query.sink_calls = summed([query.sink_calls, left])
             for source in progress.sources:
                 text = getattr(source, "latestOffset", None)
@@ -155,7 +156,7 @@ class ReplogListener(StreamingQueryListener):
                 if isinstance(meta, dict) and "calls" in meta:
                     query.source_calls[str(meta.get("process"))] = calls_from_json(meta["calls"])
 
-    def _progress(self, progress: Any) -> None:
+    def _progress(self, query: _Query, progress: Any) -> None:
         sources = [
             LogOffset.from_json(value)
             for source in progress.sources
@@ -167,7 +168,6 @@ class ReplogListener(StreamingQueryListener):
             return
         time_ms = _time_ms(progress.timestamp)
         with self._lock:
-            query = self._queries.setdefault(str(progress.id), _Query(progress.name or str(progress.id)))
             if not query.batches or query.batches[-1].batch_id != progress.batchId:
                 query.batches.append(Batch(progress.batchId, time_ms, tuple(sources)))
             query.last_sign_ms = time_ms

@@ -75,7 +75,12 @@ class StreamWriter(StreamArrowWriter):
                 repeats the batch, which settles it.
         """
         if messages and all(message is None for message in messages):
-            raise _continuous_trigger()
+            # Spark (4.0 to 4.3) only logs this error, but does not commit the epoch either, so no row is lost.
+            raise ReplogError(
+                ErrorCode.REPLOG_ENVIRONMENT,
+                "Spark does not pass the rows of a continuous trigger to a Python sink, so none is written. Stop the "
+                "query and start it with trigger(processingTime=...) or trigger(availableNow=True).",
+            )
         written = _in_task_order(messages)
         if not written:
             return
@@ -244,18 +249,6 @@ def _write_task(
     return WriteMessage(query, task_id, result.objects, result.dropped_rows, copies, calls)
 
 
-def _continuous_trigger() -> ReplogError:
-    """Return the refusal of a continuous trigger: Spark (4.0 to 4.3) does not pass its rows to a Python sink.
-
-    Spark only logs this error, but does not commit the epoch either, so no row is lost.
-    """
-    return ReplogError(
-        ErrorCode.REPLOG_ENVIRONMENT,
-        "Spark does not pass the rows of a continuous trigger to a Python sink, so none is written. Stop the "
-        "query and start it with trigger(processingTime=...) or trigger(availableNow=True).",
-    )
-
-
 def _in_task_order(messages: Sequence[WriterCommitMessage | None]) -> list[WriteMessage]:
     """Return the messages in task order, in which offsets are assigned."""
     written = [message for message in messages if isinstance(message, WriteMessage)]
@@ -324,11 +317,8 @@ def _refusal(
         error.code,
         f"{error.args[0]} The micro-batch spans several ledgers and only some of them have it. Repeat it: this "
         "completes the others and does not change these.",
-        **{
-            **error.context,
-            "decided": _topics_of(cluster, answers, decided),
-            "undecided": _topics_of(cluster, answers, refused),
-        },
+        **error.context
+        | {"decided": _topics_of(cluster, answers, decided), "undecided": _topics_of(cluster, answers, refused)},
     )
     several.__cause__ = error
     return several

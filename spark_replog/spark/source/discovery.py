@@ -164,7 +164,7 @@ def check_ranges(ranges: Iterable[OffsetRange], view: LogView, losses: LossPolic
 
 
 def check_target(target: LogOffset, view: LogView) -> None:
-    """Fail an AvailableNow run that can no longer reach its end. Checked before a loss is reported, as in the connector.
+    """Fail an AvailableNow run that can no longer reach its end; before a loss is reported, as in the connector.
 
     Raises:
         ReplogError: REPLOG_DATA_LOSS, whatever ``failOnDataLoss`` is. The next run gets a new end.

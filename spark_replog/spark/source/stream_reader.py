@@ -73,8 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where an AvailableNow run ends."""
         self._refused: ReplogError | None = None
         """Why the starting options are wrong; raised by ``latestOffset``."""
-        self._has_limits = limits.is_set
-        if self._has_limits and not HAS_READ_LIMITS:
+        if limits.is_set and not HAS_READ_LIMITS:
             _LOG.warning(
                 "Spark before 4.2 does not pass the trigger to a Python source: with Trigger.AvailableNow or Once, "
                 "maxOffsetsPerTrigger and maxBytesPerTrigger end the run after one limited batch. Leave them out "
@@ -100,7 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark has no combined limit: any limit except "all" means that the limits of the options apply.
         """
-        return ReadMaxRows(self._options.limits.rows_max or _ROWS_MAX) if self._has_limits else ReadAllAvailable()
+        limits = self._options.limits
+        return ReadMaxRows(limits.rows_max or _ROWS_MAX) if limits.is_set else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run at the first ``latestOffset``. Spark 4.2 and up."""
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = (self._view_that_fills(cluster, at) if is_limited else None) or self._look(cluster, at)
         if self._target is not None:
             check_target(self._target, view)
-        span = reconcile(at, view, self._losses, lambda topic_id: self._final_ends(cluster, topic_id))
+        span = reconcile(at, view, self._losses, partial(final_ends, cluster, self._handles))
         if not view.bounds:
             return at.to_json()  # with an empty map, every partition would be new when a topic comes back
         ends = span.ends
@@ -147,7 +147,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = self._target or LogOffset(span.ends, view.topic_ids)
             ends = self._target.ends
         if is_limited:
-            if not self._is_due(span.starts, ends, cluster):
+            delay = None if self._is_available_now else self._delay
+            if delay is not None and not delay.is_due(span.starts, ends, cluster.clock.monotonic_ms()):
                 return at.to_json()
             ends = self._limited(cluster, view, span.starts, ends)
         ids = span.topic_ids if ends is span.ends else _ids_of(span, ends)
@@ -269,16 +270,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
         self._view, self._view_ms = view, view_ms
         return view
-
-    def _final_ends(self, cluster: Cluster, topic_id: TopicId) -> Mapping[int, int]:
-        handle = self._handles.get(topic_id)
-        return {} if handle is None else final_ends(cluster, handle)
-
-    def _is_due(self, starts: Ends, ends: Ends, cluster: Cluster) -> bool:
-        """Return whether enough rows wait; an AvailableNow run never waits."""
-        if self._delay is None or self._is_available_now:
-            return True
-        return self._delay.is_due(starts, ends, cluster.clock.monotonic_ms())
 
     def _limited(self, cluster: Cluster, view: LogView, starts: Ends, ends: Ends) -> Ends:
         limits = self._options.limits

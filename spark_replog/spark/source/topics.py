@@ -148,8 +148,11 @@ def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
     return find
 
 
-def final_ends(cluster: Cluster, handle: TopicHandle) -> dict[int, int]:
-    """Return the high watermarks of a topic's partitions, even of a deleted topic."""
+def final_ends(cluster: Cluster, handles: Mapping[TopicId, TopicHandle], topic_id: TopicId) -> dict[int, int]:
+    """Return the high watermarks of a known topic's partitions, even of a deleted topic."""
+    handle = handles.get(topic_id)
+    if handle is None:
+        return {}
     ledger = cluster.topic_ledger(handle.ledger_id)
     ledger.refresh()
     with ledger.lock:

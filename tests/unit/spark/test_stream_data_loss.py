@@ -205,7 +205,7 @@ def test_a_topic_whose_deletion_this_process_folds_between_offsets_and_plan(sour
     cluster = Cluster.shared(str(source.path))
     handle = cluster.lookup("t")
     source.controller.delete_topic("t")
-    final_ends(cluster, handle)
+    final_ends(cluster, {handle.topic_id: handle}, handle.topic_id)
     if fail == "true":
         loses(lambda: query.reader.partitions(start, end), "t-0 was deleted", "0 to 5")
     else:
