@@ -23,7 +23,7 @@ from spark_replog.client.producer import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, FetchPartition, RecordFetcher
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.ids import ObjectId, TopicPartition
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity, Section

@@ -20,7 +20,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.codec.commands import encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState

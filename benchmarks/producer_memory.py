@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.producer_store import TOPIC, make_input, make_store, read_input
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.write.task_writer import TaskWriter
 
 MIB = 1024 * 1024

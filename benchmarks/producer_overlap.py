@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.producer_store import TOPIC, make_input, make_store, read_input
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectStore

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.bench_session import scratch, session
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 
 MIB = 1024 * 1024
 KEY_BYTES = 10

@@ -27,7 +27,7 @@ from benchmarks.floors import LeastTask, prebuilt_batch
 from benchmarks.spark_throughput import make_store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.write.task_writer import TaskWriter
 
 STAGES = {

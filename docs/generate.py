@@ -17,14 +17,9 @@ import click
 
 from spark_replog.cli.explain import entries, status_words
 from spark_replog.cli.main import cli
-from spark_replog.config import (
-    SESSION_SETTINGS,
-    UNUSED_KAFKA_PREFIXES,
-    UNUSED_KAFKA_SETTINGS,
-    ConfigKey,
-    keys_of,
-    value_for,
-)
+from spark_replog.config.key import ConfigKey
+from spark_replog.config.registry import UNUSED_KAFKA_PREFIXES, UNUSED_KAFKA_SETTINGS, keys_of
+from spark_replog.config.spark import SESSION_SETTINGS, value_for
 
 ROOT = Path(__file__).resolve().parents[1]
 _GLOBAL = {"store", "format", "settings_override", "quiet", "verbose"}

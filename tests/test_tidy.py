@@ -362,7 +362,8 @@ def test_only_these_delete_from_a_root():
 
 
 def test_every_setting_is_read_somewhere():
-    from spark_replog.config import CoordinatorConfig, ProducerConfig
+    from spark_replog.config.coordinator import CoordinatorConfig
+    from spark_replog.config.producer import ProducerConfig
 
     elsewhere = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES if path.parent.name != "config")
     names = {field.name for settings in (ProducerConfig, CoordinatorConfig) for field in fields(settings)}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from spark_replog.admin.admin import Admin
 from spark_replog.cluster.authorizer import is_allowed, is_open_without_acls
-from spark_replog.config import keys_of, unknown_option_error
 from spark_replog.config.key import INT64_MAX
+from spark_replog.config.registry import keys_of, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError, command_line
 from spark_replog.log.acl import (
     CLUSTER_NAME,

@@ -25,7 +25,7 @@ from spark_replog.commit.state_changes import (
     leave_empty,
     live_topic,
 )
-from spark_replog.config import keys_of, read_topic_config, stored_topic_config, unknown_option_error
+from spark_replog.config.registry import keys_of, read_topic_config, stored_topic_config, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
 from spark_replog.health.store import TopicDescription, describe, would_be
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id

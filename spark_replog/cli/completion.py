@@ -14,7 +14,8 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 
 from spark_replog.cli.output import emit
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
-from spark_replog.config import ConfigGroup, keys_of
+from spark_replog.config.key import ConfigGroup
+from spark_replog.config.registry import keys_of
 
 COMPLETE_VARIABLE = "_REPLOG_COMPLETE"
 _PROGRAM = "replog"

@@ -11,7 +11,8 @@ from spark_replog.cli.consume import check_places, offsets_at
 from spark_replog.cli.output import ProgressLine, emit, item_of, note
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
 from spark_replog.cli.tables import human_bytes, table
-from spark_replog.config import STORAGE_PREFIX, storage_options
+from spark_replog.config.key import STORAGE_PREFIX
+from spark_replog.config.registry import storage_options
 from spark_replog.log_position import EARLIEST, parse_offset
 
 if TYPE_CHECKING:

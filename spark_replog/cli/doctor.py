@@ -203,7 +203,7 @@ def _java(environ: Mapping[str, str]) -> Check:
 
 def session_check(environ: Mapping[str, str]) -> Check:
     """Report how much time micro-batches lose by settings that sessions here lack by default. Programs may set them."""
-    from spark_replog.config import lost_ms
+    from spark_replog.config.spark import lost_ms
 
     folder = environ.get("SPARK_CONF_DIR") or f"{environ.get('SPARK_HOME') or ''}/conf"
     path = os.path.join(folder, "spark-defaults.conf")

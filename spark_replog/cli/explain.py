@@ -15,7 +15,8 @@ import click
 from spark_replog.cli.output import act_on_each, emit, item_of
 from spark_replog.cli.settings import ReplogCommand
 from spark_replog.cli.tables import Table, table
-from spark_replog.config import CONFIG_KEYS, ConfigKey, normalise_key
+from spark_replog.config.key import ConfigKey, normalise_key
+from spark_replog.config.registry import CONFIG_KEYS
 from spark_replog.errors import ErrorCode, NotFoundError
 
 _TEXT_WIDTH = 100

@@ -19,7 +19,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.config import STORAGE_PREFIX, duration_ms, storage_options, unknown_option_error
+from spark_replog.config.consumer import duration_ms
+from spark_replog.config.key import STORAGE_PREFIX
+from spark_replog.config.registry import storage_options, unknown_option_error
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.logs import log_to_stderr
 
@@ -73,7 +75,7 @@ class Settings:
         path = self.required_store()
         from spark_replog.cluster.authorizer import require_of_readable
         from spark_replog.cluster.cluster import Cluster
-        from spark_replog.config import read_coordinator_config
+        from spark_replog.config.registry import read_coordinator_config
 
         config = read_coordinator_config(coordinator_settings or {})
         cluster = Cluster.open(path, self.storage_options, config=config)

@@ -267,7 +267,7 @@ def repair(dry_run: bool, yes: bool, deep: bool, rebuild: tuple[int, ...], throt
     """
     settings = current_settings()
     path = settings.required_store()
-    from spark_replog.config import read_coordinator_config
+    from spark_replog.config.registry import read_coordinator_config
     from spark_replog.maintenance.repair import StoreRepair
 
     options = {} if throttle is None else {"follower.replication.throttled.rate": throttle}

@@ -336,7 +336,7 @@ def config(name: str, action: str, settings_given: tuple[str, ...], yes: bool) -
 
 
 def _show_config(found: TopicDescription) -> int:
-    from spark_replog.config import keys_of
+    from spark_replog.config.registry import keys_of
 
     items = []
     for key in keys_of("topic"):

@@ -20,7 +20,7 @@ from spark_replog.client.metrics import ProducerMetrics
 from spark_replog.clock import Clock, ExponentialBackoff
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse, without_partitions
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import LedgerId, TopicId, TopicPartition, new_id, process_id
 from spark_replog.log.model import (

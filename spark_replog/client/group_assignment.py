@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from spark_replog.client.subscription_state import SubscriptionState, TopicDiscovery
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.groups.group_rebalance import (
     GroupSubscription,

@@ -23,7 +23,7 @@ from spark_replog.client.group_timing import Heartbeats, Pace, SignsOfLife, rank
 from spark_replog.client.subscription_state import SubscriptionState
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.journal_peek import JournalPeek
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_coordinator import GroupCoordinator

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from spark_replog.clock import SYSTEM_RANDOM
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.daemon_thread import DaemonThread
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.groups.group_ledger import MemberIdentity

@@ -11,7 +11,7 @@ from spark_replog.client.subscription_state import SubscriptionState, whole_numb
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
-from spark_replog.config import BY_DURATION, ConsumerConfig
+from spark_replog.config.consumer import BY_DURATION, ConsumerConfig
 from spark_replog.errors import (
     ErrorCode,
     InvalidConfigError,

@@ -21,7 +21,7 @@ from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
 from spark_replog.cluster.journal_peek import JournalPeek
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger

@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_replog.client.consumer_record import RecordMaker, make_deserializer
-from spark_replog.config import (
-    ClientConfig,
-    ConfigGroup,
-    ConsumerConfig,
-    CoordinatorConfig,
-    ProducerConfig,
+from spark_replog.config.consumer import ConsumerConfig
+from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.key import ConfigGroup, normalise_key
+from spark_replog.config.producer import ClientConfig, ProducerConfig
+from spark_replog.config.registry import (
     given_settings,
     keys_of,
-    normalise_key,
     read_consumer_config,
     read_coordinator_config,
     read_group,

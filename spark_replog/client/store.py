@@ -15,7 +15,7 @@ from spark_replog.client.producer import Producer
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster, StorePath
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
 from spark_replog.log_position import offset_between, other_meaning, parse_position

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.journal_peek import JournalPeek
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicPartition
 from spark_replog.log.acl import AclOperation

@@ -21,7 +21,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id, process_id

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
+from spark_replog.config.store import ALLOW_EVERYONE_KEY, SUPER_USERS_KEY
 from spark_replog.errors import AuthorizationError, ErrorCode, ReplogError, command_line
 from spark_replog.ids import PartitionKey
 from spark_replog.log.acl import CLUSTER_NAME, AclOperation, AclSet, Decision, ResourceType, normal_principal

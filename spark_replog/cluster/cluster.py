@@ -19,7 +19,8 @@ from functools import partial
 from typing import NoReturn, TypeVar
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.config import CoordinatorConfig, storage_texts
+from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.registry import storage_texts
 from spark_replog.errors import (
     CorruptDataError,
     ErrorCode,

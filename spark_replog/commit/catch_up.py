@@ -19,7 +19,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.root_check import is_root_there
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.commit.state_changes import failover_commands, join_isr, live_partitions, out_of_sync
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from crc32c import crc32c
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock, ExponentialBackoff
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.log.fold.partition_state import ObjectRef, SectionRef

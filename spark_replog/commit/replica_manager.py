@@ -28,7 +28,7 @@ from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, WaitingRound
 from spark_replog.commit.state_changes import complete_reassignments
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId, LedgerId, PartitionKey

@@ -17,7 +17,8 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_replog.commit.state_changes import live_partitions
-from spark_replog.config import TopicConfig, stored_topic_config
+from spark_replog.config.registry import stored_topic_config
+from spark_replog.config.store import TopicConfig
 from spark_replog.ids import TopicId
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.codec.commands import encode_command

@@ -9,7 +9,8 @@ from functools import partial
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.commit.catch_up import plan_copies
-from spark_replog.config import CoordinatorConfig, stored_topic_config
+from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.registry import stored_topic_config
 from spark_replog.errors import NotFoundError
 from spark_replog.ids import BrokerId
 from spark_replog.log.acl import AclOperation, ResourceType

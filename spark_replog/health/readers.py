@@ -13,7 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from spark_replog.clock import human_duration
-from spark_replog.config import stored_topic_config
+from spark_replog.config.registry import stored_topic_config
 from spark_replog.ids import TopicId
 from spark_replog.log.codec.group_records import GroupMember
 from spark_replog.log.fold.partition_state import PartitionState, SectionRef

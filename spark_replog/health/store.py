@@ -14,7 +14,8 @@ from enum import Enum, IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
-from spark_replog.config import TopicConfig, stored_topic_config
+from spark_replog.config.registry import stored_topic_config
+from spark_replog.config.store import TopicConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.health.readers import Reader, Verdict, worst_first
 from spark_replog.ids import BrokerId, LedgerId, TopicId

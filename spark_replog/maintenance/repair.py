@@ -24,7 +24,7 @@ from spark_replog.commit.failover import warn_of_cut
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
 from spark_replog.commit.replication import in_sync_brokers
 from spark_replog.commit.state_changes import failover_commands, live_partitions
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_root_id
 from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.config import stored_topic_config
+from spark_replog.config.registry import stored_topic_config
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, new_id

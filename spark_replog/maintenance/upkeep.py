@@ -11,7 +11,7 @@ from itertools import islice
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import BackgroundRuns
 from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, decide_upkeep
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId
 from spark_replog.ledger.ledger import Ledger

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
-from spark_replog.config import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms
+from spark_replog.config.spark import SESSION_SETTINGS, UNIX_SOCKETS, lost_ms
 from spark_replog.logs import Once
 
 if TYPE_CHECKING:

@@ -22,17 +22,13 @@ from functools import cache, lru_cache
 from typing import Any, Literal
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import (
-    KEY_PREFIX,
-    STORAGE_PREFIX,
+from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigKey, normalise_key
+from spark_replog.config.producer import ProducerConfig, TaskHooks
+from spark_replog.config.registry import (
     UNUSED_KAFKA_SETTINGS,
-    ConfigKey,
-    CoordinatorConfig,
-    ProducerConfig,
-    TaskHooks,
     is_kafka_setting,
     keys_of,
-    normalise_key,
     read_coordinator_config,
     read_producer_config,
     unknown_option_error,

@@ -15,7 +15,8 @@ from spark_replog.cli.output import item_of
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.tables import escaped
 from spark_replog.cli.view import Item, broker_items, finding_items, reader_item, totals, typed
-from spark_replog.config import CONFIG_KEYS, ConfigKey, keys_of
+from spark_replog.config.key import ConfigKey
+from spark_replog.config.registry import CONFIG_KEYS, keys_of
 from spark_replog.health.readers import Reader, Verdict, worst_first
 from spark_replog.health.store import Fault, PartitionDescription, StoreView, TopicDescription, topic_findings
 from spark_replog.log.fold.topic_state import MINUTE_MS

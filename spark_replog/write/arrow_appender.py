@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.clock import Clock
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import ROW_MEMORY, array_of

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import BrokerId
 from spark_replog.log.model import PartitionResponse

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.codec.data_object import array_of
 from spark_replog.log.write_plan import TopicPlan

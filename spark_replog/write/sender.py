@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spark_replog.clock import ExponentialBackoff
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, NotFoundError, OutcomeUnknownError, ReplogError, RetriableError, is_refusal
 from spark_replog.ids import BrokerId
 from spark_replog.write.accumulator import RecordAccumulator

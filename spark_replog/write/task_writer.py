@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
-from spark_replog.config import ProducerConfig, TaskHooks
+from spark_replog.config.producer import ProducerConfig, TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import LedgerId
 from spark_replog.log.model import DataObject

@@ -13,7 +13,7 @@ import pytest
 import spark_replog
 from spark_replog.cli.main import run
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.ids import TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.fold.topic_state import TopicLedgerState

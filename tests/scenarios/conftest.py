@@ -22,7 +22,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.log.fold.partition_state import SectionRef

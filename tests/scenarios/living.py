@@ -15,7 +15,7 @@ from spark_replog import fault_point
 from spark_replog.cli.main import run
 from spark_replog.clock import SystemClock
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.maintenance.upkeep import Upkeep
 from tests.scenarios.committing import SMALL, pass_fault_points_at_journals

@@ -18,7 +18,7 @@ from spark_replog.commit import replication as replication_round
 from spark_replog.commit.append_judge import AppendJudge
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import (

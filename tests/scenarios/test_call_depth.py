@@ -22,7 +22,7 @@ from spark_replog.cluster import cluster as cluster_module
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.ids import new_id
 from spark_replog.maintenance.journal_scrub import scrub_journals
 from spark_replog.maintenance.repair import RootCondition, StoreRepair

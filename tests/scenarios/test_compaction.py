@@ -16,7 +16,7 @@ import pytest
 import spark_replog
 from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold import frozen_topics, paged_table

@@ -19,7 +19,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.cluster.root_check import look_at_roots
 from spark_replog.commit.catch_up import CatchUp
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.root import Standing

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.storage.paths import journal_folder
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from spark_replog.commit import catch_up
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode
 from spark_replog.log.model import Outcome
 from tests.waiting import wait_until

@@ -16,7 +16,7 @@ from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.retention import raise_floor
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.read.fetch_plan import plan_fetch

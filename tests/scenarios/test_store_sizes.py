@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.storage.paths import data_key
 

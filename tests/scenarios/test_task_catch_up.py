@@ -18,7 +18,7 @@ from spark_replog.commit.catch_up import (
 )
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, IdentityKind, IsrChange, Outcome, ProducerIdentity

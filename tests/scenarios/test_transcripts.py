@@ -21,7 +21,7 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ReplogError
 from spark_replog.maintenance.upkeep import Upkeep
 

@@ -19,7 +19,8 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import fail_over
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import CoordinatorConfig, ProducerConfig
+from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.ledger.types import LedgerSettings

@@ -14,7 +14,7 @@ from spark_replog.commit.append_judge import AppendJudge, Settling, held_by_ledg
 from spark_replog.commit.append_request import SUCCESSES, AppendRequest
 from spark_replog.commit.retention import decide_upkeep, raise_floor
 from spark_replog.commit.state_changes import failover_commands
-from spark_replog.config import stored_topic_config
+from spark_replog.config.registry import stored_topic_config
 from spark_replog.errors import DataLossError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command

@@ -32,7 +32,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ledger.root import Completion, Create, Operation
 from spark_replog.ledger.shell_io import RootIo

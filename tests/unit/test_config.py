@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_replog.config import (
+from spark_replog.config.consumer import ConsumerConfig, duration_ms
+from spark_replog.config.coordinator import CoordinatorConfig
+from spark_replog.config.key import SAME, normalise_key
+from spark_replog.config.producer import ProducerConfig
+from spark_replog.config.registry import (
     CONFIG_KEYS,
-    ConsumerConfig,
-    CoordinatorConfig,
-    ProducerConfig,
-    TopicConfig,
     is_kafka_setting,
     keys_of,
-    normalise_key,
     read_consumer_config,
     read_coordinator_config,
     read_producer_config,
@@ -26,8 +25,7 @@ from spark_replog.config import (
     unknown_option_error,
     unused_reason,
 )
-from spark_replog.config.consumer import duration_ms
-from spark_replog.config.key import SAME
+from spark_replog.config.store import TopicConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.fold.topic_table import min_insync_replicas
 

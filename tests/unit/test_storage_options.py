@@ -15,7 +15,7 @@ from spark_replog.cli.settings import Settings
 from spark_replog.client.settings import ProducerSettings
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import storage_options
+from spark_replog.config.registry import storage_options
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.storage.brokers import SHARED_SETS_MAX

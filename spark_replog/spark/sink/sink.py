@@ -23,7 +23,7 @@ from spark_replog.commit.catch_up import check_task_age, copy_share, holders_by_
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line
 from spark_replog.ids import LedgerId, new_id, process_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity

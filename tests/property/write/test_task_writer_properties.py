@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.ids import new_id
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import TopicPlan, WritePlan

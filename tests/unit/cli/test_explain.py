@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.cli.explain import status_words
-from spark_replog.config import CONFIG_KEYS
+from spark_replog.config.registry import CONFIG_KEYS
 from spark_replog.errors import ErrorCode
 from spark_replog.health.readers import Verdict
 from spark_replog.health.store import Fault

@@ -17,7 +17,7 @@ from spark_replog.client.sender_thread import SenderThread
 from spark_replog.client.transactions import TransactionCoordinator
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key

@@ -9,7 +9,7 @@ import pytest
 
 from spark_replog.client.committer import Appender
 from spark_replog.commit.append_request import ProduceResponse
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import AuthorizationError, ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import ObjectId
 from spark_replog.log.model import Append, DataObject, IdentityKind, PartitionResponse

@@ -8,7 +8,8 @@ import pytest
 
 from spark_replog import Consumer
 from spark_replog.client.settings import ConsumerSettings
-from spark_replog.config import ConsumerConfig, keys_of, read_consumer_config, unused_reason
+from spark_replog.config.consumer import ConsumerConfig
+from spark_replog.config.registry import keys_of, read_consumer_config, unused_reason
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 ROOT = Path(__file__).parents[3]

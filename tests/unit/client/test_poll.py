@@ -15,7 +15,7 @@ from spark_replog.client.record_fetcher import ConsumerMetrics, FetchPartition, 
 from spark_replog.client.store import open_store
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.config import ConsumerConfig
+from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import new_id
 from spark_replog.ledger.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.client.settings import LINGER_MS, ProducerSettings
-from spark_replog.config import keys_of, unused_reason
+from spark_replog.config.registry import keys_of, unused_reason
 from spark_replog.errors import ErrorCode, InvalidConfigError
 
 KAFKA_4 = """

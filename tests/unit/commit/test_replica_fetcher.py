@@ -14,7 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from spark_replog.commit.replica_fetcher import DISTRUST_MS, CopyJob, ReplicaFetcher, ReplicationThrottle
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import ObjectId, new_id
 from spark_replog.storage import brokers

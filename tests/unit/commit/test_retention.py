@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, retired_of, upkeep_commands
-from spark_replog.config import TopicConfig
+from spark_replog.config.store import TopicConfig
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import Append, DataObject, Section, encode_command, encode_entry
 from spark_replog.log.fold.topic_state import TopicLedgerState

@@ -10,8 +10,7 @@ import pytest
 
 from spark_replog import session_conf
 from spark_replog.cli import doctor
-from spark_replog.config import lost_ms
-from spark_replog.config.spark import CHECKPOINT_MANAGER, UNIX_SOCKETS, installed_spark
+from spark_replog.config.spark import CHECKPOINT_MANAGER, UNIX_SOCKETS, installed_spark, lost_ms
 from spark_replog.errors import InvalidConfigError
 from spark_replog.spark import compat
 

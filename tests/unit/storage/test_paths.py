@@ -9,7 +9,7 @@ from hashlib import sha256
 import pytest
 
 from spark_replog.commit.retention import GENERATION_OBJECTS_MAX, GENERATIONS_PER_LAG
-from spark_replog.config import CoordinatorConfig
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.fold.paged_table import PAGE_ROWS
 from spark_replog.snapshot import PAGE_NAME

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.ids import new_id
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage.brokers import BrokerSet, write_root_files

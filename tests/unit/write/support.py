@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.brokers import BrokerSet

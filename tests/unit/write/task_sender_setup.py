@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import data_schema

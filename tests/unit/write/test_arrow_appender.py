@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.write import arrow_appender
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.partitioner import BuiltInPartitioner, TopicPartitioner, UserPartitioner, make_partitioner

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
 from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import decode_section

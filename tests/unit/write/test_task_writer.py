@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_replog.config import TaskHooks
+from spark_replog.config.producer import TaskHooks
 from spark_replog.daemon_thread import DaemonThread
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.log.codec.data_object import ROW_MEMORY
