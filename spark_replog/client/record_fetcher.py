@@ -567,7 +567,7 @@ def _plan(
         states.append(each)
         if rows:
             where = key.topic, item.topic_id, key.partition
-            found.append((FetchRange(*where, item.fetch_offset, each.end_offset), rows))
+            found.append((FetchRange(*where, item.fetch_offset, each.end_offset, state.ledger_id), rows))
             budget = max(0, budget - each.available_bytes)
     return states, list(chain.from_iterable(slices_of(found, state)))
 

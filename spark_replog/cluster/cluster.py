@@ -228,15 +228,14 @@ class Cluster:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION: no topic can have the name.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        if is_folded or self.clock.monotonic_ms() - self._refreshed_ms <= self.config.metadata_max_age_ms:
+        handle, age_ms = self._find(name), self.clock.monotonic_ms() - self._refreshed_ms
+        if not is_folded and (handle is None or age_ms > self.config.metadata_max_age_ms):
+            self._wanted = self._wanted or (name,)
+            self.refresh()
             handle = self._find(name)
-            if handle is not None:
-                return handle
-        if is_folded:
+        if handle is None:
             raise unknown_topic(name, self.path)
-        self._wanted = self._wanted or (name,)
-        self.refresh()
-        return self.lookup(name, is_folded=True)
+        return handle
 
     def produce_throttle_ms(self, appends: Mapping[LedgerId, Append], limit_ms: int) -> int:
         """Return for how many ms the answer to newly decided appends must be delayed. Nothing is dropped.

@@ -37,7 +37,6 @@ from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import NO_LEADER
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.fold.topic_table import TopicState
 from spark_replog.log.model import (
     Append,
     CommandResult,
@@ -456,8 +455,16 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
     for key in partitions:
         topic_id, number = key
         topic = state.topics.get(topic_id)
-        if topic is None or topic.closed or topic.name in INTERNAL_TOPICS:
-            refused[key] = _topic_error(topic_id, topic)
+        if topic is None:
+            detail = f"topic id {topic_id} is not in this ledger"
+            refused[key] = refusal(Outcome.UNKNOWN_TOPIC, detail, topic_id=topic_id)
+        elif topic.closed:
+            refused[key] = refusal(Outcome.TOPIC_CLOSED, f"topic '{topic.name}'", topic=topic.name)
+        elif topic.name in INTERNAL_TOPICS:
+            refused[key] = InvalidConfigError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
+            )
         elif not 0 <= number < len(topic.partitions):
             refused[key] = NotFoundError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -477,17 +484,6 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
                 isr=",".join(map(str, isr)),
             )
     return refused
-
-
-def _topic_error(topic_id: str, topic: TopicState | None) -> ReplogError:
-    if topic is None:
-        return refusal(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger", topic_id=topic_id)
-    if topic.closed:
-        return refusal(Outcome.TOPIC_CLOSED, f"topic '{topic.name}'", topic=topic.name)
-    return InvalidConfigError(
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
-    )
 
 
 def _find_carried_by_too_few(state: TopicLedgerState, append: Append, majority: int) -> dict[PartitionKey, ReplogError]:

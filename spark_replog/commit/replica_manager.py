@@ -26,7 +26,7 @@ from spark_replog.commit.catch_up import BackgroundRuns, CatchUp
 from spark_replog.commit.failover import fail_over
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
-from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, RoundServices, WaitingRound
+from spark_replog.commit.replication import LeaderAndIsr, ReplicationRound, WaitingRound
 from spark_replog.commit.state_changes import complete_reassignments
 from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.daemon_thread import DaemonThread
@@ -188,21 +188,14 @@ class LedgerAppend:
         """Copy what is missing, or let replicas leave the ISR; then judge again."""
         assert self._verdict is not None and self._verdict.round is not None
         this, services, judge = self._verdict.round, self._services, self._judge
-        round_services = RoundServices(
-            services.purgatory,
-            services.fetcher,
-            services.clock,
-            services.config.replica_lag_time_max_ms,
-            self._ledger.refresh,
-        )
         # Counted from the first round: a cold read of the ledger while a root is away must not use up the time in
         # which that root leaves the ISR.
         now_ms = services.clock.monotonic_ms()
         self._copied_by_ms = self._copied_by_ms or min(now_ms + self._request.timeout_ms, self._deadline_ms)
         rest_ms = max(0, self._copied_by_ms - now_ms)
         # The look-up refers to the ledger only: a parked operation must not keep this append or its objects in memory.
-        lookup = partial(_leader_and_isr, self._ledger)
-        waiting = WaitingRound(this, judge.known, round_services, lookup, rest_ms)
+        lookup, refresh = partial(_leader_and_isr, self._ledger), self._ledger.refresh
+        waiting = WaitingRound(this, judge.known, services.purgatory, services.fetcher, lookup, refresh, rest_ms)
         errors = waiting.run(partial(self._help_late, this))
         back = Phase.JUDGING if self._decided is None else Phase.SETTLING
         if errors is None:

@@ -19,7 +19,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from spark_replog.clock import Clock
 from spark_replog.commit.purgatory import DelayedOperation, DelayedOperationPurgatory
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.commit.state_changes import leaving_replicas
@@ -408,30 +407,29 @@ def _tail_of(
     return partition
 
 
-@dataclass(frozen=True, slots=True)
-class RoundServices:
-    """The services that a waiting round uses; ``refresh`` folds the entries of other processes."""
-
-    purgatory: DelayedOperationPurgatory
-    fetcher: ReplicaFetcher
-    clock: Clock
-    lag_ms: int
-    refresh: Callable[[], object]
-
-
 class WaitingRound:
     """One round while it runs. Its methods run in fetch threads, and in any thread that advances the purgatory.
 
     Args:
         known: gets new copies, losses and departures.
+        fetcher: its ``replica.lag.time.max.ms`` and its clock say who is late.
         lookup: a partition in the newest fold.
+        refresh: folds the entries of other processes.
     """
 
     def __init__(
-        self, this: ReplicationRound, known: Replication, services: RoundServices, lookup: LeaderLookup, timeout_ms: int
+        self,
+        this: ReplicationRound,
+        known: Replication,
+        purgatory: DelayedOperationPurgatory,
+        fetcher: ReplicaFetcher,
+        lookup: LeaderLookup,
+        refresh: Callable[[], object],
+        timeout_ms: int,
     ) -> None:
-        self._this, self._known, self._services = this, known, services
-        self._lookup = lookup
+        self._this, self._known, self._lookup, self._refresh = this, known, lookup, refresh
+        self._purgatory, self._fetcher, self._clock = purgatory, fetcher, fetcher.clock
+        self._lag_ms = fetcher.config.replica_lag_time_max_ms
         self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
         self._is_overdue = False
         self._has_moved = False
@@ -448,23 +446,22 @@ class WaitingRound:
             deleted, or have another leader now. None: `help_late` changed the fold, or a replica has joined an ISR,
             so judge again.
         """
-        this, services, operation = self._this, self._services, self._operation
-        purgatory = services.purgatory
+        this, operation, purgatory = self._this, self._operation, self._purgatory
         # A copy wakes by its object, an election by its partition.
         keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
         if purgatory.try_complete_else_watch(operation, keys):
             return operation.errors()
         # A replica may be late by lag_ms: it leaves after that, not at it.
-        now_ms = services.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         since_ms = self._known.note_lacking({target for _, target in this.missing}, now_ms)
-        due_ms = sorted(each + services.lag_ms + 1 for each in since_ms)
+        due_ms = sorted(each + self._lag_ms + 1 for each in since_ms)
         if due_ms[0] <= now_ms:
             self._on_overdue()
         lag_timers = [purgatory.timer.add(each, self._on_overdue) for each in due_ms if each > now_ms]
         missing = [(job, target) for job, target in this.missing if target not in self._known.departures()]
-        copies = [services.fetcher.submit(job, target, self._on_copied) for job, target in missing]
+        copies = [self._fetcher.submit(job, target, self._on_copied) for job, target in missing]
         # A look may wait for a hung root and delay timers, so it comes after the lag timer, not right before.
-        first_look_ms = (services.lag_ms - 1) % LOOK_INTERVAL_MS + 2
+        first_look_ms = (self._lag_ms - 1) % LOOK_INTERVAL_MS + 2
         try:
             purgatory.await_completion(operation, partial(self._look, help_late), LOOK_INTERVAL_MS, first_look_ms)
         finally:
@@ -493,7 +490,7 @@ class WaitingRound:
             self._operation.force_complete()  # its leader is lost: waiting cannot help
         else:
             self._depart(target, str(error))
-        self._services.purgatory.check_and_complete(_watch_key(job))
+        self._purgatory.check_and_complete(_watch_key(job))
 
     def _on_overdue(self) -> None:
         self._is_overdue = True
@@ -501,12 +498,12 @@ class WaitingRound:
         self._operation.safe_try_complete()
 
     def _let_late_leave(self) -> None:
-        now_ms, lag_ms = self._services.clock.monotonic_ms(), self._services.lag_ms
+        now_ms, lag_ms = self._clock.monotonic_ms(), self._lag_ms
         partitions = self._this.partitions.values()
         with self._known.lock:
             late = {broker_id for each in partitions for broker_id in each.out_of_sync_replicas(now_ms, lag_ms)}
         for broker_id in late:  # also as a source: another holder is read first
-            self._services.fetcher.distrust(broker_id)
+            self._fetcher.distrust(broker_id)
         for broker_id in leaving_replicas(late, [(each.in_sync, each.min_insync) for each in partitions]):
             self._depart(broker_id, f"it has not caught up within {lag_ms} ms")
 
@@ -516,14 +513,14 @@ class WaitingRound:
             is_news = known.departed.setdefault(broker_id, reason) is reason
             for partition in self._this.partitions.values():  # also if a late copy of an earlier round came first
                 partition.shrink(broker_id)
-        self._services.fetcher.distrust(broker_id)
+        self._fetcher.distrust(broker_id)
         if is_news:
             _log.info("broker %d is not waited for any more: %s", broker_id, reason)
 
     def _look(self, help_late: Callable[[], bool]) -> None:
         """Fold ISR changes and elections of other processes; while late replicas are needed, try to help."""
         try:
-            self._services.refresh()
+            self._refresh()
         except ReplogError as error:
             _log.info("an append that waits for copies could not look for newer entries: %s", error)
         if not self._operation.is_completed and self._is_overdue and (self._is_joined() or help_late()):

@@ -242,13 +242,18 @@ def change_partition(
     )
     target = _P.OFFLINE if leader == NO_LEADER else _P.ONLINE
     move(partition_phase(topic, number), target, topic=topic.name, partition=number)
-    for broker_id in sorted({leader, *change.isr}.difference(at.isr, [NO_LEADER])):
+    joining = sorted({leader, *change.isr}.difference(at.isr, [NO_LEADER]))
+    for broker_id in joining:
         before = replica_phase(at, broker_id, state.fenced)
         move(before, _R.ONLINE, topic=topic.name, partition=number, broker=broker_id)
-        if broker_id in state.fenced:
-            raise _fenced(broker_id, topic, number)
-    if leader in state.fenced:  # a fenced broker may be the last in sync, but must not lead
-        raise _fenced(leader, topic, number)
+    for broker_id in state.fenced.intersection([*joining, leader]):  # one may be the last in sync, but must not lead
+        raise ReplogError(
+            ErrorCode.INELIGIBLE_REPLICA,
+            f"broker {broker_id} is fenced, so it can neither lead nor join. Nothing was changed. Put it back: "
+            f"replog broker unfence {broker_id}.",
+            topic=topic.name,
+            partition=number,
+        )
     return change
 
 
@@ -363,16 +368,6 @@ def settle_leader(
         return partition.leader
     found = elect_reassigned((*target, *isr), isr, [each for each in isr if each not in fenced])
     return NO_LEADER if found is None else found.leader
-
-
-def _fenced(broker_id: BrokerId, topic: TopicState, number: int) -> ReplogError:
-    return ReplogError(
-        ErrorCode.INELIGIBLE_REPLICA,
-        f"broker {broker_id} is fenced, so it can neither lead nor join. Nothing was changed. Put it back: "
-        f"replog broker unfence {broker_id}.",
-        topic=topic.name,
-        partition=number,
-    )
 
 
 def is_reassigning(partition: PartitionState) -> bool:

@@ -116,18 +116,12 @@ def declared_keys(group: ConfigGroup, settings: type) -> tuple[ConfigKey, ...]:
     """Return the keys that the fields of a settings class declare, in their order."""
     keys = []
     for each in fields(settings):
-        details = {"name": each.name.replace("_", "."), "unit": _unit(each.name, str(each.type)), **each.metadata}
+        unit = {"ms": "ms", "bytes": "bytes"}.get(each.name.rpartition("_")[2], "count")
+        unit = {"bool": "bool", "str": "text"}.get(str(each.type).removesuffix(" | None"), unit)
+        details = {"name": each.name.replace("_", "."), "unit": unit, **each.metadata}
         details["unit"] = "choice" if "choices" in details else details["unit"]
         keys.append(ConfigKey(group=group, default=each.default, field=each.name, **details))
     return tuple(keys)
-
-
-def _unit(name: str, type_name: str) -> str:
-    if type_name.startswith("bool"):
-        return "bool"
-    if type_name.startswith("str"):
-        return "text"
-    return {"ms": "ms", "bytes": "bytes"}.get(name.rpartition("_")[2], "count")
 
 
 def normalise_key(name: str) -> str:

@@ -52,6 +52,7 @@ class FetchRange(NamedTuple):
     partition: int
     start_offset: int
     end_offset: int
+    ledger_id: LedgerId
 
 
 def plan_fetch(
@@ -63,7 +64,8 @@ def plan_fetch(
     end_offset: int,
 ) -> tuple[FetchSlice, ...]:
     """Return the slices of one range; see `plan_fetches`."""
-    return plan_fetches([FetchRange(topic_name, topic_id, partition, start_offset, end_offset)], state)[0]
+    where = FetchRange(topic_name, topic_id, partition, start_offset, end_offset, state.ledger_id)
+    return plan_fetches([where], state)[0]
 
 
 def plan_fetches(ranges: Iterable[FetchRange], state: TopicLedgerState) -> list[tuple[FetchSlice, ...]]:
@@ -76,12 +78,11 @@ def plan_fetches(ranges: Iterable[FetchRange], state: TopicLedgerState) -> list[
         ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This does not prove
             a loss: a process that reads fewer roots may have folded fewer entries.
     """
-    return slices_of([(each, _rows(state, *each)) for each in ranges], state)
+    return slices_of([(each, _rows(state, each)) for each in ranges], state)
 
 
-def _rows(
-    state: TopicLedgerState, topic_name: str, topic_id: TopicId, partition: int, start_offset: int, end_offset: int
-) -> Sequence[SectionRow]:
+def _rows(state: TopicLedgerState, where: FetchRange) -> Sequence[SectionRow]:
+    topic_name, topic_id, partition, start_offset, end_offset, _ = where
     if start_offset >= end_offset:
         return ()
     topic = state.topics.get(topic_id)

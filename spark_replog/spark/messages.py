@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 
-from spark_replog.ids import LedgerId, TopicId
+from spark_replog.ids import LedgerId
 from spark_replog.log.model import DataObject
 from spark_replog.log.quotas import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
-from spark_replog.read.fetch_plan import FetchSlice
+from spark_replog.read.fetch_plan import FetchRange, FetchSlice
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.call_counter import CallTable
 
@@ -47,17 +47,6 @@ class WriteMessage(WriterCommitMessage):
     contents: tuple[int, ...] = ()
 
 
-class ReadRange(NamedTuple):
-    """Offsets [start, end) of one partition."""
-
-    topic: str
-    topic_id: TopicId
-    ledger_id: LedgerId
-    partition: int
-    start: int
-    end: int
-
-
 @dataclass(frozen=True)
 class ReadPartition(InputPartition):
     """What one task reads, with all that an executor needs for it.
@@ -68,7 +57,7 @@ class ReadPartition(InputPartition):
         quota: how fast each process may read for this client.
     """
 
-    ranges: tuple[ReadRange, ...]
+    ranges: tuple[FetchRange, ...]
     slices: tuple[FetchSlice, ...]
     brokers: BrokerSet
     quota: FetchQuota | None = None

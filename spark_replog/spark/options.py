@@ -169,7 +169,8 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     parsed = _source_options(lowered, given, streaming=streaming)
     warn_of_precedence(given)
     if not streaming:
-        _warn_of_stream_only(given)
+        for name in (each for each in _STREAM_ONLY if each.lower() in given):
+            _LOG.warning("%s is for streams and ignored in a batch query", name)
     elif "maxtriggerdelay" in given and parsed.limits.rows_min is None:
         _LOG.warning("maxTriggerDelay has no effect without minOffsetsPerTrigger")
     return parsed
@@ -561,12 +562,6 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if int(plain) < 1:
         raise invalid_option(f"option '{name}' is {plain}: {name.lower()} must be positive. Give 1 or more.")
     return int(plain)
-
-
-def _warn_of_stream_only(given: Mapping[str, str]) -> None:
-    for name in _STREAM_ONLY:
-        if name.lower() in given:
-            _LOG.warning("%s is for streams and ignored in a batch query", name)
 
 
 def _reset_policy(given: Mapping[str, str], *, streaming: bool) -> ResetPolicy:

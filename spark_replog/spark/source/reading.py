@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_replog.errors import DataLossError, ReplogError, command_line
 from spark_replog.read.batch_joiner import join_small
-from spark_replog.read.fetch_plan import FetchSlice, in_log_order, plan_fetch
+from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.spark.compat import freeze_garbage
-from spark_replog.spark.messages import ReadPartition, ReadRange
+from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
 from spark_replog.spark.source.discovery import undecided_tail
 from spark_replog.storage.brokers import shared_brokers
@@ -96,28 +97,27 @@ class _TaskRead:
         self._fetcher = Fetcher(shared_brokers(cluster.brokers), quota=quota, hedge_ratio=ratio)
         plans = []
         for item in self._partition.ranges:
-            start = max(item.start, self._done.get((item.topic, item.partition), 0))
+            rest = item._replace(start_offset=max(item.start_offset, self._done.get((item.topic, item.partition), 0)))
             ledger = cluster.topic_ledger(item.ledger_id)
             try:
-                where = item.topic, item.topic_id, item.partition, start, item.end
-                plan = ledger.ask(lambda state: plan_fetch(state, *where))  # noqa: B023
+                (plan,) = ledger.ask(partial(plan_fetches, [rest]))
             except ReplogError as error:
                 if ledger.is_tail_unclear:
                     raise undecided_tail(item.topic) from error
                 if self._options.fail_on_data_loss:
                     raise
-                plan = self._first_plan(item, start)
+                plan = self._first_plan(rest)
             plans.append(plan)
         return in_log_order(plans)
 
-    def _first_plan(self, item: ReadRange, start: int) -> tuple[FetchSlice, ...]:
-        """Return the driver's slices of a range, from an offset on."""
+    def _first_plan(self, rest: FetchRange) -> tuple[FetchSlice, ...]:
+        """Return the driver's slices of a range."""
         return tuple(
-            each._replace(start_offset=max(start, each.start_offset))
+            each._replace(start_offset=max(rest.start_offset, each.start_offset))
             for each in self._partition.slices
-            if (each.topic_id, each.partition) == (item.topic_id, item.partition)
-            and start < each.end_offset
-            and each.start_offset < item.end
+            if (each.topic_id, each.partition) == (rest.topic_id, rest.partition)
+            and rest.start_offset < each.end_offset
+            and each.start_offset < rest.end_offset
         )
 
     def _fetch_existing(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:

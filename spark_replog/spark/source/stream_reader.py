@@ -184,7 +184,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = starts.get(key, 0) if is_same else 0
             if key not in view.bounds or view.handles[key.topic].topic_id != topic_id:
                 if begin < last.ends[key]:
-                    self._report_vanished(key, begin, last.ends[key], view, is_new=key not in starts)
+                    if key.topic in view.unclear:
+                        raise undecided_tail(key.topic)
+                    is_new = key not in starts
+                    self._losses.report(
+                        Loss.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS if is_new else Loss.PARTITIONS_DELETED,
+                        f"{key.topic}-{key.partition} was deleted or re-created before its offsets {begin} to "
+                        f"{last.ends[key]} (exclusive) were read.",
+                    )
                 continue
             if begin > last.ends[key]:
                 message = offset_changed(key.topic, key.partition, begin, last.ends[key])
@@ -290,16 +297,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             by_size = limit_bytes(starts, ends, limits.size_max_bytes, end_within)
             limited = {key: min(end, by_size[key]) for key, end in limited.items()}
         return limited
-
-    def _report_vanished(self, key: TopicPartition, begin: int, end: int, view: LogView, *, is_new: bool) -> None:
-        if key.topic in view.unclear:
-            raise undecided_tail(key.topic)
-        loss = Loss.INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS if is_new else Loss.PARTITIONS_DELETED
-        self._losses.report(
-            loss,
-            f"{key.topic}-{key.partition} was deleted or re-created before its offsets {begin} to {end} (exclusive) "
-            "were read.",
-        )
 
 
 def _ids_of(span: Span, ends: Ends) -> dict[str, TopicId]:

@@ -17,7 +17,7 @@ from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
 from spark_replog.logs import Once
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
-from spark_replog.spark.messages import ReadPartition, ReadRange
+from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions, Subscription
 from spark_replog.spark.source.positions import OffsetsForTimes
 from spark_replog.spark.source.sizing import OffsetRange, coalesce, split_ranges
@@ -174,43 +174,23 @@ def plan_partitions(
         range_count=range_count,
     )
     quota = cluster.fetch_quota(options.principal or default_principal(), options.client_id)
-    partitions = []
-    plans = _plans(cluster, view, pieces)
-    for group in coalesce(pieces, options.partitions_max):
-        handles = [view.handles[piece.topic_partition.topic] for piece in group]
-        partitions.append(
-            ReadPartition(
-                ranges=tuple(
-                    ReadRange(
-                        handle.name,
-                        handle.topic_id,
-                        handle.ledger_id,
-                        piece.topic_partition.partition,
-                        piece.start,
-                        piece.end,
-                    )
-                    for piece, handle in zip(group, handles, strict=True)
-                ),
-                slices=in_log_order([plans[piece] for piece in group]),
-                brokers=cluster.brokers,
-                quota=quota,
-            )
-        )
-    return partitions
-
-
-def _plans(cluster: Cluster, view: LogView, pieces: Iterable[OffsetRange]) -> dict[OffsetRange, tuple[FetchSlice, ...]]:
-    """Return the slices of each range; asks each ledger once."""
-    by_ledger: dict[LedgerId, dict[OffsetRange, FetchRange]] = {}
+    wanted: dict[OffsetRange, FetchRange] = {}
+    by_ledger: dict[LedgerId, list[FetchRange]] = {}
     for piece in pieces:
-        handle, partition = view.handles[piece.topic_partition.topic], piece.topic_partition.partition
-        ranges = by_ledger.setdefault(handle.ledger_id, {})
-        ranges[piece] = FetchRange(handle.name, handle.topic_id, partition, piece.start, piece.end)
-    plans: dict[OffsetRange, tuple[FetchSlice, ...]] = {}
-    for ledger_id, ranges in by_ledger.items():
-        found = cluster.topic_ledger(ledger_id).ask(partial(plan_fetches, ranges.values()))
-        plans.update(zip(ranges, found, strict=True))
-    return plans
+        (name, partition), start, end = piece.topic_partition, piece.start, piece.end
+        handle = view.handles[name]
+        wanted[piece] = where = FetchRange(name, handle.topic_id, partition, start, end, handle.ledger_id)
+        by_ledger.setdefault(handle.ledger_id, []).append(where)
+    plans: dict[FetchRange, tuple[FetchSlice, ...]] = {}
+    for ledger_id, asked in by_ledger.items():  # each ledger once
+        found = cluster.topic_ledger(ledger_id).ask(partial(plan_fetches, asked))
+        plans.update(zip(asked, found, strict=True))
+    partitions = []
+    for group in coalesce(pieces, options.partitions_max):
+        planned = tuple(wanted[piece] for piece in group)
+        slices = in_log_order([plans[each] for each in planned])
+        partitions.append(ReadPartition(planned, slices, cluster.brokers, quota))
+    return partitions
 
 
 def _bounds_of(

@@ -19,11 +19,11 @@ from spark_replog.commit.replication import (
     LeaderAndIsr,
     Replication,
     ReplicationRound,
-    RoundServices,
     WaitingRound,
     is_replicated,
     plan_round,
 )
+from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId
 from spark_replog.log.codec.commands import encode_command, encode_entry
@@ -95,6 +95,8 @@ def test_who_leaves_is_asked_for_no_copies(state) -> None:
 class SourcesFail:
     """A fetcher whose sources have all gone."""
 
+    clock, config = SYSTEM_CLOCK, CoordinatorConfig(replica_lag_time_max_ms=14_000)
+
     def submit(self, job: CopyJob, target: int, on_done) -> Future[None]:
         error = ReplogError(ErrorCode.KAFKA_STORAGE_ERROR, "no broker has it.", sources=job.sources)
         on_done(job, target, error)
@@ -106,7 +108,8 @@ class SourcesFail:
 class Copies:
     """A fetcher whose copies end when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock, lag_ms: int) -> None:
+        self.clock, self.config = clock, CoordinatorConfig(replica_lag_time_max_ms=lag_ms, request_timeout_ms=10**6)
         self.begun: list[tuple[CopyJob, int, Any]] = []
 
     def submit(self, job: CopyJob, target: int, on_done) -> Future[None]:
@@ -125,12 +128,12 @@ class Rounds:
     """The rounds of one append that waits for broker 1, on a fold that the test moves on."""
 
     def __init__(self, state: TopicLedgerState, holders: frozenset[int], lag_ms: int) -> None:
-        self.state, self.append, self.known, self.copies = state, append("new", holders), Replication(), Copies()
+        self.state, self.append, self.known = state, append("new", holders), Replication()
         self.purgatory = DelayedOperationPurgatory()
         self.looks = 0
         self.clock: Clock = SYSTEM_CLOCK
         self.on_look: Any = lambda: None
-        self.lag_ms = lag_ms
+        self.copies = Copies(self.clock, lag_ms)
 
     def refresh(self) -> None:
         self.looks += 1
@@ -141,8 +144,8 @@ class Rounds:
 
     def run(self, this: ReplicationRound, help_late=lambda: False, timeout_ms: int = 2_000):
         fetcher: Any = self.copies
-        services = RoundServices(self.purgatory, fetcher, self.clock, self.lag_ms, self.refresh)
-        return WaitingRound(this, self.known, services, self.lookup, timeout_ms).run(help_late)
+        where = self.purgatory, fetcher, self.lookup, self.refresh
+        return WaitingRound(this, self.known, *where, timeout_ms).run(help_late)
 
     def lookup(self, key) -> LeaderAndIsr:
         partition = self.state.topics[key[0]].partitions[key[1]]
@@ -208,7 +211,7 @@ def test_a_late_replica_leaves_before_a_look_that_may_wait_for_a_root_that_hangs
 
 
 def with_manual_clock(rounds: Rounds, monkeypatch) -> ManualClock:
-    rounds.clock = clock = ManualClock()
+    rounds.clock = rounds.copies.clock = clock = ManualClock()
     rounds.purgatory = DelayedOperationPurgatory(clock=clock)
     monkeypatch.setattr(DelayedOperation, "wait", lambda self, ms: self.is_completed or clock.sleep_ms(ms))
     return clock
@@ -287,8 +290,8 @@ def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_tim
     this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
     purgatory = DelayedOperationPurgatory()
     fetcher: Any = SourcesFail()
-    services = RoundServices(purgatory, fetcher, SYSTEM_CLOCK, 14_000, lambda: None)
-    WaitingRound(this, known, services, lambda key: LeaderAndIsr(0, ALL), 28_000).run(lambda: False)
+    where = purgatory, fetcher, lambda key: LeaderAndIsr(0, ALL), lambda: None
+    WaitingRound(this, known, *where, 28_000).run(lambda: False)
     assert known.departed == {} and known.lost == {(0, "new"): (0,)}
     assert purgatory.timer.size == 0  # a late one would take replicas out of the next round
 

@@ -167,7 +167,7 @@ def test_tasks_are_cut_to_the_row(source):
     source.topic("t", 2)
     source.write("t", {0: 10, 1: 1})
     tasks = source.batch(subscribe="t", maxRecordsPerPartition="4").partitions()
-    assert [[(item.start, item.end) for item in task.ranges] for task in tasks] == [
+    assert [[(item.start_offset, item.end_offset) for item in task.ranges] for task in tasks] == [
         [(0, 3)], [(3, 6)], [(6, 10)], [(0, 1)],
     ]  # fmt: skip
     assert offsets(source, minPartitions="5") == {"t-0": list(range(10)), "t-1": [0]}

@@ -155,7 +155,7 @@ def test_rows_of_a_deleted_topic_come_once_where_a_task_has_two_ranges_of_a_part
     start = query.reader.initialOffset()
     tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
     (task,) = [each for each in tasks if len(each.ranges) == 2]
-    assert [(each.partition, each.start, each.end) for each in task.ranges] == [(0, 0, 5), (0, 5, 10)]
+    assert [(each.partition, each.start_offset, each.end_offset) for each in task.ranges] == [(0, 0, 5), (0, 5, 10)]
     source.controller.delete_topic("t")
     for file in copies(source, 0):
         file.unlink()
@@ -201,7 +201,7 @@ def test_a_task_does_not_skip_offsets_past_an_unclear_end(source, planned, monke
     for file in copies(source, 1):
         file.unlink()
     query, (task,) = planned
-    ahead = replace(task, ranges=tuple(each._replace(end=each.end + 2) for each in task.ranges))
+    ahead = replace(task, ranges=tuple(each._replace(end_offset=each.end_offset + 2) for each in task.ranges))
     monkeypatch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
     fails(source, (query, [ahead]))
 
