@@ -25,34 +25,22 @@ _NOT_QUEUED_MS = -1
 
 
 class TimerTask:
-    """Something to run at a time; subclasses override ``run``.
+    """A function to call at a time; a subclass may override ``run`` instead.
 
     Attributes:
         expiry_ms: set when it is started.
         bucket: the bucket that holds it; None while it is not pending.
     """
 
-    __slots__ = ("bucket", "expiry_ms")
+    __slots__ = ("_action", "bucket", "expiry_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, action: Callable[[], object] = lambda: None) -> None:
+        self._action = action
         self.expiry_ms = 0
         self.bucket: _Bucket | None = None
 
     def run(self) -> None:
         """Run in the thread that advances the timer."""
-
-
-class CallbackTask(TimerTask):
-    """Calls a function."""
-
-    __slots__ = ("_action",)
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        super().__init__()
-        self._action = action
-
-    def run(self) -> None:
-        """Call it."""
         self._action()
 
 
@@ -97,7 +85,7 @@ class Timer:
 
     def add(self, expiry_ms: int, action: Callable[[], None]) -> TimerTask:
         """Call a function at a time; one that is already due is called now, in this thread."""
-        task = CallbackTask(action)
+        task = TimerTask(action)
         self.start(task, expiry_ms)
         return task
 
@@ -208,7 +196,8 @@ class DelayedOperation(TimerTask):
         """Complete now; False when it already was."""
         if not self._claim.acquire(blocking=False):
             return False
-        self._cancel_timer()
+        if self._timer is not None:
+            self._timer.cancel(self)
         try:
             self.on_complete()
         finally:
@@ -250,11 +239,6 @@ class DelayedOperation(TimerTask):
         self._timer = timer
         timer.start(self, expiry_ms)
         if self._claim.locked():
-            self._cancel_timer()
-
-    def _cancel_timer(self) -> None:
-        timer = self._timer
-        if timer is not None:
             timer.cancel(self)
 
 

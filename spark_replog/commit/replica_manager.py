@@ -86,11 +86,7 @@ class LedgerAppend:
         """Decide the append and return the fold's result.
 
         Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
-            InvalidConfigError: INVALID_TOPIC_EXCEPTION.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID.
-            RetriableError: NOT_ENOUGH_REPLICAS, REQUEST_TIMED_OUT, REPLOG_NO_QUORUM: nothing was decided;
-                NOT_ENOUGH_REPLICAS_AFTER_APPEND: decided, but not on enough replicas: repeat it;
+            ReplogError: nothing was decided; but NOT_ENOUGH_REPLICAS_AFTER_APPEND: decided, and not on enough replicas,
                 NOT_LEADER_OR_FOLLOWER: decided, and cut off by a newer leader: repeat it.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
