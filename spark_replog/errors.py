@@ -194,6 +194,11 @@ def invalid_option(message: str, **context: object) -> InvalidConfigError:
     return InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, message, **context)
 
 
+def conflicting_options(message: str, **context: object) -> InvalidConfigError:
+    """Return the refusal of options that exclude each other, or need each other's absence."""
+    return InvalidConfigError(ErrorCode.REPLOG_CONFLICTING_OPTIONS, message, **context)
+
+
 class AuthorizationError(_AboutInputError):
     """The principal may not do this: get the right, or use another principal. Nothing was attempted."""
 

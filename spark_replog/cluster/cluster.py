@@ -27,6 +27,7 @@ from spark_replog.errors import (
     InvalidConfigError,
     NotFoundError,
     ReplogError,
+    conflicting_options,
     stays_in_process,
 )
 from spark_replog.ids import BrokerId, LedgerId, TopicId
@@ -171,10 +172,9 @@ class Cluster:
                 else cls.open(store, storage_options, config=config)
             )
         if storage_options:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+            raise conflicting_options(
                 f"storage options ({', '.join(sorted(storage_options))}) come too late for a store that is open: "
-                "give them to spark_replog.open(path, options).",
+                "give them to spark_replog.open(path, options)."
             )
         cluster = getattr(store, "cluster", store)  # of a `Store`
         if not isinstance(cluster, cls):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from spark_replog.cluster.cluster import Cluster, StorePath, forget_shared
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError, invalid_option
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.model import BrokerRegister
@@ -73,16 +73,14 @@ def root_urls(path: str, broker_count: int | None) -> list[str]:
     roots = [part.strip() for part in path.split(",") if part.strip()]
     if len(roots) > 1:
         if broker_count is not None and broker_count != len(roots):
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
-                f"the store names {len(roots)} roots but {broker_count} brokers are asked for. Leave --brokers out.",
+            raise invalid_option(
+                f"the store names {len(roots)} roots but {broker_count} brokers are asked for. Leave --brokers out."
             )
         return roots
     count = 1 if broker_count is None else broker_count
     if not roots or not 1 <= count <= BROKER_COUNT_MAX:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_OPTION,
-            f"a store needs a path and 1 to {BROKER_COUNT_MAX} brokers. Give replog -s PATH init --brokers 3.",
+        raise invalid_option(
+            f"a store needs a path and 1 to {BROKER_COUNT_MAX} brokers. Give replog -s PATH init --brokers 3."
         )
     normalise_url(roots[0])  # so that an error shows the URL as given
     return [f"{roots[0].rstrip('/')}/broker-{number}" for number in range(count)]

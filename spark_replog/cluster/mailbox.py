@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -82,12 +83,11 @@ class Mailbox:
         """Pass the notes that a root has to ``answer``: once, also if the root fails."""
         bodies: dict[str, Buffer] = {}
         try:
-            for name in names:
-                data = store.get(note_key(self._ledger_id, name))
-                if data is not None:
-                    bodies[name] = data
-        except (RetriableError, OutcomeUnknownError):
-            pass  # what it has shown so far counts
+            with suppress(RetriableError, OutcomeUnknownError):  # what it has shown so far counts
+                for name in names:
+                    data = store.get(note_key(self._ledger_id, name))
+                    if data is not None:
+                        bodies[name] = data
         finally:
             answer(bodies)
 
@@ -125,8 +125,6 @@ class Mailbox:
 
 
 def _delete(store: ObjectStore, keys: list[str]) -> None:
-    for key in keys:
-        try:
+    with suppress(ReplogError):
+        for key in keys:
             store.delete(key)
-        except ReplogError:
-            return

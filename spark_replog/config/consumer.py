@@ -154,12 +154,12 @@ class ConsumerConfig:
         if self.auto_offset_reset not in _RESETS and self.reset_duration_ms is None:
             raise invalid_option(
                 f"'auto.offset.reset' is '{self.auto_offset_reset}'. Give {', '.join(_RESETS)}, or by_duration: and a"
-                " duration, as by_duration:PT1H30M.",
+                " duration, as by_duration:PT1H30M."
             )
         if self.group_instance_id is not None and not _INSTANCE_ID.fullmatch(self.group_instance_id):
             raise invalid_option(
                 f"'group.instance.id' is '{self.group_instance_id}'. Give 1 to 249 letters, digits, dots, underscores"
-                " and hyphens, and not only dots.",
+                " and hyphens, and not only dots."
             )
         if self.heartbeat_interval_ms * 3 > self.session_timeout_ms:
             raise invalid_option(

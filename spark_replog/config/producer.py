@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting, words
-from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
+from spark_replog.errors import conflicting_options, invalid_option
 
 IDEMPOTENT_IN_FLIGHT_MAX = 5
 _MIB = 1024 * 1024
@@ -179,9 +179,9 @@ class ClientConfig:
             InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: idempotence or a transactional id was set and cannot hold.
         """
         if self.transactional_id == "":
-            raise _conflict("transactional.id is empty. Name the program, or leave the setting out.")
+            raise conflicting_options("transactional.id is empty. Name the program, or leave the setting out.")
         if self.transactional_id is not None and self.enable_idempotence is False:
-            raise _conflict("a transactional.id needs idempotence. Leave enable.idempotence out.")
+            raise conflicting_options("a transactional.id needs idempotence. Leave enable.idempotence out.")
         is_asked = bool(self.enable_idempotence) or self.transactional_id is not None
         obstacle = None
         if acks != -1:
@@ -192,7 +192,7 @@ class ClientConfig:
             most = IDEMPOTENT_IN_FLIGHT_MAX
             obstacle = f"idempotence needs max.in.flight.requests.per.connection of at most {most}. Lower it."
         if obstacle is not None and is_asked:
-            raise _conflict(obstacle)
+            raise conflicting_options(obstacle)
         return obstacle is None and self.enable_idempotence is not False
 
 
@@ -203,10 +203,6 @@ class TaskHooks:
     interceptor_classes: str = ""
     key_serializer: str = "bytes"
     value_serializer: str = "bytes"
-
-
-def _conflict(message: str) -> InvalidConfigError:
-    return InvalidConfigError(ErrorCode.REPLOG_CONFLICTING_OPTIONS, message)
 
 
 PRODUCER_KEYS = declared_keys("producer", ProducerConfig)

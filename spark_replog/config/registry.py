@@ -19,7 +19,7 @@ from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, Con
 from spark_replog.config.producer import CLIENT_KEYS, PRODUCER_KEYS, ProducerConfig
 from spark_replog.config.spark import SINK_KEYS, SOURCE_KEYS
 from spark_replog.config.store import CLUSTER_KEYS, STORAGE_KEYS, TOPIC_KEYS, TopicConfig
-from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
+from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
 
 T = TypeVar("T")
 KafkaClient = Literal["producer", "consumer"]
@@ -154,9 +154,8 @@ def without_prefix(options: Mapping[str, T]) -> dict[str, T]:
     for name, value in options.items():
         plain = normalise_key(name)
         if given.setdefault(plain, value) != value:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-                f"'{plain}' is given twice, as '{KEY_PREFIX}{plain}' too, with two values. Give it once.",
+            raise conflicting_options(
+                f"'{plain}' is given twice, as '{KEY_PREFIX}{plain}' too, with two values. Give it once."
             )
     return given
 
@@ -187,9 +186,7 @@ def given_settings(
         if value is None:
             continue
         if name in given and not keyword_wins:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_CONFLICTING_OPTIONS, f"'{name}' is given twice, as '{keyword}' too. Give it once."
-            )
+            raise conflicting_options(f"'{name}' is given twice, as '{keyword}' too. Give it once.")
         given[name] = value
     return given
 

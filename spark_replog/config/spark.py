@@ -284,7 +284,8 @@ def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> 
         InvalidConfigError: REPLOG_INVALID_OPTION: no version of Spark from 4.0 on.
     """
     version = _version(spark_version)
-    is_local = _scheme(checkpoint) == "file"
+    scheme, mark, _ = checkpoint.partition(":")
+    is_local = scheme == "file" or not (mark or checkpoint.isalnum())  # else a path
     return {
         each.name: value_for(each, version)
         for each in SESSION_SETTINGS
@@ -332,10 +333,3 @@ def installed_spark() -> str | None:
     source: bytes = spec.loader.get_data(os.path.join(os.path.dirname(spec.origin), "version.py"))  # type: ignore
     match = re.search(r'__version__\b.*["\']([0-9][^"\']*)', source.decode())
     return None if match is None else match[1]
-
-
-def _scheme(checkpoint: str) -> str:
-    scheme, found, _ = checkpoint.partition(":")
-    if not found:
-        return checkpoint if checkpoint.isalnum() else "file"
-    return scheme

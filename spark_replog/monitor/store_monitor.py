@@ -175,7 +175,6 @@ class StoreWatch:
 
     Args:
         checkpoints: checkpoint folders, or folders that contain several, on storage with these options.
-        root_look_ms: how often the roots are checked.
     """
 
     def __init__(
@@ -184,13 +183,11 @@ class StoreWatch:
         checkpoints: Sequence[str] = (),
         storage_options: Mapping[str, str] | None = None,
         limits: Limits | None = None,
-        *,
-        root_look_ms: int = ROOT_LOOK_INTERVAL_MS,
     ) -> None:
         self.cluster = cluster
         self._store, self._queries = StoreMonitor(cluster), QueryMonitor(cluster)
         self._checkpoints, self._options = tuple(checkpoints), dict(storage_options or {})
-        self._limits, self._root_look_ms = limits or Limits(), root_look_ms
+        self._limits = limits or Limits()
         self._roots: tuple[int, Sequence[RootLook]] | None = None
         self._next_roots: tuple[int, Future[list[RootLook]]] | None = None
         self._listed: dict[str, tuple[int, list[str]]] = {}
@@ -211,7 +208,7 @@ class StoreWatch:
         view = self._store.look(with_groups=True, looks=None if self._roots is None else self._roots[1])
         if self._roots is None:
             self._roots = (now_ms, self._store.root_looks)
-        elif self._next_roots is None and now_ms - self._roots[0] >= self._root_look_ms:
+        elif self._next_roots is None and now_ms - self._roots[0] >= ROOT_LOOK_INTERVAL_MS:
             self._next_roots = now_ms, IO_POOL.submit_to("roots", self._store.look_at_roots)
         unread: list[tuple[str, ReplogError]] = []
         readers = [*view.readers, *self._read_checkpoints(unread)]

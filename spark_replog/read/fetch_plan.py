@@ -113,13 +113,17 @@ def slices_of(
     tables = [(each, tuple(zip(*rows, strict=True))) for each, rows in found]
     numbers = chain.from_iterable(columns[_OBJECT] for _, columns in tables if columns)
     objects = state.objects.refs(dict.fromkeys(numbers))
-    return [tuple(_slices(each, columns, objects)) if columns else _no_slices(each) for each, columns in tables]
+    return [tuple(_slices(each, columns, objects)) for each, columns in tables]
 
 
 def _slices(
     where: FetchRange, columns: tuple[tuple[int, ...], ...], objects: Mapping[int, tuple[ObjectRef, int]]
 ) -> Iterator[FetchSlice]:
-    """Return the slices of a range, given the columns of its sections, at least one."""
+    """Return the slices of a range, given the columns of its sections; () if it has none."""
+    if not columns:
+        if where.start_offset < where.end_offset:
+            raise _gap(where, where.start_offset)
+        return iter(())
     bases, counts, numbers, start_bytes, sizes, crcs, _, _, kinds, ends = columns
     expected = (where.start_offset, *ends[:-1])
     gaps = [after for base, after in zip(bases, expected, strict=True) if base > after]
@@ -130,12 +134,6 @@ def _slices(
     names = (repeat(each, len(numbers)) for each in where[:3])
     rest = expected, until, bases, counts, items, start_bytes, sizes, crcs, times, kinds
     return tuples_of(FetchSlice, zip(*names, *rest, strict=True))
-
-
-def _no_slices(where: FetchRange) -> tuple[FetchSlice, ...]:
-    if where.start_offset < where.end_offset:
-        raise _gap(where, where.start_offset)
-    return ()
 
 
 def _gap(where: FetchRange, start: int) -> ReplogError:

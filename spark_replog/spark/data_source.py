@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_replog.errors import ErrorCode, InvalidConfigError
+from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
 from spark_replog.logs import Once
 from spark_replog.spark.compat import PUSH_DOWN_WORKER, freeze_garbage, is_worker, patch_zipimport_if_asked
 from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
@@ -233,9 +233,8 @@ class ReplogDataSource(DataSource):
         from spark_replog.spark.sink.sink import BatchWriter
 
         if overwrite:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION,
-                "save mode Overwrite not allowed for Kafka's log: a write never truncates it. Use mode('append').",
+            raise invalid_option(
+                "save mode Overwrite not allowed for Kafka's log: a write never truncates it. Use mode('append')."
             )
         options = parse_sink_options(dict(self.options), streaming=False)
         check_write_schema(schema, topic=options.topic)

@@ -34,7 +34,7 @@ from spark_replog.config.registry import (
     unknown_option_error,
     without_prefix,
 )
-from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
+from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
 from spark_replog.log.model import ResetPolicy
 from spark_replog.logs import Once, log_as_environment_says
 from spark_replog.spark.source.positions import (
@@ -485,8 +485,7 @@ def _subscription(given: Mapping[str, str]) -> Subscription:
             "a CREATE TABLE do not reach its reads: use CREATE TEMPORARY VIEW ... USING replog OPTIONS.)",
         )
     if len(present) > 1:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+        raise conflicting_options(
             "only one of the following options can be specified: subscribe, subscribePattern, assign.",
             given=",".join(present),
         )
@@ -520,16 +519,14 @@ def _splitting(given: Mapping[str, str]) -> tuple[int | None, int | None, int | 
     names = ("minPartitions", "maxRecordsPerPartition", "maxPartitions")
     least, rows_most, most = (_positive(given, name) for name in names)
     if most is not None and rows_most is not None:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+        raise conflicting_options(
             "maxPartitions limits the number of tasks and maxRecordsPerPartition their size, so both cannot hold. Keep "
-            "one of them.",
+            "one of them."
         )
     if most is not None and least is not None and least > most:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+        raise conflicting_options(
             f"the value of minPartitions({least}) is higher than the maxPartitions({most}). Lower the first or "
-            "raise the second.",
+            "raise the second."
         )
     return least, rows_most, most
 
@@ -572,15 +569,13 @@ def _reset_policy(given: Mapping[str, str], *, streaming: bool) -> ResetPolicy:
             "onCheckpointReset in a batch write needs txnAppId: without it, each write is a new one. Set both.",
         )
     if not streaming and policy is ResetPolicy.APPEND:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
+        raise conflicting_options(
             "onCheckpointReset=append has no use in a batch write. Leave txnAppId and txnVersion out to write the rows "
-            "in any case.",
+            "in any case."
         )
     if _get_prefixed(given, "transactional.id") is not None and not streaming:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-            "transactional.id is for streaming writes. Use txnAppId and txnVersion in a batch write.",
+        raise conflicting_options(
+            "transactional.id is for streaming writes. Use txnAppId and txnVersion in a batch write."
         )
     return policy
 
@@ -590,9 +585,8 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
     if app_id is None and version is None:
         return None
     if streaming:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_CONFLICTING_OPTIONS,
-            "txnAppId and txnVersion are for batch writes: a streaming write has its batch id. Remove them.",
+        raise conflicting_options(
+            "txnAppId and txnVersion are for batch writes: a streaming write has its batch id. Remove them."
         )
     if app_id is None or version is None:
         raise InvalidConfigError(

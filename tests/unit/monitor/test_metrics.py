@@ -132,7 +132,8 @@ def test_a_failed_check_of_the_roots_is_made_again(store, monkeypatch):
                 done.set_exception(error)
             return done
 
-    watch = StoreWatch(store.cluster, root_look_ms=0)
+    monkeypatch.setattr(store_monitor, "ROOT_LOOK_INTERVAL_MS", 0)
+    watch = StoreWatch(store.cluster)
     watch.look()
     monkeypatch.setattr(store_monitor, "IO_POOL", AtOnce())
     with monkeypatch.context() as short_of_memory:
@@ -152,9 +153,10 @@ def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
     assert scrape(registry) == {("replog_up",): 0}
 
 
-def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(store, still_clock):
+def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(store, still_clock, monkeypatch):
+    monkeypatch.setattr(store_monitor, "ROOT_LOOK_INTERVAL_MS", 10**9)
     store.count_calls()
-    collector = StoreCollector(StoreWatch(store.cluster, root_look_ms=10**9))
+    collector = StoreCollector(StoreWatch(store.cluster))
     scrape(collector)
     ledger_count = len(store.cluster._topic_ledgers) + 1
     store.clock.advance(SCRAPE_AGE_MS)
@@ -176,12 +178,13 @@ def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(s
     assert [len(keys) for keys in asked.values()] == [ledger_count] * 3, "of each root in turn"
 
 
-def test_a_scrape_of_a_store_of_one_root_is_one_get_per_ledger_each_time(tmp_path, still_clock_of):
+def test_a_scrape_of_a_store_of_one_root_is_one_get_per_ledger_each_time(tmp_path, still_clock_of, monkeypatch):
+    monkeypatch.setattr(store_monitor, "ROOT_LOOK_INTERVAL_MS", 10**9)
     store = still_clock_of(Store.init(str(tmp_path / "one")))
     store.create("orders")
     store.write("orders", rows(10))
     store.count_calls()
-    collector = StoreCollector(StoreWatch(store.cluster, root_look_ms=10**9))
+    collector = StoreCollector(StoreWatch(store.cluster))
     scrape(collector)
     for _ in range(6):
         store.clock.advance(MARKER_CHECK_MS)
