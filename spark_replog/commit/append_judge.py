@@ -28,10 +28,10 @@ from spark_replog.errors import (
     ErrorCode,
     FencedError,
     InvalidConfigError,
-    NotFoundError,
     OutcomeUnknownError,
     ReplogError,
     RetriableError,
+    unknown_partition,
 )
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, PartitionKey
 from spark_replog.log.codec.commands import encode_command
@@ -466,13 +466,7 @@ def _find_unwritable(state: TopicLedgerState, partitions: Collection[PartitionKe
                 f"'{topic.name}' is an internal topic that only coordinators write. Choose another topic.",
             )
         elif not 0 <= number < len(topic.partitions):
-            refused[key] = NotFoundError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic '{topic.name}' has {len(topic.partitions)} partitions and none with number {number}. "
-                "Add partitions with 'replog topic add-partitions', or choose another.",
-                topic=topic.name,
-                partition=number,
-            )
+            refused[key] = unknown_partition(topic.name, number, len(topic.partitions))
         elif topic.partitions[number].leader == NO_LEADER:
             isr = topic.partitions[number].isr
             refused[key] = RetriableError(

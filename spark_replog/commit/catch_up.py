@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.cluster.root_check import is_root_there
+from spark_replog.cluster.root_check import is_root_there, roots_there
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job
 from spark_replog.commit.state_changes import failover_commands, join_isr, live_partitions, out_of_sync
 from spark_replog.config.coordinator import CoordinatorConfig
@@ -125,8 +125,9 @@ class CatchUp:
         copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
         self._record(ledger, copied, None, after)
         if late and budget_ms >= lag_ms:
-            sources = {source for each, _ in late for source in each.object.holders}
-            answering = {source for source in sources if is_root_there(self._brokers, source, lag_ms)}
+            answering = roots_there(
+                self._brokers, {source for each, _ in late for source in each.object.holders}, lag_ms
+            )
             failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
 
@@ -172,9 +173,11 @@ class CatchUp:
                 ``replica.rejoin.wait.ms`` ago, because a slow replica is better than none.
         """
         rests_ms = self._rests_ms(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
-        timeout_ms = self._config.replica_lag_time_max_ms
-        returned = [each for each in rests_ms if not rests_ms[each] and is_root_there(self._brokers, each, timeout_ms)]
-        return sum(self._readmit_one(ledger, each) for each in returned) > 0  # not any(): every broker gets its turn
+        due = [each for each, rest_ms in rests_ms.items() if not rest_ms]
+        returned = roots_there(self._brokers, due, self._config.replica_lag_time_max_ms)
+        return (
+            sum(self._readmit_one(ledger, each) for each in sorted(returned)) > 0
+        )  # not any(): every broker gets its turn
 
     def why_out(self, ledger: Ledger[TopicLedgerState]) -> dict[BrokerId, str]:
         """Return why the brokers that are out of some ISR of the folded state have not joined, by broker, ascending."""
@@ -520,11 +523,3 @@ def copy_share(
     for future in late:
         future.cancel()
     return tuple(started[future] for future in done if future.exception() is None)
-
-
-def holders_by_ledger(copies: Iterable[MadeCopy]) -> Mapping[LedgerId, Mapping[ObjectId, set[BrokerId]]]:
-    """Return ``AppendRequest.copied`` per ledger."""
-    found: dict[LedgerId, dict[ObjectId, set[BrokerId]]] = {}
-    for each in copies:
-        found.setdefault(each.ledger_id, {}).setdefault(each.id, set()).add(each.broker_id)
-    return found

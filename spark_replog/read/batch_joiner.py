@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -22,16 +23,16 @@ PARTS_MAX = 2048
 SMALL_BATCHES_MAX = 512
 
 
+@dataclass(slots=True)
 class _Waiting:
     """Rows of one partition that wait for more."""
 
-    __slots__ = ("first_offset", "next_offset", "offsets", "parts", "run", "size_bytes")
-
-    def __init__(self, run: Run, first_offset: int) -> None:
-        self.run, self.first_offset, self.next_offset = run, first_offset, first_offset
-        self.parts: list[pa.RecordBatch] = []
-        self.offsets: list[np.ndarray] = []
-        self.size_bytes = 0
+    run: Run
+    first_offset: int
+    next_offset: int
+    parts: list[pa.RecordBatch] = field(default_factory=list)
+    offsets: list[np.ndarray] = field(default_factory=list)
+    size_bytes: int = 0
 
     def fits(self, run: Run, first_offset: int, size_bytes: int, *, has_offsets: bool) -> bool:
         """Return whether these rows may follow in one batch."""
@@ -61,7 +62,7 @@ class BatchJoiner:
         if waiting is None:
             if not self._waiting:
                 self._passed_bytes = self._passed_count = 0
-            waiting = self._waiting[key] = _Waiting(run, first_offset)
+            waiting = self._waiting[key] = _Waiting(run, first_offset, first_offset)
         if has_offsets:
             waiting.offsets.append(rows.column("offset").to_numpy())
         is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME

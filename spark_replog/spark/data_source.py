@@ -11,6 +11,7 @@ import logging
 import shutil
 import tempfile
 import zipimport
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,14 @@ _shipped: set[tuple[int, str]] = set()
 patch_zipimport_if_asked()
 
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-_HEADERS_TEXT = "array<struct<key:string,value:binary>>"
+_WRITTEN: Mapping[str, tuple[tuple[type[DataType], ...], str]] = {
+    "topic": ((StringType,), "string"),
+    "key": ((StringType, BinaryType), "string or binary"),
+    "value": ((StringType, BinaryType), "string or binary"),
+    "headers": ((ArrayType,), "array<struct<key:string,value:binary>>"),
+    "partition": ((IntegerType,), "int"),
+}
+"""The types of the columns that are written, in the order of Kafka's checks."""
 WARNED_TYPES = Once()
 
 
@@ -136,24 +144,28 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
         InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION if no topic is named.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    if topic is None:
-        if "topic" not in types:
+    for name, (allowed, text) in _WRITTEN.items():
+        found = types.get(name)
+        if name == "topic" and topic is not None:
+            continue
+        if found is None and name == "topic":
             raise InvalidConfigError(
                 ErrorCode.REPLOG_MISSING_OPTION,
                 "topic option required when no 'topic' attribute is present. Use option('topic', ...).",
             )
-        _check(types, "topic", (StringType,), "string")
-    _check(types, "key", (StringType, BinaryType), "string or binary")
-    if "value" not in types:
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_SCHEMA,
-            "Required attribute 'value' not found. Select a string or binary column as value.",
-            columns=",".join(types),
-        )
-    _check(types, "value", (StringType, BinaryType), "string or binary")
-    if "headers" in types and not _are_headers(types["headers"]):
-        raise _wrong_type("headers", types["headers"], _HEADERS_TEXT)
-    _check(types, "partition", (IntegerType,), "int")
+        if found is None and name == "value":
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_SCHEMA,
+                "Required attribute 'value' not found. Select a string or binary column as value.",
+                columns=",".join(types),
+            )
+        is_right = isinstance(found, allowed) and (not isinstance(found, ArrayType) or _are_headers(found))
+        if found is not None and not is_right:
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_SCHEMA,
+                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {text}. "
+                f"Cast the column '{name}'.",
+            )
     if not isinstance(types.get("timestamp", TimestampType()), TimestampType):
         given = types["timestamp"].simpleString()  # the same rule on Arrow types is ``write.columns.is_time``
         if WARNED_TYPES.is_first(given):
@@ -164,27 +176,14 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
             )
 
 
-def _check(types: dict[str, DataType], name: str, allowed: tuple[type[DataType], ...], allowed_text: str) -> None:
-    if name in types and not isinstance(types[name], allowed):
-        raise _wrong_type(name, types[name], allowed_text)
-
-
-def _are_headers(given: DataType) -> bool:
-    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+def _are_headers(given: ArrayType) -> bool:
+    if not isinstance(given.elementType, StructType):
         return False
     fields = given.elementType.fields
     return (
         [field.name.lower() for field in fields] == ["key", "value"]
         and isinstance(fields[0].dataType, StringType)
         and isinstance(fields[1].dataType, BinaryType)
-    )
-
-
-def _wrong_type(name: str, given: DataType, allowed: str) -> InvalidConfigError:
-    return InvalidConfigError(
-        ErrorCode.REPLOG_INVALID_SCHEMA,
-        f"{name} attribute unsupported type {given.simpleString()}. {name} must be a(n) {allowed}. "
-        f"Cast the column '{name}'.",
     )
 
 

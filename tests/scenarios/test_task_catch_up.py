@@ -14,7 +14,6 @@ from spark_replog.commit.catch_up import (
     PLANNED_COPIES_MAX,
     check_task_age,
     copy_share,
-    holders_by_ledger,
 )
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.write_plan import make_write_plan
@@ -58,7 +57,7 @@ def commit(store, batch: int, copies, objects=()) -> None:
     identity = ProducerIdentity("query-1", "query-1", batch, "run-1", IdentityKind.STREAM)
     ledger_id = store.cluster.lookup("orders").ledger_id
     append = Append(identity, "User:test", "", 0, objects)
-    request = AppendRequest(append, 30_000, copied=holders_by_ledger(copies).get(ledger_id, {}))
+    request = AppendRequest(append, 30_000, copied={each.id: {each.broker_id} for each in copies})
     answers = store.manager.append_records({ledger_id: request})
     assert answers[ledger_id].error is None
     assert answers[ledger_id].result.outcome is Outcome.APPLIED

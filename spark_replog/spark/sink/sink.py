@@ -7,6 +7,7 @@ get the plan; their messages carry everything that the commit needs.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,13 +20,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.append_request import AppendRequest, ProduceResponse
-from spark_replog.commit.catch_up import check_task_age, copy_share, holders_by_ledger
+from spark_replog.commit.catch_up import check_task_age, copy_share
 from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import ErrorCode, ReplogError, command_line
-from spark_replog.ids import LedgerId, new_id, process_id
+from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id, process_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
@@ -88,22 +89,25 @@ class StreamWriter(StreamArrowWriter):
         query = written[0].query
         assert query is not None, "write() refuses tasks outside of a query"
         set_context(query=query.query_id, batch=batchId)
-        transactional_id = self._options.transactional_id
+        options, checkpoint, folder = self._options, self._options.checkpoint, query.checkpoints
+        if checkpoint is None and folder is not None and options.query_name:
+            checkpoint = f"{folder.rstrip('/')}/{options.query_name}"  # as Spark chooses it
+        transactional_id = options.transactional_id
         identity = ProducerIdentity(
             producer_id=transactional_id or query.query_id,
             incarnation=query.query_id,
             sequence=batchId,
             run_id=query.run_id or "",
             kind=IdentityKind.STREAM if transactional_id is None else IdentityKind.TRANSACTIONAL,
-            on_reset=self._options.on_reset,
-            evidence=evidence_of_batch(_checkpoint(self._options, query), batchId, self._options.store.storage),
+            on_reset=options.on_reset,
+            evidence=evidence_of_batch(checkpoint, batchId, options.store.storage),
         )
-        cluster = self._options.store.cluster()
+        cluster = options.store.cluster()
         try:
-            _commit(cluster, self._options, identity, written)
+            _commit(cluster, options, identity, written)
         finally:
             _report_calls(cluster.brokers, query, written)
-        log_lost_time(query.query_id, self._options.checkpoint, batchId)
+        log_lost_time(query.query_id, options.checkpoint, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Delete nothing: Spark also calls this after a commit that raised, and that commit may be decided."""
@@ -189,13 +193,6 @@ def _query_of_task() -> QueryTask | None:
     return QueryTask(query_id, int(batch_id), context.getLocalProperty(_RUN_ID), checkpoints)
 
 
-def _checkpoint(options: SinkOptions, query: QueryTask) -> str | None:
-    """Return the query's checkpoint as Spark chooses it; None if no later query can go on with it."""
-    if options.checkpoint is not None or query.checkpoints is None or not options.query_name:
-        return options.checkpoint
-    return f"{query.checkpoints.rstrip('/')}/{options.query_name}"
-
-
 def _write_task(
     iterator: Iterator[pa.RecordBatch],
     options: SinkOptions,
@@ -278,14 +275,16 @@ def _commit(
     if not objects:
         return
     principal = options.principal or default_principal()
-    copied = holders_by_ledger(copy for message in written for copy in message.copies)
+    copied: defaultdict[LedgerId, defaultdict[ObjectId, set[BrokerId]]] = defaultdict(lambda: defaultdict(set))
+    for copy in (each for message in written for each in message.copies):
+        copied[copy.ledger_id][copy.id].add(copy.broker_id)
     now_ms = cluster.clock.now_ms()
     requests = {
         ledger_id: AppendRequest(
             Append(identity, principal, options.client_id, now_ms, tuple(items)),
             options.producer.request_timeout_ms,
             options.producer.acks,
-            copied=copied.get(ledger_id, {}),
+            copied=copied[ledger_id],
         )
         for ledger_id, items in objects.items()
     }

@@ -73,7 +73,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where an AvailableNow run ends."""
         self._refused: ReplogError | None = None
         """Why the starting options are wrong; raised by ``latestOffset``."""
-        if limits.is_set and not HAS_READ_LIMITS:
+        self._has_limits = limits.is_set
+        if self._has_limits and not HAS_READ_LIMITS:
             _LOG.warning(
                 "Spark before 4.2 does not pass the trigger to a Python source: with Trigger.AvailableNow or Once, "
                 "maxOffsetsPerTrigger and maxBytesPerTrigger end the run after one limited batch. Leave them out "
@@ -99,8 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark has no combined limit: any limit except "all" means that the limits of the options apply.
         """
-        limits = self._options.limits
-        return ReadMaxRows(limits.rows_max or _ROWS_MAX) if limits.is_set else ReadAllAvailable()
+        return ReadMaxRows(self._options.limits.rows_max or _ROWS_MAX) if self._has_limits else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the run at the first ``latestOffset``. Spark 4.2 and up."""
