@@ -125,9 +125,8 @@ class CatchUp:
         copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
         self._record(ledger, copied, None, after)
         if late and budget_ms >= lag_ms:
-            answering = roots_there(
-                self._brokers, {source for each, _ in late for source in each.object.holders}, lag_ms
-            )
+            sources = {source for each, _ in late for source in each.object.holders}
+            answering = roots_there(self._brokers, sources, lag_ms)
             failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
 
@@ -174,10 +173,8 @@ class CatchUp:
         """
         rests_ms = self._rests_ms(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
         due = [each for each, rest_ms in rests_ms.items() if not rest_ms]
-        returned = roots_there(self._brokers, due, self._config.replica_lag_time_max_ms)
-        return (
-            sum(self._readmit_one(ledger, each) for each in sorted(returned)) > 0
-        )  # not any(): every broker gets its turn
+        returned = sorted(roots_there(self._brokers, due, self._config.replica_lag_time_max_ms))
+        return sum(self._readmit_one(ledger, each) for each in returned) > 0  # not any(): every broker gets its turn
 
     def why_out(self, ledger: Ledger[TopicLedgerState]) -> dict[BrokerId, str]:
         """Return why the brokers that are out of some ISR of the folded state have not joined, by broker, ascending."""
