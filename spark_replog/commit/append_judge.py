@@ -348,7 +348,10 @@ class AppendJudge:
         """Acks 0 and 1: return whether all in-sync holders of some rows are doubtful, so that a copy must be read."""
         doubtful = self.known.doubtful
         isrs = [
-            (item, each.isr) for item in append.objects if item.id in doubtful for each in partitions_of(state, item)
+            (item, each.isr)
+            for item in append.objects
+            if item.id in doubtful
+            for each in partitions_of(state, item.sections)
         ]
         return any(item.holders.isdisjoint(isr) and not doubtful[item.id].isdisjoint(isr) for item, isr in isrs)
 
@@ -394,7 +397,7 @@ class AppendJudge:
         """Acks 0 and 1: return the leaders that lack their rows because the writer could not reach them."""
         if self.has_elected:
             return frozenset()
-        led = [(item, each.leader) for item in append.objects for each in partitions_of(state, item)]
+        led = [(item, each.leader) for item in append.objects for each in partitions_of(state, item.sections)]
         return frozenset(leader for item, leader in led if leader not in item.holders)
 
     def _refusal(
@@ -444,7 +447,7 @@ def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
     """
     objects = []
     for item in append.objects:
-        replicas = (each.replicas for each in partitions_of(state, item) if item.inline)
+        replicas = (each.replicas for each in partitions_of(state, item.sections) if item.inline)
         objects.append(replace(item, holders=frozenset().union(*replicas)) if item.inline else item)
     return replace(append, objects=tuple(objects))
 

@@ -306,9 +306,9 @@ class ReplicationRound:
         return found
 
 
-def partitions_of(state: TopicLedgerState, item: DataObject) -> list[PartitionState]:
-    """Return the partition of each section of an object."""
-    return [state.topics[each.topic_id].partitions[each.partition] for each in item.sections]
+def partitions_of(state: TopicLedgerState, sections: Iterable[Section]) -> list[PartitionState]:
+    """Return the partition of each section."""
+    return [state.topics[each.topic_id].partitions[each.partition] for each in sections]
 
 
 def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -> bool:
@@ -357,7 +357,7 @@ def plan_round(
                 found = state.topics[section.topic_id].partitions[section.partition]
                 partition = partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
             partition.append(section.row_count, held_by)
-        lacking = frozenset[BrokerId]().union(*(each.isr for each in partitions_of(state, item))) - held_by
+        lacking = frozenset[BrokerId]().union(*(each.isr for each in partitions_of(state, item.sections))) - held_by
         if lacking:
             job = copy_job(ledger_id, item, item.sections, held_by)
             doubtful = known.doubtful.get(item.id, frozenset()) - held_by

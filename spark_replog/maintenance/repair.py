@@ -22,7 +22,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import warn_of_cut
 from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
-from spark_replog.commit.replication import in_sync_brokers
+from spark_replog.commit.replication import partitions_of
 from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config.coordinator import CoordinatorConfig
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError, UnsupportedFormatError
@@ -660,7 +660,8 @@ class StoreRepair:
                 for each in state.under_replicated(include_out_of_sync=True)
                 if each.object.holders <= lost.get(each.object.id.name, frozenset())
                 and each.entry_index > state.stable_index
-                and looked_through.issuperset(each.object.holders | in_sync_brokers(state, each.sections))
+                and looked_through.issuperset(each.object.holders)
+                and all(looked_through.issuperset(partition.isr) for partition in partitions_of(state, each.sections))
             ]
             return (encode_command(Truncate(min(gone) - 1)),) if gone else None
 
