@@ -26,7 +26,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, PartitionKey
 from spark_replog.log.fold.partition_state import ObjectRef, PartitionState, passes_high_watermark
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Append, DataObject
+from spark_replog.log.model import Append, DataObject, Section
 
 _log = logging.getLogger(__name__)
 
