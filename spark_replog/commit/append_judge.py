@@ -17,7 +17,6 @@ from spark_replog.commit.append_request import AppendRequest, refusal, without_p
 from spark_replog.commit.replication import (
     Replication,
     ReplicationRound,
-    delayed_produce_required,
     is_replicated,
     partitions_of,
     plan_round,
@@ -280,7 +279,8 @@ class AppendJudge:
             absent = self._leaders_without(state, append)
             if absent:
                 return Verdict(Phase.ELECTING, append, refused=refused, absent=absent)
-        is_waiting = delayed_produce_required(request.required_acks, len(partitions), len(refused))
+        # Source: ``ReplicaManager.delayedProduceRequestRequired``: acks=all, data, and a partition that is not refused.
+        is_waiting = request.required_acks == -1 and len(refused) < len(partitions)
         departed: Mapping[BrokerId, str] = {}
         if is_waiting and not is_replicated(state, append, self.known):
             this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())

@@ -118,7 +118,8 @@ class LedgerAppend:
         return self._decided.result
 
     def _decide(self) -> Phase:
-        outcome = self._ledger.append(self._propose, timeout_ms=self._left_ms())
+        left_ms = max(0, self._deadline_ms - self._services.clock.monotonic_ms())
+        outcome = self._ledger.append(self._propose, timeout_ms=left_ms)
         verdict = self._verdict
         assert verdict is not None
         if verdict.error is not None:
@@ -148,9 +149,6 @@ class LedgerAppend:
             self._decided = Settling(verdict.append, state.applied_index, epochs, result)
         return Phase.SETTLING if is_settling else Phase.DONE
 
-    def _left_ms(self) -> int:
-        return max(0, self._deadline_ms - self._services.clock.monotonic_ms())
-
     def _propose(self, state: TopicLedgerState) -> tuple[bytes, ...] | None:
         self._verdict = self._judge.judge(state)
         self.refused = self._verdict.refused
@@ -166,7 +164,8 @@ class LedgerAppend:
             self._decided = self._judge.look_again(state, self._decided)
             if state.stable_index >= self._decided.stable_index:
                 return Phase.DONE
-        outcome = self._ledger.append(self._propose_settling, timeout_ms=self._left_ms())
+        left_ms = max(0, self._deadline_ms - self._services.clock.monotonic_ms())
+        outcome = self._ledger.append(self._propose_settling, timeout_ms=left_ms)
         verdict = self._verdict
         assert verdict is not None
         if verdict.error is not None:

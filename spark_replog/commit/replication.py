@@ -207,14 +207,6 @@ class DelayedProduce(DelayedOperation):
         return partition.check_enough_replicas_reach_offset(required_offset)
 
 
-def delayed_produce_required(required_acks: int, partition_count: int, failed_count: int) -> bool:
-    """Return whether an append has to wait for replicas: acks=all, data, and one local append that succeeded.
-
-    Source: ``ReplicaManager.delayedProduceRequestRequired``.
-    """
-    return required_acks == -1 and partition_count > 0 and failed_count < partition_count
-
-
 LOOK_INTERVAL_MS = 1_000
 """How often a waiting append folds the entries of other processes: one get per metadata root."""
 

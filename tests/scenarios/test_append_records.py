@@ -105,6 +105,7 @@ def test_acks_0_tells_no_offset_and_acks_1_tells_it(store) -> None:
     assert ends(store) == [2]
 
 
+@pytest.mark.case("server-delayed-iff-acks-1-data-one")
 @pytest.mark.case("server-acks-0-1-never-wait-acks-0-tells")
 @pytest.mark.parametrize("acks", [0, 1])
 def test_acks_0_and_1_never_wait(store, acks: int, parked: list[int]) -> None:
@@ -136,6 +137,7 @@ def test_a_micro_batch_is_refused_whole(store) -> None:
     assert ends(store) == [0, 0, 0]
 
 
+@pytest.mark.case("server-delayed-iff-acks-1-data-one")
 @pytest.mark.case("kafka-96")
 def test_all_partitions_bad_is_an_error_of_the_whole_and_nobody_waits(store, parked: list[int]) -> None:
     store.create("orders", 2)
@@ -147,6 +149,7 @@ def test_all_partitions_bad_is_an_error_of_the_whole_and_nobody_waits(store, par
     assert parked == []
 
 
+@pytest.mark.case("server-delayed-iff-acks-1-data-one")
 @pytest.mark.case("kafka-96")
 def test_one_of_two_partitions_failing_is_parked_and_keeps_its_own_error(store, parked: list[int]) -> None:
     store.create("orders", 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from spark_replog.commit.purgatory import DelayedOperationPurgatory
@@ -12,7 +10,6 @@ from spark_replog.commit.replication import (
     LeaderAndIsr,
     Partition,
     ProducePartitionStatus,
-    delayed_produce_required,
 )
 from spark_replog.errors import ErrorCode
 from spark_replog.ids import PartitionKey
@@ -39,13 +36,6 @@ def one_waiting(
     leaders = Leaders()
     operation = DelayedProduce(1000, {KEY: partition}, {KEY: ProducePartitionStatus(rows)}, leaders)
     return operation, partition, leaders
-
-
-@pytest.mark.case("server-delayed-iff-acks-1-data-one")
-@pytest.mark.parametrize(("acks", "partitions", "failed"), [*itertools.product((-1, 0, 1), (0, 1, 2), (0, 1, 2))])
-def test_an_append_waits_iff_acks_all_and_data_and_one_success(acks: int, partitions: int, failed: int) -> None:
-    expected = acks == -1 and partitions > 0 and failed < partitions
-    assert delayed_produce_required(acks, partitions, failed) is expected
 
 
 @pytest.mark.case("server-6-4-delayed-produce-b-c-1-c-2")
