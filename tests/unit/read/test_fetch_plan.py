@@ -32,6 +32,7 @@ def state_of(spans, *, end=None, start=0, closed=False):
         sections_between=lambda low, high: [row for row in table if row.base_offset < high and row.end_offset > low],
     )
     return SimpleNamespace(
+        ledger_id="L",
         topics={TOPIC: SimpleNamespace(partitions=[partition], closed=closed)},
         objects=SimpleNamespace(refs=lambda numbers: {number: (ref(number), 5) for number in numbers}),
     )
