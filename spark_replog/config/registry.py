@@ -174,9 +174,8 @@ def given_settings(
         InvalidConfigError: REPLOG_CONFLICTING_OPTIONS: a setting is given twice. REPLOG_INVALID_OPTION: no mapping.
     """
     if not isinstance(config, Mapping):
-        example = "{'acks': 'all'}"
         raise invalid_option(
-            f"The settings are {config!r:.100}. Give a mapping of dotted names, such as {example}, or keyword "
+            f"The settings are {config!r:.100}. Give a mapping of dotted names, such as {{'acks': 'all'}}, or keyword "
             "arguments."
         )
     dotted = {key.name.replace(".", "_"): key.name for key in keys_of(*groups)}
