@@ -13,7 +13,7 @@ import tempfile
 import zipimport
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import (
@@ -85,8 +85,12 @@ def _ship_wheel(spark: SparkSession) -> None:
     loader = globals().get("__loader__")
     if not isinstance(loader, zipimport.zipimporter) or not loader.archive.endswith(".whl"):
         return
-    context = _spark_context(spark)
-    if context is None or (id(context), loader.archive) in _shipped:
+    try:
+        context = spark.sparkContext
+    except Exception:  # Connect's session raises its own error here, whose class may not be importable
+        _LOG.debug("no SparkContext: the package must be installed where the Connect server runs")
+        return
+    if (id(context), loader.archive) in _shipped:
         return
     folder = Path(tempfile.mkdtemp(prefix="replog-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -94,15 +98,6 @@ def _ship_wheel(spark: SparkSession) -> None:
     shutil.copyfile(loader.archive, copy)
     context.addPyFile(str(copy))
     _shipped.add((id(context), loader.archive))
-
-
-def _spark_context(spark: SparkSession) -> Any:
-    """Return the context; None on Connect, where only the server needs the package."""
-    try:
-        return spark.sparkContext
-    except Exception:  # Connect's session raises its own error here, whose class may not be importable
-        _LOG.debug("no SparkContext: the package must be installed where the Connect server runs")
-        return None
 
 
 def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None) -> StructType:

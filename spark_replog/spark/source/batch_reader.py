@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
@@ -123,16 +122,12 @@ class FilteringBatchReader(BatchReader):
         sections = ledger.ask(lambda state: state.sections(handle.topic_id, key.partition, start, end))
         runs: list[tuple[int, int]] = []
         for section in sections:
-            if self._section_may_match(section):
+            # Rows keep microseconds, the ledger milliseconds rounded outwards (ADR 2).
+            times_us = section.min_timestamp_ms * 1000, section.max_timestamp_ms * 1000
+            offsets = section.base_offset, section.end_offset - 1
+            if self._may_hold("offset", *offsets) and self._may_hold("timestamp", *times_us):
                 runs.append((max(start, section.base_offset), min(end, section.end_offset)))
         return [OffsetRange(key, first, last) for first, last in join_runs(runs, RUNS_MAX)]
-
-    def _section_may_match(self, section: SectionRef) -> bool:
-        last = section.end_offset - 1
-        # Rows keep microseconds, the ledger milliseconds rounded outwards (ADR 2).
-        return self._may_hold("offset", section.base_offset, last) and self._may_hold(
-            "timestamp", section.min_timestamp_ms * 1000, section.max_timestamp_ms * 1000
-        )
 
     def _may_hold(self, column: str, low: Any, high: Any) -> bool:
         return all(may_hold(item, low, high) for item in self._filters[column])
