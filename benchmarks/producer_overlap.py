@@ -27,9 +27,9 @@ from spark_replog.config.producer import ProducerConfig
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import ObjectStore
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write import transport
 from spark_replog.write.task_writer import TaskWriter
+from tests.faulty_store import FaultRates, FaultyStore
 
 MIB = 1024 * 1024
 CASES = {"overlapped": 5, "one in flight": 1, "switched off": 1}

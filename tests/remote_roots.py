@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from spark_replog.storage.open_store import open_store
-from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 
 FOLDER = None
 SILENT = PlannedAnswer(HttpFault.BEFORE, 0)

@@ -1,1 +1,1 @@
-"""Shipped test kit: store contract, fault injector, call counter, HTTP proxy. Nothing else imports it."""
+"""Shipped for authors of stores: the contract that each store must keep. Nothing else imports it."""

@@ -9,7 +9,7 @@ import pytest
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
 from spark_replog.storage.brokers import BrokerSet, write_root_files
 from spark_replog.storage.open_store import open_store
-from spark_replog.testing.http_fault_proxy import HttpFault, PlannedAnswer
+from tests.http_fault_proxy import HttpFault, PlannedAnswer
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from spark_replog.maintenance.repair import StoreRepair
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
-from spark_replog.testing.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore
 from tests.scenarios.committing import SMALL, commit_until_merged
 from tests.scenarios.sink_query import Query, read
 

@@ -18,7 +18,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ReplogError
 from spark_replog.ids import new_id
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from tests.faulty_store import FaultRates, FaultyStore
 
 ROUNDS = int(os.environ.get("REPLOG_FAULT_ROUNDS", "1"))
 PARTITIONS = 6

@@ -19,7 +19,7 @@ from spark_replog.ids import new_id
 from spark_replog.log.codec.group_records import GroupPhase
 from spark_replog.log.fold.group_state import GroupState
 from spark_replog.storage.paths import journal_folder, note_key
-from spark_replog.testing.counting_store import CountingStore
+from tests.counting_store import CountingStore
 from tests.waiting import wait_until
 
 ENTRIES_A_REBALANCE_MAX = 20

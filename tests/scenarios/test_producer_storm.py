@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from spark_replog.testing.faulty_store import FaultRates
+from tests.faulty_store import FaultRates
 from tests.unit.client.producer_setup import Shop
 from tests.unit.write.support import FaultyBrokers
 

@@ -30,8 +30,8 @@ from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.paths import data_key, journal_folder, out_key
-from spark_replog.testing.faulty_store import FaultyStore
 from tests.at_rest import wait_at_rest
+from tests.faulty_store import FaultyStore
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 pytestmark = pytest.mark.usefixtures("short_tail_retry")

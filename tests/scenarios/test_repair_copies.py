@@ -19,7 +19,7 @@ from spark_replog.log.model import IsrChange
 from spark_replog.maintenance.repair import RootCondition, StoreRepair
 from spark_replog.maintenance.scrub import scrub
 from spark_replog.storage.paths import data_key
-from spark_replog.testing.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore
 from tests.scenarios.repairing import fill, is_applied, lose, read_all, repair, told_cuts
 
 

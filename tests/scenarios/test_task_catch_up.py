@@ -22,7 +22,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import Append, IdentityKind, IsrChange, Outcome, ProducerIdentity
 from spark_replog.storage.brokers import BrokerSet
-from spark_replog.testing.counting_store import CountingStore
+from tests.counting_store import CountingStore
 from tests.manual_clock import ManualClock
 
 # Long: only tasks bring the replica up to date, not the commit itself.

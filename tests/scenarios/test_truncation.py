@@ -31,8 +31,8 @@ from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.paths import data_key
-from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.write.task_writer import TaskWriter
+from tests.faulty_store import FaultyStore
 from tests.scenarios.repairing import lose, repair, told_cuts
 
 FAST = CoordinatorConfig(replica_rejoin_wait_ms=0, replica_lag_time_max_ms=3_000)

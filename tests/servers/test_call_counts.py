@@ -7,7 +7,7 @@ import pytest
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.parts import ONE_REQUEST_BYTES_MAX
-from spark_replog.testing.http_fault_proxy import HttpFaultProxy
+from tests.http_fault_proxy import HttpFaultProxy
 from tests.servers.conftest import on_buckets
 from tests.servers.server import Azurite, FakeGcs, VersityGateway
 

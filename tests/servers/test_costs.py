@@ -18,8 +18,8 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.journal_peek import PEEKS_PER_READ
 from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.storage.open_store import open_store
-from spark_replog.testing.http_fault_proxy import HttpFaultProxy
 from tests.at_rest import wait_at_rest
+from tests.http_fault_proxy import HttpFaultProxy
 from tests.servers.stores import RealRoots
 from tests.unit.spark.sink_writes import Writes
 

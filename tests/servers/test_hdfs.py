@@ -13,7 +13,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, Ret
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.http_fault_proxy import HttpFaultProxy
+from tests.http_fault_proxy import HttpFaultProxy
 from tests.servers.hdfs import Hdfs
 from tests.servers.stores import RealRoots
 from tests.servers.test_lies import LIES

@@ -13,7 +13,7 @@ from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
-from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 from tests.servers import policy_page
 from tests.servers.server import Azurite, FakeGcs, Minio, VersityGateway, statements_of
 from tests.servers.stores import RealRoots

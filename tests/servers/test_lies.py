@@ -11,7 +11,7 @@ from spark_replog.errors import ErrorCode, OutcomeUnknownError, RetriableError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 from tests.servers.conftest import ON_ALL
 from tests.servers.stores import RealRoots
 

@@ -21,7 +21,7 @@ from spark_replog.storage.open_store import open_store
 from spark_replog.storage.parts import ONE_REQUEST_BYTES_MAX
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 from tests.servers.server import Azurite, Minio, VersityGateway
 from tests.servers.test_lies import LIES
 from tests.waiting import wait_until

@@ -16,7 +16,7 @@ from spark_replog import TopicPartition
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
-from spark_replog.testing.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
+from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
 from tests.servers.server import Minio, VersityGateway, statements_of
 from tests.servers.stores import RealRoots
 

@@ -20,9 +20,9 @@ from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.ids import new_id
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
-from spark_replog.testing.counting_store import CountingStore
 from spark_replog.write.task_writer import TaskWriter
 from tests.at_rest import wait_at_rest
+from tests.counting_store import CountingStore
 
 TIME = pa.timestamp("us", tz="UTC")
 

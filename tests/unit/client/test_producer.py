@@ -27,8 +27,8 @@ from spark_replog.ids import new_id
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.model import PartitionResponse
 from spark_replog.maintenance.garbage import GarbageCollector
-from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.partitioner import partition_of
+from tests.faulty_store import Fault
 from tests.unit.client.consumer_setup import Store
 from tests.unit.client.producer_setup import Shop, held_puts, metadata_of, thread_of
 from tests.unit.write.support import FaultyBrokers

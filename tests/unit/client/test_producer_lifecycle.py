@@ -16,8 +16,8 @@ from spark_replog.client.committer import Appender
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError
-from spark_replog.testing.faulty_store import Fault
 from spark_replog.write import transport
+from tests.faulty_store import Fault
 from tests.unit.client.producer_setup import held_puts, metadata_of, sender_of, thread_of
 from tests.waiting import wait_until
 

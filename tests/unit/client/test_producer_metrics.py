@@ -11,8 +11,8 @@ import pytest
 from spark_replog.client.metrics import ProducerMetrics, Sampled
 from spark_replog.client.producer import Producer
 from spark_replog.errors import ErrorCode, ReplogError, RetriableError
-from spark_replog.testing.faulty_store import Fault
 from spark_replog.write.buffer_pool import BufferPool
+from tests.faulty_store import Fault
 from tests.unit.client.producer_setup import sender_of, thread_of
 
 pytestmark = pytest.mark.case("producer-values-metrics-clock")

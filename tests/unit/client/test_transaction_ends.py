@@ -20,7 +20,7 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.unit.client.producer_setup import held_puts, thread_of, transactions_of
 from tests.unit.client.test_transactions import TILL, entries
 from tests.waiting import wait_until

@@ -12,7 +12,7 @@ from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.transactions import claim_producer
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, OutcomeUnknownError, ReplogError
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.unit.client.producer_setup import transactions_of
 
 TILL = {

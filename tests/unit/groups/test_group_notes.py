@@ -27,7 +27,7 @@ from spark_replog.ids import new_id
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord, OffsetAndMetadata
 from spark_replog.log.model import GroupRecords
 from spark_replog.storage.io_pool import IO_POOL
-from spark_replog.testing.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore
 
 P0 = TopicPartition("orders", 0)
 TOPIC_ID = "ab" * 16

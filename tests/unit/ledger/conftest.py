@@ -18,8 +18,8 @@ from spark_replog.log.codec.commands import decode_entry, encode_entry
 from spark_replog.storage.paths import journal_folder
 from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.counting_store import CountingStore
-from spark_replog.testing.faulty_store import FaultyStore
+from tests.counting_store import CountingStore
+from tests.faulty_store import FaultyStore
 from tests.waiting import wait_until
 
 LEDGER_ID = "0123456789abcdef0123456789abcdef"

@@ -32,7 +32,7 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.types import LedgerSettings
 from spark_replog.storage.paths import journal_folder, out_key
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, HASTY, LEDGER_ID, UNHURRIED, Store
 from tests.unit.ledger.test_record import with_crc

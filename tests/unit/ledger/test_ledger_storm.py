@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from tests.faulty_store import FaultRates, FaultyStore
 
 RATES = FaultRates(fail_before=0.06, lose_answer=0.06, refuse=0.03, stall=0.02)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.unit.ledger.conftest import Process, Store
 from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, command, fill, paged, shoot
 

@@ -13,7 +13,7 @@ from spark_replog.clock import SystemClock
 from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.ledger import reader, snapshot_io
 from spark_replog.snapshot import FrozenHead, FrozenState, PageMissingError, hash_of
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import (
     BY_HAND,

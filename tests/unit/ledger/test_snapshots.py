@@ -26,7 +26,7 @@ from spark_replog.ledger.record import NO_HASH
 from spark_replog.ledger.snapshot_files import Base, Floor, JournalPoint, SnapshotHead, snapshot_name
 from spark_replog.snapshot import DecidedSnapshot, PageMissingError
 from spark_replog.storage.io_pool import IO_POOL
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import FAST, HASTY, LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import (

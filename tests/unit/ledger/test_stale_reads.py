@@ -11,7 +11,7 @@ import pytest
 from spark_replog.ledger.goal import GoalKind
 from spark_replog.ledger.root import Completion, Read
 from spark_replog.storage.object_store import Buffer, ObjectStore
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.manual_clock import ManualClock
 from tests.unit.ledger.conftest import Process, Store
 from tests.unit.ledger.snapshot_setup import BY_HAND, core_of, fill, keeper_of, paged, shoot, shoot_and_die

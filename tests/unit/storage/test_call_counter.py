@@ -18,7 +18,7 @@ from spark_replog.storage.call_counter import (
     totals,
 )
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.faulty_store import FaultyStore
+from tests.faulty_store import FaultyStore
 from tests.memory_store import new_memory_store
 
 

@@ -14,7 +14,7 @@ from spark_replog.storage.object_store import CreateOutcome, ObjectInfo
 from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
+from tests.faulty_store import FaultRates, FaultyStore
 from tests.memory_store import new_memory_store
 
 

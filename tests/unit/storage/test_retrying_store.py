@@ -8,8 +8,8 @@ import pytest
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.retrying_store import LOOK_SIZE_BYTES_MIN, RetryingStore
-from spark_replog.testing.counting_store import CountingStore
-from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
+from tests.counting_store import CountingStore
+from tests.faulty_store import Fault, FaultRates, FaultyStore
 from tests.manual_clock import ManualClock
 from tests.memory_store import new_memory_store
 

@@ -17,9 +17,9 @@ from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.object_store import ObjectStore
 from spark_replog.storage.paths import data_key
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.counting_store import CountingStore
-from spark_replog.testing.faulty_store import FaultyStore
 from spark_replog.write.task_writer import TaskResult, TaskWriter
+from tests.counting_store import CountingStore
+from tests.faulty_store import FaultyStore
 
 QUICK = ProducerConfig(
     replica_grace_ms=30,

@@ -18,7 +18,6 @@ from spark_replog.ids import TopicPartition
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.model import PartitionResponse
 from spark_replog.log.write_plan import TopicPlan, WritePlan
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.data_request import DataRequest, Delivered, DeliveryResult, ObjectBuilder
@@ -27,6 +26,7 @@ from spark_replog.write.record_handle import RecordHandle
 from spark_replog.write.sender import Sender
 from spark_replog.write.sequences import ProducerSequences
 from spark_replog.write.transport import PutTransport
+from tests.faulty_store import FaultRates, FaultyStore
 
 pytestmark = pytest.mark.case("producer-eight-threads-failing-roots")
 

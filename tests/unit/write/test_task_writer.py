@@ -20,10 +20,10 @@ from spark_replog.log.codec.data_object import ROW_MEMORY
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.storage.direct_write import free_blocks
 from spark_replog.storage.paths import data_key
-from spark_replog.testing.faulty_store import FaultRates, FaultyStore
 from spark_replog.write import buffer_pool, data_request, task_writer
 from spark_replog.write.buffer_pool import KeptPages
 from spark_replog.write.task_writer import TaskResult, TaskWriter, pool_bytes_of
+from tests.faulty_store import FaultRates, FaultyStore
 from tests.unit.write.support import HEADERS, PATIENT, Task, batch, written
 
 pytestmark = pytest.mark.case("kafka-68")

@@ -18,9 +18,9 @@ from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage import direct_write
 from spark_replog.storage.brokers import write_root_files
 from spark_replog.storage.paths import ROOT_FILE_KEY, data_key, ledger_folders
-from spark_replog.testing.faulty_store import Fault, FaultRates, FaultyStore
 from spark_replog.write import data_request
 from spark_replog.write.task_writer import TaskResult, TaskWriter
+from tests.faulty_store import Fault, FaultRates, FaultyStore
 from tests.unit.write.support import HASTY, QUICK, Task, batch, written
 
 
