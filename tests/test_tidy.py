@@ -352,8 +352,7 @@ def test_only_these_delete_from_a_root():
         "maintenance/snapshot_scrub.py",  # files whose bytes are not those of their names
         "maintenance/upkeep.py",  # empty folders of generations that the floor has passed
         "maintenance/journal_repair.py",  # damaged ends of journals, only of a store without fsync
-        "maintenance/new_root.py",  # rebuild.json, which only repairs read
-        "maintenance/repair.py",  # what keeps a root that went back in time in or out: replog.json, `out`
+        "maintenance/repair.py",  # what keeps a root in or out: replog.json, rebuild.json, `out`
         "write/task_writer.py",  # own objects, before anybody was told of them
         "write/transport.py",
         "spark/data_source.py",  # a folder of this process

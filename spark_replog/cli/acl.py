@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import confirm, emit, item_of, note
-from spark_replog.cli.settings import ReplogGroup, current_settings, key_values, yes_flag
+from spark_replog.cli.settings import Flag, ReplogGroup, current_settings, flags, key_values, yes_flag
 from spark_replog.cli.tables import Table, is_terminal, table
 from spark_replog.log.acl import (
     CLUSTER_NAME,
@@ -37,7 +37,6 @@ _CONSUMER = {
     ResourceType.TOPIC: [AclOperation.READ, AclOperation.DESCRIBE],
     ResourceType.GROUP: [AclOperation.READ],
 }
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @click.group("acl", cls=ReplogGroup)
@@ -45,18 +44,7 @@ def acl() -> None:
     """Grant and deny operations to principals. ACLs are advisory: storage credentials enforce access."""
 
 
-def _options(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
-    """Return one decorator for several options, which the help shows in this order."""
-
-    def add_all(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add_all
-
-
-_resource_options = _options(
+_resource_flags = flags(
     click.option("--topic", multiple=True, metavar="NAME", help="Topic; '*' is every topic.",
                  shell_complete=complete_topics),
     click.option("--group", multiple=True, metavar="NAME", help="Consumer group.", shell_complete=complete_groups),
@@ -68,7 +56,7 @@ _resource_options = _options(
 _principals = click.option("--principal", "principals", multiple=True, metavar="User:NAME")
 
 
-def _pattern_option(*choices: str) -> Callable[[_Command], _Command]:
+def _pattern_flag(*choices: str) -> Flag:
     kind = click.Choice(choices, case_sensitive=False)
     return click.option("--resource-pattern-type", "pattern", type=kind, default=choices[0], show_default=True)
 
@@ -87,8 +75,8 @@ def _resources(given: dict[str, Any]) -> list[tuple[ResourceType, str]]:
         "acl add --allow-principal User:bi --consumer --topic orders --group billing",
     ],
 )
-@_resource_options
-@_pattern_option("literal", "prefixed")
+@_resource_flags
+@_pattern_flag("literal", "prefixed")
 @click.option("--allow-principal", "allowed", multiple=True, metavar="User:NAME",
               help="Principal to allow; 'User:*' is everyone.")  # fmt: skip
 @click.option("--deny-principal", "denied", multiple=True, metavar="User:NAME",
@@ -134,8 +122,8 @@ def add(allowed: tuple[str, ...], denied: tuple[str, ...], yes: bool, **given: A
 
 
 @acl.command("list", examples=["acl list --topic orders --resource-pattern-type match"])
-@_resource_options
-@_pattern_option("any", "match", "literal", "prefixed")
+@_resource_flags
+@_pattern_flag("any", "match", "literal", "prefixed")
 @_principals
 def list_acls(**given: Any) -> int:
     """List ACLs. With pattern type 'match', list every ACL that applies to the resource."""
@@ -146,8 +134,8 @@ def list_acls(**given: Any) -> int:
 
 
 @acl.command("remove", examples=["acl remove --principal User:etl --topic orders"])
-@_resource_options
-@_pattern_option("literal", "prefixed", "any", "match")
+@_resource_flags
+@_pattern_flag("literal", "prefixed", "any", "match")
 @_principals
 @yes_flag
 def remove(yes: bool, **given: Any) -> int:
@@ -174,18 +162,19 @@ def config_get() -> int:
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 def config_set(pairs: tuple[str, ...]) -> int:
     """Set settings of the store."""
-    changes = {key: value.strip() for key, value in key_values("set", pairs).items()}
-    admin = _admin()
-    admin.configure(changes)
-    return _show_config(admin.config())
+    return _configure({key: value.strip() for key, value in key_values("set", pairs).items()})
 
 
 @config.command("unset", examples=["acl config unset super.users"])
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 def config_unset(keys: tuple[str, ...]) -> int:
     """Reset settings to their defaults."""
+    return _configure(dict.fromkeys(keys))
+
+
+def _configure(changes: Mapping[str, str | None]) -> int:
     admin = _admin()
-    admin.configure(dict.fromkeys(keys))
+    admin.configure(changes)
     return _show_config(admin.config())
 
 
@@ -235,7 +224,7 @@ def quota() -> None:
     """Limit how fast clients write and read, in bytes per second."""
 
 
-_entity_options = _options(
+_entity_flags = flags(
     click.option("--user", metavar="NAME", help="Principal. NAME means User:NAME."),
     click.option("--user-default", is_flag=True, help="All users without their own quota."),
     click.option("--client-id", metavar="ID", help="Client id."),
@@ -255,7 +244,7 @@ def _entity(user: str | None, user_default: bool, client_id: str | None, client_
 
 
 @quota.command("set", examples=["quota set --user etl producer_byte_rate=10000000"])
-@_entity_options
+@_entity_flags
 @click.argument("pairs", nargs=-1, required=True, metavar="QUOTA=BYTES_PER_SECOND...")
 def set_quota(pairs: tuple[str, ...], **names: Any) -> int:
     """Set producer_byte_rate or consumer_byte_rate of a user, a client id or both; '-' removes it."""
@@ -274,7 +263,7 @@ def set_quota(pairs: tuple[str, ...], **names: Any) -> int:
 
 
 @quota.command("describe", examples=["quota describe"])
-@_entity_options
+@_entity_flags
 def describe(**names: Any) -> int:
     """Show all quotas, or those of one entity."""
     entity = _entity(**names)

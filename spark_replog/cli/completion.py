@@ -7,13 +7,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
 from spark_replog.cli.output import emit
-from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
+from spark_replog.cli.settings import Flag, ReplogCommand, Settings, current_settings
 from spark_replog.config.key import ConfigGroup
 from spark_replog.config.registry import keys_of
 
@@ -22,7 +21,6 @@ _PROGRAM = "replog"
 _WAIT_SECONDS = 3.0
 _SHELLS = ("bash", "zsh", "fish")
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
@@ -94,7 +92,7 @@ def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
     return complete
 
 
-def config_flag(help_text: str, *groups: ConfigGroup) -> Callable[[_Function], _Function]:
+def config_flag(help_text: str, *groups: ConfigGroup) -> Flag:
     """Return the flag ``-c KEY=VALUE`` of a command, which completes the settings of these groups."""
     return click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help=help_text,
                         shell_complete=complete_settings(*groups))  # fmt: skip

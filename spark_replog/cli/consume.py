@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, json_text, note, on_signals, show
-from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, parse_time_ms
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, flags, parse_time_ms
 from spark_replog.cli.tables import is_terminal, quoted
 from spark_replog.errors import ErrorCode, ReplogError, unknown_partition
 from spark_replog.log.acl import AclOperation, ResourceType
@@ -43,17 +43,14 @@ if TYPE_CHECKING:
     from spark_replog.ids import TopicPartition
 
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def filter_flags(command: _Command) -> _Command:
-    """Add the filter's flags to a command."""
-    key = click.option("--key", "keys", multiple=True, metavar="KEY", help="Only records with this key. Repeatable.")
-    grep = click.option("--grep", metavar="REGEX", help="Only records in whose value Python's regular expression is.")
-    header = click.option(
-        "--header", "headers", multiple=True, metavar="NAME[=VALUE]", help="Only records with this header. Repeatable."
-    )
-    return key(grep(header(command)))
+_partition_flag = click.option("-p", "--partition", "partitions", type=int, multiple=True,
+                               help="Read only this partition. Repeatable.")  # fmt: skip
+_filter_flags = flags(
+    click.option("--key", "keys", multiple=True, metavar="KEY", help="Only records with this key. Repeatable."),
+    click.option("--grep", metavar="REGEX", help="Only records in whose value Python's regular expression is."),
+    click.option("--header", "headers", multiple=True, metavar="NAME[=VALUE]",
+                 help="Only records with this header. Repeatable."),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +115,9 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
     help="Start at earliest, latest, N, end-N (N before the end), @TIME or @-1h. [earliest; latest with --follow]",
 )
 @click.option("--to", "until", metavar="WHERE", help="Stop before earliest, latest, N, end-N, @TIME or @-1h. [latest]")
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
+@_partition_flag
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
-@filter_flags
+@_filter_flags
 @click.option("-g", "--group", help="Share the partitions with the group's other members; commit what was printed.",
               shell_complete=complete_groups)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for new records instead of exiting at the end.")
@@ -553,8 +550,8 @@ _COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
 @click.option("--from", "begin", metavar="WHERE",
               help="Begin at earliest, latest, N, end-N, @TIME or @-1h instead of -n.")  # fmt: skip
 @click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before latest, N, end-N, @TIME or @-1h.")
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Read only this partition. Repeatable.")
-@filter_flags
+@_partition_flag
+@_filter_flags
 @click.option("--follow/--no-follow", default=True, help="Wait for new rows, or end at the current end. [--follow]")
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
               help="auto: on a terminal, unless NO_COLOR is set.")  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.consume import partitions_of
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of
 from spark_replog.cli.query import show_verdicts
-from spark_replog.cli.settings import ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
+from spark_replog.cli.settings import Flag, ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 from spark_replog.cli.tables import Table, table
 from spark_replog.cli.view import limit_flags, read_limits, reader_item, reader_parts
 from spark_replog.log_position import parse_offset
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from spark_replog.groups.group_coordinator import GroupCoordinator
     from spark_replog.health.readers import Reader
     from spark_replog.ids import TopicPartition
-
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @click.group("group", cls=ReplogGroup)
@@ -122,7 +119,7 @@ def delete(names: tuple[str, ...], yes: bool) -> int:
     return emit(items, *(f"deleted {item['group']}" for item in items if item["ok"]))
 
 
-def _topics(*, required: bool) -> Callable[[_Command], _Command]:
+def _topics(*, required: bool) -> Flag:
     return click.option("--topic", "topics", multiple=True, required=required, metavar="TOPIC[:P,P]",
                         help="Repeatable.", shell_complete=complete_topics)  # fmt: skip
 

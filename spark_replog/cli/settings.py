@@ -9,10 +9,11 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -123,9 +124,9 @@ def _overrides(pairs: tuple[str, ...]) -> dict[str, str]:
     return storage_options(options)
 
 
-def key_values(flag: str, pairs: Iterable[str], shape: str = "KEY=VALUE") -> dict[str, str]:
-    """Return the values of a repeatable flag by name; the last one wins."""
-    return dict(named_values(flag, pairs, shape))
+def key_values(flag: str, pairs: Iterable[str]) -> dict[str, str]:
+    """Return the values of a repeatable flag ``KEY=VALUE`` by name; the last one wins."""
+    return dict(named_values(flag, pairs, "KEY=VALUE"))
 
 
 def named_values(flag: str, pairs: Iterable[str], shape: str) -> list[tuple[str, str]]:
@@ -297,7 +298,18 @@ def _others(context: click.Context) -> dict[str, str]:
     return found
 
 
+Flag = Callable[[Any], Any]
+"""What adds a flag, or several, to a command."""
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+
+
+def flags(*each: Flag) -> Flag:
+    """Return several flags as one, which the help shows in this order."""
+
+    def add_all(command: Any) -> Any:
+        return reduce(lambda made, flag: flag(made), reversed(each), command)
+
+    return add_all
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

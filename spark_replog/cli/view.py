@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.output import item_of
-from spark_replog.cli.settings import Settings, parse_duration_ms
+from spark_replog.cli.settings import Flag, Settings, flags, parse_duration_ms
 from spark_replog.cli.tables import Table, human_bytes, human_time, quoted, table
 from spark_replog.ids import INTERNAL_TOPICS
 
@@ -18,23 +18,22 @@ if TYPE_CHECKING:
     from spark_replog.health.store import Finding, StoreView, TopicDescription
 
 Item = dict[str, Any]
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _FINDINGS_SHOWN_MAX = 20
 _ALIKE_SHOWN_MAX = 4
 _READERS_SHOWN_MAX = 10
 
 
-def checkpoint_flag(text: str) -> Callable[[_Command], _Command]:
+def checkpoint_flag(text: str) -> Flag:
     """Return the flag ``--checkpoint`` of a command that looks at queries too."""
     return click.option("--checkpoint", "checkpoints", multiple=True, metavar="FOLDER", help=f"{text} Repeatable.")
 
 
-def limit_flags(command: _Command) -> _Command:
-    """Add the flags of the limits to a check."""
-    text = "How long rows may wait without progress. Use more than a query's trigger interval and its longest batch."
-    after = click.option("--after", default="5m", show_default=True, metavar="DURATION", help=text)
-    most = click.option("--max-lag", metavar="DURATION", help="SLOW in any case above this age of unread rows.")
-    return after(most(command))
+limit_flags = flags(
+    click.option("--after", default="5m", show_default=True, metavar="DURATION", help="How long rows may wait without "
+                 "progress. Use more than a query's trigger interval and its longest batch."),
+    click.option("--max-lag", metavar="DURATION", help="SLOW in any case above this age of unread rows."),
+)  # fmt: skip
+"""Of a check: see ``read_limits``."""
 
 
 def read_limits(after: str, max_lag: str | None) -> Limits:

@@ -3,12 +3,17 @@
 Reads only, and reports nothing that a running writer could make untrue: a journal that lacks entries is only behind
 (the next owner of the ledger writes them), and a position is missing only where a record elsewhere, or after it, proves
 that it was there. The journals are put together by the reader's own ``DecidedPrefix``.
+
+The head of a snapshot says per root where its writer had read the journal to. Such records were there, whichever
+snapshot is decided: a journal that ends before them lost them, and one whose records do not follow from there was
+changed. A process that begins with the head refuses such a journal, so a scrub has to find it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,18 +24,22 @@ from typing import NamedTuple
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import CorruptDataError, ReplogError
 from spark_replog.ids import BrokerId, LedgerId
-from spark_replog.ledger.reader import ORIGIN, DecidedPrefix
+from spark_replog.ledger.reader import ORIGIN, DecidedPrefix, JournalOrder
 from spark_replog.ledger.record import (
     NO_INDEX,
     RECORD_GET_BYTES,
+    JournalRecord,
     decode_record,
     genesis_hash,
     record_crc,
 )
-from spark_replog.ledger.snapshot_files import JournalPoint, decode_marker
-from spark_replog.maintenance.journal_points import ProvenPoints, points_in_heads
+from spark_replog.ledger.snapshot_files import SNAPSHOT_SIZE_BYTES_MAX, JournalPoint, decode_marker, decode_snapshot
+from spark_replog.ledger.snapshot_io import heads_on
 from spark_replog.maintenance.scrub import AwayRoots
+from spark_replog.quorum import majority_of
+from spark_replog.snapshot import is_named
 from spark_replog.storage.brokers import BrokerSet
+from spark_replog.storage.fan_out import answers_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer, ObjectStore
 from spark_replog.storage.paths import (
@@ -41,11 +50,14 @@ from spark_replog.storage.paths import (
     marker_number,
     out_key,
     record_position,
+    snapshot_key,
 )
 
 AHEAD_LEDGERS = 4
 AHEAD_RECORDS_MAX = 16
 """Of one ledger and root on their way side by side."""
+HEADS_MAX = 4
+"""Snapshots that are read, the newest: usually there are two, and one that a marker names."""
 ATTEMPTS_MAX = 5
 """A journal that is cut while it is read shows gaps. It is read again from its new marker on, which is not far."""
 LATE_PAUSES_MS = (100, 400, 2000)
@@ -84,33 +96,28 @@ class JournalFinding:
 
 
 class JournalLag(NamedTuple):
-    """A whole journal that lacks decided entries; an owner of the ledger gives it these.
-
-    Attributes:
-        entry_count: how many.
-        is_behind: False if it is only the newest one: that may be on its way.
-        position: where it ends.
-        last: the newest decided entry.
-    """
+    """A whole journal that lacks decided entries; an owner of the ledger gives it these."""
 
     broker_id: BrokerId
     ledger_id: LedgerId
     entry_count: int
     is_behind: bool
+    """False if it lacks only the newest one: that may be on its way."""
     position: int
+    """Where it ends."""
     last: int
+    """The newest decided entry."""
 
 
 @dataclass(slots=True)
 class JournalReport:
-    """What was read.
+    """What was read; lists in the order of ledgers and brokers.
 
     Attributes:
         journal_count: journals that were looked at: ledgers x metadata roots.
-        record_count: records read.
-        lagging: whole journals that lack decided entries, in the order of ledgers and brokers.
+        lagging: whole journals that lack decided entries.
         undecidable: ledgers of which no majority of the journals is whole.
-        findings: in the order of ledgers and brokers; at most one a journal, the first that was met.
+        findings: at most one a journal, the first that was met.
     """
 
     journal_count: int = 0
@@ -135,10 +142,8 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
         RetriableError: REPLOG_NO_QUORUM: the cluster ledger, which lists the others, cannot be read.
     """
     cluster.refresh()
-    with cluster.cluster_ledger.lock:
-        of_topics = cluster.cluster_ledger.state.ledger_ids()
     report, away = JournalReport(), AwayRoots(cluster.clock)
-    ledger_ids = [cluster.brokers.cluster_id, *sorted(of_topics)]
+    ledger_ids = [cluster.brokers.cluster_id, *cluster.cluster_ledger.ask(lambda state: sorted(state.ledger_ids()))]
     left, waiting = iter(ledger_ids), deque[Future[_LedgerScrub]]()
     for number in range(len(ledger_ids)):
         for each in islice(left, AHEAD_LEDGERS - len(waiting)):
@@ -180,6 +185,88 @@ def _scrubbed(brokers: BrokerSet, ledger_id: LedgerId, away: AwayRoots) -> _Ledg
     return scrub
 
 
+def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[tuple[JournalPoint, ...]]:
+    """Return the points of each head that a majority of the metadata roots has, one per root.
+
+    Call it before the journals are read: a head that is stored later names records that are written later. A root that
+    does not answer is left out.
+    """
+    lanes = enumerate(f"{store.url}#start" for store in stores)
+    listings = {number: IO_POOL.submit_to(lane, heads_on, stores[number], ledger_id) for number, lane in lanes}
+    held: dict[str, list[ObjectStore]] = {}
+    for number, names in answers_of(listings, math.inf).found.items():
+        for name in names:
+            held.setdefault(name, []).append(stores[number])
+    majority = majority_of(len(stores))
+    newest = sorted((name for name, holders in held.items() if len(holders) >= majority), reverse=True)[:HEADS_MAX]
+    heads = (_points(ledger_id, name, held[name], len(stores)) for name in newest)
+    return [points for points in heads if points is not None]
+
+
+def _points(
+    ledger_id: LedgerId, name: str, holders: Sequence[ObjectStore], root_count: int
+) -> tuple[JournalPoint, ...] | None:
+    """Return the points of a head from the first root where it is whole; None: its files are for the scrub of these."""
+    for store in holders:
+        try:
+            data = store.get(snapshot_key(ledger_id, name), size_bytes=SNAPSHOT_SIZE_BYTES_MAX + 1)
+            if data is not None and is_named(name, data):
+                genesis = genesis_hash(ledger_id)
+                return decode_snapshot(data, genesis=genesis, root_count=root_count, where=name).points
+        except ReplogError:
+            continue
+    return None
+
+
+class ProvenPoints:
+    """The points of one root, held against its journal as that is read.
+
+    Args:
+        points: of heads.
+        start: where the journal's newest marker says that it is read from: points in an earlier journal of the root,
+            before a rebuild, mean nothing. The snapshot of this marker stands for entries that no record here holds.
+    """
+
+    def __init__(self, points: Sequence[JournalPoint], start: JournalPoint) -> None:
+        index = start.last_index
+        self._points = [
+            each._replace(last_index=max(each.last_index, index))
+            for each in points
+            if each.floor.renewal == start.floor.renewal
+        ]
+        self._read = {at: JournalOrder(each) for at, each in enumerate(self._points) if each.position >= start.position}
+        self._fault: tuple[int, str] | None = None
+
+    @property
+    def marker_count(self) -> int:
+        """Return how many markers the root had at least."""
+        return max((each.floor.marker_no for each in self._points), default=0)
+
+    def take(self, record: JournalRecord, position: int, crc: int) -> None:
+        """Check the next record."""
+        for at, order in self._read.items():
+            point = self._points[at]
+            if position == point.position - 1 and point.last_crc not in (0, crc):
+                self._note(position, "it is not the record that a snapshot names")
+            elif position >= point.position:
+                order.take(record, position)
+
+    def fault(self) -> tuple[int, str] | None:
+        """Return the position and the words of a fault of a journal that was read to its end, None for none."""
+        for order in self._read.values():
+            if order.fault is not None:
+                self._note(order.fault_position, f"after a point that a snapshot names {order.fault}")
+        return self._fault
+
+    def end_min(self) -> int:
+        """Return the position that the journal ends at or after."""
+        return max((self._points[at].position for at in self._read), default=0)
+
+    def _note(self, position: int, why: str) -> None:
+        if self._fault is None:
+            self._fault = position, why
+
+
 class _Journal:
     """One root's journal as far as it was read."""
 
@@ -195,20 +282,17 @@ class _Journal:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What one root says of where its journal begins.
-
-    Attributes:
-        numbers: of its markers, in any order.
-        markers: number -> bytes of the first and the newest one.
-        follows: what is found under the next number, usually nothing.
-        last_listed: the highest position that has a record.
-    """
+    """What one root says of where its journal begins."""
 
     numbers: list[int]
+    """Of its markers, in any order."""
     markers: dict[int, Buffer]
+    """The first and the newest one."""
     follows: Future[Buffer | None]
+    """What is found under the next number, usually nothing."""
     is_out: bool
     last_listed: int
+    """The highest position that has a record."""
 
 
 def _numbers(store: ObjectStore, folder: str, number_of: Callable[[str], int | None]) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import warn_of_cut
-from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, damage
+from spark_replog.commit.replica_fetcher import CopyJob, ReplicaFetcher, copy_job, damage
 from spark_replog.commit.replication import partitions_of
 from spark_replog.commit.state_changes import failover_commands, live_partitions
 from spark_replog.config.coordinator import CoordinatorConfig
@@ -38,20 +39,14 @@ from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import BrokerRegister, IsrChange, Truncate
 from spark_replog.maintenance.journal_repair import drop_torn_tails, find_lost_of_pair, rebuild_one_of_pair, torn_tails
-from spark_replog.maintenance.journal_scrub import (
-    BAD_JOURNALS,
-    JournalFinding,
-    JournalReport,
-    scrub_journals,
-)
-from spark_replog.maintenance.new_root import forget_finished, root_id_to_make
+from spark_replog.maintenance.journal_scrub import BAD_JOURNALS, JournalFinding, JournalReport, scrub_journals
 from spark_replog.maintenance.scrub import Frame, read_frame, right_frame, unreferenced
 from spark_replog.maintenance.snapshot_scrub import SnapshotScrub
 from spark_replog.quorum import majority_of
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.mount_table import file_system_of
 from spark_replog.storage.paths import REBUILD_KEY, ROOT_FILE_KEY, data_folder, ledger_folders, out_key
-from spark_replog.storage.root_file import RootFile, encode_root_file, read_root
+from spark_replog.storage.root_file import RootFile, encode_rebuild, encode_root_file, read_rebuild, read_root
 
 _log = logging.getLogger(__name__)
 
@@ -86,13 +81,10 @@ class RootRepair:
 
     Attributes:
         condition: as it was found.
-        journal_records: written into its journals.
-        snapshot_files: heads and pages of snapshots copied to it, and bad ones deleted that no snapshot needs.
-        object_count: data objects copied to it.
-        copied_bytes: their size.
-        temp_files: old temp files removed.
-        is_repaired: whether it is whole now, and in every in-sync set that it belongs to.
-        detail: why it is not.
+        snapshot_files: heads and pages copied to it, and bad ones deleted that no snapshot needs.
+        object_count: data objects copied to it, of ``copied_bytes``.
+        temp_files: old ones removed.
+        is_repaired: whether it is whole now, and in every in-sync set that it belongs to; else ``detail`` says why not.
         note: for a root to rebuild, what there is at its URL now.
         root_id: of its ``replog.json`` as it was found.
     """
@@ -112,15 +104,11 @@ class RootRepair:
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair did.
-
-    Attributes:
-        roots: by broker.
-        lost_objects: names of data objects without one good copy, where every holder was read: their rows are gone.
-    """
+    """What a repair did."""
 
     roots: dict[BrokerId, RootRepair] = field(default_factory=dict)
     lost_objects: list[str] = field(default_factory=list)
+    """Names of data objects without one good copy, where every holder was read: their rows are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +127,8 @@ class StoreRepair:
     Args:
         config: ``num.replica.fetchers``, ``follower.replication.throttled.rate``.
         deep: read every copy whole; else only copies that are missing or of a wrong size are repaired.
-        rebuild: brokers to treat as lost although their root file is there: roots that were put back
-            from a backup and so forgot what they had promised. Those that a process caught at it say so
-            themselves, by the object `out`, and need not be named.
+        rebuild: brokers to treat as lost although their root file is there: roots that were put back from a backup and
+            so forgot what they had promised. Those that a process caught at it need not be named.
         on_progress: see ``Progress``.
     """
 
@@ -199,9 +186,8 @@ class StoreRepair:
         pair = find_lost_of_pair(self._brokers)
         records = 0
         if pair is not None:
-            lost, other = pair
-            on_record, leave = partial(self._on_progress, lost, "journal"), partial(self._leave_pair, lost)
-            records = rebuild_one_of_pair(self._brokers, lost, other, on_record, leave)
+            on_record, leave = partial(self._on_progress, pair[0], "journal"), partial(self._leave_pair, pair[0])
+            records = rebuild_one_of_pair(self._brokers, *pair, on_record, leave)
         self._cluster.refresh()
         roots = {root.broker_id: root for root in self._look_at_all()}
         metadata = self._brokers.metadata_broker_ids
@@ -218,7 +204,8 @@ class StoreRepair:
                 self._attempt(root, partial(self._rebuild_journals, root, ledger_ids))
         if pair is not None:
             roots[pair[0]].condition, roots[pair[0]].journal_records = RootCondition.LOST, records
-        usable = [each for each in roots.values() if each.condition in _USABLE and not each.detail]
+        conditions = RootCondition.OK, RootCondition.LOST
+        usable = [each for each in roots.values() if each.condition in conditions and not each.detail]
         self._repair_snapshots()
         self._restore_objects(usable, ledger_ids)
         self._cut_lost(ledger_ids)
@@ -317,16 +304,13 @@ class StoreRepair:
 
     def _what_is_there(self, broker_id: BrokerId) -> str:
         """Describe what is at the URL of a root without ``replog.json``: a mount may only be missing."""
-        url = self._brokers.url(broker_id)
         if broker_id not in self._brokers.local_ids:
             return "nothing is there that names this store"
-        path = url.removeprefix("file://")
-        with self._cluster.cluster_ledger.lock:
-            registered = self._cluster.cluster_ledger.state.brokers.get(broker_id)
+        path = self._brokers.url(broker_id).removeprefix("file://")
+        registered = self._cluster.cluster_ledger.ask(lambda state: state.brokers.get(broker_id))
         was, now = ("" if registered is None else registered.file_system), file_system_of(path).type
-        hint = (
-            f" (it was on {was}, and {path} is on {now}: is its mount missing?)" if was and now and was != now else ""
-        )
+        is_moved = was and now and was != now
+        hint = f" (it was on {was}, and {path} is on {now}: is its mount missing?)" if is_moved else ""
         if not os.path.isdir(path):
             return f"the folder {path} does not exist{hint}"
         return f"the folder {path} is {'not ' if os.listdir(path) else ''}empty and has no replog.json{hint}"
@@ -356,10 +340,9 @@ class StoreRepair:
         """
         stale = [each for each in roots if roots[each].condition is RootCondition.STALE]
         metadata = frozenset(self._brokers.metadata_broker_ids)
+        well = {each for each in metadata if roots[each].condition is RootCondition.OK}
         if not metadata.isdisjoint(stale):
-            self._require_majority_without(
-                stale, {each for each in metadata if roots[each].condition is RootCondition.OK}
-            )
+            self._require_majority_without(stale, well)
         for ledger_id in self._ledger_ids() if stale else ():
             # A journal that went back does not name all rows of its root: with acks=1 only this root may have them.
             self._catch_up.copy_from(self._cluster.topic_ledger(ledger_id), stale)
@@ -368,8 +351,11 @@ class StoreRepair:
                 if self._is_rebuilt_since(roots[broker_id]):
                     roots[broker_id].condition = RootCondition.OK
                     continue
-                forget_finished(self._brokers.store(broker_id), roots[broker_id].root_id)
-                self._brokers.store(broker_id).delete(ROOT_FILE_KEY)
+                store = self._brokers.store(broker_id)
+                begun = read_rebuild(store)
+                if begun is not None and begun <= (roots[broker_id].root_id or ""):
+                    store.delete(REBUILD_KEY)  # the repair that made this root did not live to delete it
+                store.delete(ROOT_FILE_KEY)
                 roots[broker_id].condition = RootCondition.LOST
             except ReplogError as error:
                 roots[broker_id] = RootRepair(broker_id, RootCondition.UNREACHABLE, detail=str(error))
@@ -405,7 +391,7 @@ class StoreRepair:
         )
 
     def _is_out(self, broker_id: BrokerId) -> bool:
-        """Return whether the root itself says that one of its journals went back in time."""
+        """Return whether the root itself says that one of its journals went back in time, by the object `out`."""
         if broker_id not in self._brokers.metadata_broker_ids:
             return False
         store, lane = self._brokers.store(broker_id), f"{self._brokers.url(broker_id)}#out"
@@ -424,8 +410,7 @@ class StoreRepair:
             root.detail = str(error)
 
     def _ledger_ids(self) -> list[LedgerId]:
-        with self._cluster.cluster_ledger.lock:
-            return sorted(self._cluster.cluster_ledger.state.ledger_ids())
+        return self._cluster.cluster_ledger.ask(lambda state: sorted(state.ledger_ids()))
 
     # ------------------------------------------------------------------------------------- journals
 
@@ -441,7 +426,7 @@ class StoreRepair:
             )
         store = brokers.store(broker_id)
         store.make_folder("")
-        root_id = root_id_to_make(self._cluster, broker_id) if is_metadata else ""
+        root_id = self._root_id_to_make(broker_id) if is_metadata else ""
         if read_root(store) is not None:
             store.delete(REBUILD_KEY)
             return  # another repair finished the root: it may hold rows now that no other root has
@@ -470,6 +455,22 @@ class StoreRepair:
             self._keep_rows(ledger_id, broker_id)
             self._rebuild_journal(root, root_id, ledger_id, partial(TopicLedgerState, ledger_id), leave)
 
+    def _root_id_to_make(self, broker_id: BrokerId) -> str:
+        """Return the id of the root that this repair makes; ``rebuild.json`` there names it until ``replog.json`` does.
+
+        Others at work there, or that died there, have the same. So two repairs at once write journals at the same
+        positions, and a root that was lost again gets another id.
+        """
+        store = self._brokers.store(broker_id)
+        while True:
+            self._cluster.refresh()
+            made = self._cluster.cluster_ledger.ask(lambda state: new_root_id(state.applied_index + 1))
+            store.create(REBUILD_KEY, encode_rebuild(made))
+            found = read_rebuild(store)
+            if found is not None and found >= self._brokers.root_ids.get(broker_id, ""):
+                return found
+            store.delete(REBUILD_KEY)  # of a root that was replaced since
+
     def _keep_rows(self, ledger_id: LedgerId, broker_id: BrokerId) -> Ledger[TopicLedgerState]:
         """Give other roots the rows that, as far as the log knows, only a root to rebuild has: its leave cuts the rest.
 
@@ -492,10 +493,8 @@ class StoreRepair:
         )
 
     def _register(self, broker_id: BrokerId, root_id: str | None = None) -> None:
-        self._cluster.cluster_ledger.append(
-            partial(self._registration, broker_id=broker_id, root_id=root_id),
-            timeout_ms=self._config.delivery_timeout_ms,
-        )
+        registration = partial(self._registration, broker_id=broker_id, root_id=root_id)
+        self._cluster.cluster_ledger.append(registration, timeout_ms=self._config.delivery_timeout_ms)
         self._cluster.refresh()
 
     def _rebuild_journal(
@@ -560,22 +559,19 @@ class StoreRepair:
     ) -> Ledger[_State]:
         """Open a ledger with another check of one root, which has no root file."""
         brokers = self._brokers
-        roots = [
-            JournalRoot(
-                each,
-                brokers.store(each),
-                check if each == broker_id else partial(brokers.check_root, each),
-            )
-            for each in brokers.metadata_broker_ids
-        ]
+        roots = []
+        for each in brokers.metadata_broker_ids:
+            own_check = check if each == broker_id else partial(brokers.check_root, each)
+            roots.append(JournalRoot(each, brokers.store(each), own_check))
         settings = LedgerSettings(grace_ms=self._config.commit_wait_ms, claim_round_step=REBUILD_ROUND_STEP)
         return Ledger(ledger_id, roots, state, settings=settings, clock=self._cluster.clock)
 
     def _repair_snapshots(self) -> None:
         """Copy bad and missing files of snapshots; a root that is rebuilt has them all, from the rebuild."""
-        roots = [each for each in self._report.roots.values() if each.condition is RootCondition.OK and not each.detail]
-        for found in SnapshotScrub(self._cluster, [each.broker_id for each in roots], is_repairing=True).run().findings:
-            root = self._report.roots[found.broker_id]
+        roots = self._report.roots
+        well = [each for each in roots if roots[each].condition is RootCondition.OK and not roots[each].detail]
+        for found in SnapshotScrub(self._cluster, well, is_repairing=True).run().findings:
+            root = roots[found.broker_id]
             root.snapshot_files += found.is_repaired
             if not found.is_repaired:
                 root.detail = root.detail or f"{found.file}: {found.detail}"
@@ -629,9 +625,7 @@ class StoreRepair:
             if not brokers and name not in gone and read.issuperset(holders[name])
         }
         self._report.lost_objects = list(self._lost)
-        totals: dict[BrokerId, int] = {}
-        for root, _ in pending.values():
-            totals[root.broker_id] = totals.get(root.broker_id, 0) + 1
+        totals = Counter(root.broker_id for root, _ in pending.values())
         for future in as_completed(pending):
             root, needed = pending[future]
             error = future.exception()
@@ -682,19 +676,13 @@ class StoreRepair:
             ledger = self._cluster.topic_ledger(ledger_id)
             ledger.refresh()
             self._looked_after[ledger_id] = ledger.ask(lambda state: state.applied_index)
-            checksums: dict[ObjectId, dict[int, tuple[int, int, int]]] = {}
-            brokers: dict[ObjectId, set[BrokerId]] = {}
-            sizes: dict[ObjectId, int] = {}
-            holders: dict[ObjectId, frozenset[BrokerId]] = {}
+            found: dict[ObjectId, list[tuple[tuple[BrokerId, ...], SectionRef]]] = {}
             for replicas, section in ledger.ask(_live_sections):
-                key = section.object.id
-                sizes[key], holders[key] = section.object.size_bytes, section.object.holders
-                brokers.setdefault(key, set(section.object.holders)).update(replicas)
-                checksum = (section.start_byte, section.size_bytes, section.crc32c)
-                checksums.setdefault(key, {})[section.start_byte] = checksum
-            for key, size_bytes in sizes.items():
-                sections = tuple(checksums[key].values())
-                yield _Needed(CopyJob(ledger_id, key, size_bytes, sections, ()), frozenset(brokers[key]), holders[key])
+                found.setdefault(section.object.id, []).append((replicas, section))
+            for parts in found.values():
+                item, sections = parts[0][1].object, {section.start_byte: section for _, section in parts}
+                job = copy_job(ledger_id, item, sections.values(), ())
+                yield _Needed(job, item.holders.union(*(replicas for replicas, _ in parts)), item.holders)
 
     def _is_good(
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
@@ -719,12 +707,10 @@ class StoreRepair:
         self, root: RootRepair, job: CopyJob, present: dict[tuple[BrokerId, LedgerId, int], Mapping[str, int]]
     ) -> Mapping[str, int]:
         key = (root.broker_id, job.ledger_id, job.id.generation)
-        size = present.get(key)
-        if size is None:
-            folder = data_folder(job.ledger_id, job.id.generation)
-            listed = self._brokers.store(root.broker_id).list_keys(folder)
-            size = present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
-        return size
+        if key not in present:
+            listed = self._brokers.store(root.broker_id).list_keys(data_folder(job.ledger_id, job.id.generation))
+            present[key] = {info.key.rpartition("/")[2]: info.size_bytes for info in listed}
+        return present[key]
 
     # --------------------------------------------------------------------------------------- finish
 
@@ -761,11 +747,8 @@ class StoreRepair:
                 break
         there = read_root(store)
         registered = self._brokers.root_ids.get(broker_id)
-        if (
-            there is None
-            or there.root_id is None
-            or self._brokers.mismatch(broker_id, replace(there, root_id=registered))
-        ):
+        is_wrong = there is None or self._brokers.mismatch(broker_id, replace(there, root_id=registered))
+        if there is None or there.root_id is None or is_wrong:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
                 "no root file could be written. Remove a foreign replog.json from the root and repeat the repair.",
@@ -773,9 +756,6 @@ class StoreRepair:
             )
         if registered != there.root_id:
             self._register(broker_id, there.root_id)
-
-
-_USABLE = frozenset({RootCondition.OK, RootCondition.LOST})
 
 
 def _live_sections(state: TopicLedgerState) -> list[tuple[tuple[BrokerId, ...], SectionRef]]:

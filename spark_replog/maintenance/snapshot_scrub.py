@@ -50,13 +50,12 @@ class SnapshotFinding:
 
 @dataclass(slots=True)
 class SnapshotReport:
-    """What was looked at.
+    """What was looked at; findings in the order of ledgers and files.
 
     Attributes:
         file_count: files that decided snapshots name, and other heads on a root.
         lost_count: files that a decided snapshot names, without a good copy, where every root was read.
         unread_count: files without a good copy, and a root does not answer.
-        findings: bad and missing copies, in the order of ledgers and files.
     """
 
     file_count: int = 0
@@ -94,8 +93,8 @@ class SnapshotScrub:
             RetriableError: REPLOG_NO_QUORUM; what reading a ledger raises.
         """
         self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            ledger_ids = sorted({self._brokers.cluster_id, *self._cluster.cluster_ledger.state.ledger_ids()})
+        of_topics = self._cluster.cluster_ledger.ask(lambda state: state.ledger_ids())
+        ledger_ids = sorted({self._brokers.cluster_id, *of_topics})
         report, left = SnapshotReport(), files_max
         for number, ledger_id in enumerate(ledger_ids):
             if ledger_id >= self._after[0] and left != 0:
@@ -250,14 +249,8 @@ class SnapshotScrub:
         except ReplogError as error:
             return replace(finding, detail=f"{finding.detail}. It was not repaired: {error}")
         done = "copied from another root" if data else "deleted: no decided snapshot needs it"
-        _log.warning(
-            "[%s] broker %d: %s was %s, and was %s.",
-            ErrorCode.CORRUPT_MESSAGE.name,
-            finding.broker_id,
-            key,
-            finding.fault.value,
-            done,
-        )
+        where, was = f"broker {finding.broker_id}: {key}", finding.fault.value
+        _log.warning("[%s] %s was %s, and was %s.", ErrorCode.CORRUPT_MESSAGE.name, where, was, done)
         return replace(finding, is_repaired=True)
 
 

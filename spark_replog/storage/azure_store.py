@@ -10,10 +10,7 @@ import fsspec.asyn
 from spark_replog.ids import new_id
 from spark_replog.storage.client_errors import error_code_of, is_of_proxy, status_of
 from spark_replog.storage.fsspec_store import CONNECT_SECONDS, READ_SECONDS, FsspecStore
-from spark_replog.storage.parts import NoPartsError, Part, sent
-
-_NO_PARTS_STATUSES = frozenset({403, 405, 501})
-"""Of a block. 403: a signature that may create blobs but not write to them allows Put Blob alone."""
+from spark_replog.storage.parts import NO_PARTS_STATUSES, NoPartsError, Part, sent
 
 
 class AzureStore(FsspecStore):
@@ -40,8 +37,36 @@ class AzureStore(FsspecStore):
     def _one_request(self, size_bytes: int) -> dict[str, int]:
         return {}
 
-    async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
-        await create_in_parts(client, path, parts)
+    async def create_in_parts(self, client: Any, path: str, parts: Sequence[Part]) -> None:
+        """As ``FsspecStore.create_in_parts``. Azure deletes blocks that are not committed within a week."""
+        from azure.core import MatchConditions
+        from azure.storage.blob import BlobBlock
+
+        container, name, _ = client.split_path(path)
+        timeouts = getattr(client, "_timeout_kwargs", {})
+        # All who create a name share its blocks that are not committed. Older SDKs number them alike for everybody, so
+        # that a commit could join two writers' bytes. All ids of one name must have the same length.
+        unique, staged_count = new_id(), 0
+        async with client.service_client.get_blob_client(container=container, blob=name) as blob:
+
+            async def send(number: int, body: bytes) -> Any:
+                nonlocal staged_count
+                block_id = f"{unique}{number:05d}"
+                await blob.stage_block(block_id, body, length=len(body), **timeouts)
+                staged_count += 1
+                return BlobBlock(block_id)
+
+            try:
+                blocks = await sent(parts, send)
+            except Exception as error:
+                # InvalidBlobOrBlock: another program's blocks have ids of another length. A put removes them.
+                is_none_taken = status_of(error) in NO_PARTS_STATUSES or error_code_of(error) == "InvalidBlobOrBlock"
+                if is_none_taken and staged_count == 0:
+                    raise NoPartsError from error
+                raise
+            await blob.commit_block_list(
+                blocks, metadata={"is_directory": "false"}, match_condition=MatchConditions.IfMissing, **timeouts
+            )
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
@@ -71,47 +96,3 @@ class AzureStore(FsspecStore):
             code = error_code_of(error)
             return code == "BlobAlreadyExists" or (not code and isinstance(error, FileExistsError))
         return super()._is_existing(error, status)
-
-
-async def create_in_parts(client: Any, path: str, parts: Sequence[Part]) -> None:
-    """Create a blob from blocks if its name is free; nothing of it is visible before that.
-
-    Azure has no call that drops blocks: it deletes those that are not committed within a week.
-
-    Args:
-        client: adlfs's.
-        path: container and blob.
-
-    Raises:
-        NoPartsError: the service takes no blocks here. Nothing is visible.
-        Exception: the SDK's. An error before the last request means that nothing was created; one of the last
-            request is judged as that of a put is.
-    """
-    from azure.core import MatchConditions
-    from azure.storage.blob import BlobBlock
-
-    container, name, _ = client.split_path(path)
-    timeouts = getattr(client, "_timeout_kwargs", {})
-    # All who create a name share its blocks that are not committed. Older SDKs number them alike for everybody, so that
-    # a commit could join two writers' bytes. All ids of one name must have the same length.
-    unique, staged_count = new_id(), 0
-    async with client.service_client.get_blob_client(container=container, blob=name) as blob:
-
-        async def send(number: int, body: bytes) -> Any:
-            nonlocal staged_count
-            block_id = f"{unique}{number:05d}"
-            await blob.stage_block(block_id, body, length=len(body), **timeouts)
-            staged_count += 1
-            return BlobBlock(block_id)
-
-        try:
-            blocks = await sent(parts, send)
-        except Exception as error:
-            # InvalidBlobOrBlock: another program's blocks have ids of another length. A put removes them.
-            is_none_taken = status_of(error) in _NO_PARTS_STATUSES or error_code_of(error) == "InvalidBlobOrBlock"
-            if is_none_taken and staged_count == 0:
-                raise NoPartsError from error
-            raise
-        await blob.commit_block_list(
-            blocks, metadata={"is_directory": "false"}, match_condition=MatchConditions.IfMissing, **timeouts
-        )

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import cached_property, partial
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock
 from spark_replog.errors import (
@@ -33,7 +34,7 @@ from spark_replog.storage.probe import PROBE_PREFIX
 from spark_replog.storage.retrying_store import RetryingStore
 from spark_replog.storage.root_file import (
     FORMAT_VERSION,
-    BrokerRef,
+    Broker,
     ReadRoot,
     RootFile,
     agree,
@@ -65,15 +66,6 @@ FIRST_LOOK_SECONDS = 0.1
 """How long an opened store's users wait to learn whether it was made again."""
 NO_BROKER = "none"
 """Stands for the id of a broker where there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """One root of an open cluster."""
-
-    broker_id: BrokerId
-    url: str
-    rack: str | None
 
 
 class OwnPuts:
@@ -141,10 +133,6 @@ class BrokerSet:
         self.root_ids: dict[BrokerId, str] = {}
         """Ids of roots that `store repair` made, as far as this process has folded the cluster ledger."""
         self._by_id = {broker.broker_id: broker for broker in brokers}
-        self.local_ids = frozenset(broker.broker_id for broker in brokers if scheme_of(broker.url) == "file")
-        """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
-        self.near_ids = frozenset(broker.broker_id for broker in brokers if not is_far(broker.url))
-        """Brokers whose roots are called without a network, as far as their URLs tell."""
         self.stores: dict[BrokerId, ObjectStore] = {}
         """Stores opened so far; tests put faulty ones here."""
         self._checked: dict[BrokerId, tuple[RootFile, int]] = {}
@@ -156,10 +144,18 @@ class BrokerSet:
         """Objects that this process has put or is putting, so that catching up does not write them again."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (
-            _rebuild,
-            (self.cluster_id, self.brokers, self.metadata_broker_ids, self.fsync, self.storage_options, self.root_ids),
-        )
+        make = partial(BrokerSet, fsync=self.fsync, storage_options=self.storage_options)
+        return make, (self.cluster_id, self.brokers, self.metadata_broker_ids), {"root_ids": self.root_ids}
+
+    @cached_property
+    def local_ids(self) -> frozenset[BrokerId]:
+        """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
+        return frozenset(each.broker_id for each in self.brokers if scheme_of(each.url) == "file")
+
+    @cached_property
+    def near_ids(self) -> frozenset[BrokerId]:
+        """Brokers whose roots are called without a network, as far as their URLs tell."""
+        return frozenset(each.broker_id for each in self.brokers if not is_far(each.url))
 
     @classmethod
     def open(
@@ -393,19 +389,6 @@ def _may_yet_be_read(read: Mapping[str, ReadRoot]) -> bool:
     )
 
 
-def _rebuild(
-    cluster_id: str,
-    brokers: tuple[Broker, ...],
-    metadata_broker_ids: tuple[BrokerId, ...],
-    fsync: bool,
-    storage_options: Mapping[str, str],
-    root_ids: Mapping[BrokerId, str],
-) -> BrokerSet:
-    made = BrokerSet(cluster_id, brokers, metadata_broker_ids, fsync=fsync, storage_options=storage_options)
-    made.root_ids = dict(root_ids)
-    return made
-
-
 def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> list[str]:
     """Return the recorded URLs of brokers that the path leaves out, so that their files are compared too.
 
@@ -486,10 +469,9 @@ def _assemble(
     away = [broker_id for broker_id in urls if broker_id not in found and urls[broker_id] not in given]
     if len(given) == len(urls):
         urls.update(zip(away, unplaced, strict=False))
-    racks = {ref.broker_id: ref.rack for ref in first.brokers}
     return BrokerSet(
         first.cluster_id,
-        tuple(Broker(broker_id, urls[broker_id], racks[broker_id]) for broker_id in sorted(urls)),
+        tuple(replace(ref, url=urls[ref.broker_id]) for ref in sorted(first.brokers, key=lambda ref: ref.broker_id)),
         first.metadata_broker_ids,
         fsync=first.fsync,
         storage_options=storage_options,
@@ -568,7 +550,7 @@ def write_root_files(
         )
     rack_of = list(racks) if racks is not None else [None] * len(roots)
     brokers = tuple(Broker(number, url, rack_of[number]) for number, url in enumerate(roots))
-    refs = _recorded_refs(brokers)
+    refs = _recorded(brokers)
     cluster_id = _cluster_id_to_use(roots, options, brokers, fsync=fsync)
     for broker in brokers:  # before any root file: if one root cannot be made, no half-made store remains
         _make_root(broker.url, options, fsync=fsync)
@@ -588,18 +570,15 @@ def write_root_files(
     return BrokerSet(cluster_id, brokers, metadata_broker_ids(len(roots)), fsync=fsync, storage_options=options)
 
 
-def _recorded_refs(brokers: Sequence[Broker]) -> tuple[BrokerRef, ...]:
-    """Return relative URLs if all roots share a parent folder, so that the folder can be moved.
+def _recorded(brokers: Sequence[Broker]) -> tuple[Broker, ...]:
+    """Return the brokers with relative URLs if all roots share a parent folder, so that the folder can be moved.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION: a URL that a root file may not list.
     """
     parents = {parent_url(broker.url) for broker in brokers}
     shared = parents.pop() if len(parents) == 1 else ""
-    refs = tuple(
-        BrokerRef(broker.broker_id, broker.url.rpartition("/")[2] if shared else broker.url, broker.rack)
-        for broker in brokers
-    )
+    refs = tuple(replace(each, url=each.url.rpartition("/")[2]) if shared else each for each in brokers)
     for ref in refs:
         if not can_list(ref.url):
             raise InvalidConfigError(
@@ -619,17 +598,14 @@ def _cluster_id_to_use(
         if isinstance(root, RootFile):
             found[url] = root
         elif root is not None:
-            raise (
-                root
-                if root.code not in (ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR)
-                else RetriableError(
-                    root.code, f"init needs every root, and one does not answer: {root.args[0]}", **root.context
-                )
-            )
+            if root.code not in (ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR):
+                raise root
+            text = f"init needs every root, and one does not answer: {root.args[0]}"
+            raise RetriableError(root.code, text, **root.context)
     wanted = {broker.url: broker for broker in brokers}
     cluster_ids = {root.cluster_id for root in found.values()}
     for url, root in found.items():
-        named = tuple(Broker(ref.broker_id, resolve_url(ref.url, url), ref.rack) for ref in root.brokers)
+        named = tuple(replace(ref, url=resolve_url(ref.url, url)) for ref in root.brokers)
         same = named == brokers and root.broker_id == wanted[url].broker_id and root.fsync == fsync
         if not same or len(cluster_ids) > 1:
             raise _exists(f"the root already belongs to cluster {root.cluster_id}", url, complete=False)

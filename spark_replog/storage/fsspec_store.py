@@ -22,7 +22,6 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.ids import KEY
 from spark_replog.process_state import in_each_child
 from spark_replog.storage.client_errors import (
     Apart,
@@ -34,7 +33,7 @@ from spark_replog.storage.client_errors import (
     shown,
     status_of,
 )
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key
 from spark_replog.storage.parts import ONE_REQUEST_BYTES_MAX, PART_SIZE_BYTES, NoPartsError, Part, parts_of, run_on
 from spark_replog.storage.paths import is_data_key
 
@@ -56,6 +55,7 @@ All roots with the same options share one."""
 _newest: dict[str, Any] = {}
 """By a digest of class and options, which may hold secrets; the one used last comes last."""
 _alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All that anything uses: a forked child must not release them."""
 _inherited: list[Any] = []
 """The parent's, kept for ever in a forked child. If it released one, its clean-up would close connections in the event
 poll that the child SHARES with its parent, and the parent would wait for answers for ever."""
@@ -80,11 +80,6 @@ def kept_file_system(name: str, make: Callable[[], Any]) -> Any:
     for oldest in list(_newest)[:-CLIENTS_MAX]:
         _newest.pop(oldest, None)
     return found
-
-
-def note_in_use(file_system: Any) -> None:
-    """Remember a file system for as long as anything uses it: a forked child must not release it."""
-    _alive[id(file_system)] = file_system
 
 
 class FsspecStore:
@@ -217,7 +212,7 @@ class FsspecStore:
         if made is not None and made[0] == os.getpid():
             return made[1]
         found = self._make_file_system()
-        note_in_use(found)
+        _alive[id(found)] = found
         self._file_system = (os.getpid(), found)
         return found
 
@@ -245,20 +240,13 @@ class FsspecStore:
         try:
             cls = fsspec.get_filesystem_class(self.protocol)
         except ImportError as error:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_UNSUPPORTED_STORE,
-                f"{self.protocol}:// needs a package that is not installed: {error}. "
-                f"Run: pip install 'spark-replog[{self.extra}]'.",
-                url=self.url,
-            ) from error
+            text = f"needs a package that is not installed: {error}. Run: pip install 'spark-replog[{self.extra}]'."
+            raise self._unsupported(f"{self.protocol}:// {text}") from error
         name = f"{cls.__module__}.{cls.__qualname__}"
         if name not in self.classes:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_UNSUPPORTED_STORE,
-                f"{self.protocol}:// is served by {name} here, whose create-if-absent is not proven. "
-                f"Use {' or '.join(sorted(self.classes))}.",
-                url=self.url,
-            )
+            proven = " or ".join(sorted(self.classes))
+            text = f"is served by {name} here, whose create-if-absent is not proven. Use {proven}."
+            raise self._unsupported(f"{self.protocol}:// {text}")
         return cls
 
     def _make_file_system(self) -> Any:
@@ -269,11 +257,8 @@ class FsspecStore:
             name = hashlib.sha256(json.dumps([str(cls), options], sort_keys=True, default=repr).encode()).hexdigest()
             return kept_file_system(name, lambda: self._prepared(cls(**{**options, "skip_instance_cache": True})))
         except ImportError as error:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_UNSUPPORTED_STORE,
-                f"the storage options of {self.protocol}:// need a package that is not installed: {error}. Install it.",
-                url=self.url,
-            ) from error
+            text = f"need a package that is not installed: {error}. Install it."
+            raise self._unsupported(f"the storage options of {self.protocol}:// {text}") from error
         except (TypeError, ValueError) as error:
             raise self._wrong_options(error) from shown(error)
 
@@ -287,8 +272,7 @@ class FsspecStore:
         return file_system
 
     def _path(self, key: str) -> str:
-        if KEY.fullmatch(key) is None:
-            raise refused_key(key, self.url)
+        check_key(key, self.url)
         self.file_system()
         return f"{self._root}/{key}"
 
@@ -311,14 +295,22 @@ class FsspecStore:
         path, client = self._path(key), self.file_system()
         parts = parts_of(pieces, self.part_size_bytes)
         try:
-            run_on(client.loop, lambda: self._create_from(client, path, parts))
+            run_on(client.loop, lambda: self.create_in_parts(client, path, parts))
         except NoPartsError:
             self._is_refused_parts = True  # for as long as this store: each try may send megabytes for nothing
             return False
         return True
 
-    async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
-        """Create an object from parts, on the client's event loop; only where ``has_parts``."""
+    async def create_in_parts(self, client: Any, path: str, parts: Sequence[Part]) -> None:
+        """Create an object from parts if its name is free, on the client's event loop; only where ``has_parts``.
+
+        Nothing of it is visible before the last request.
+
+        Raises:
+            NoPartsError: the service takes no parts here, or no condition with them. Nothing is visible.
+            Exception: the client's. Before the last request it means that nothing was created; one of the last request
+                is judged as that of a put is.
+        """
         raise NoPartsError
 
     def _one_request(self, size_bytes: int) -> dict[str, int]:
@@ -369,6 +361,9 @@ class FsspecStore:
         # Clients check their options on the first request; no server's answer causes these errors.
         if isinstance(error, TypeError) or str(error).startswith(_OPTION_TEXTS):
             raise self._wrong_options(error) from shown(error)
+
+    def _unsupported(self, text: str) -> InvalidConfigError:
+        return InvalidConfigError(ErrorCode.REPLOG_UNSUPPORTED_STORE, text, url=self.url)
 
     def _wrong_options(self, error: Exception) -> InvalidConfigError:
         return InvalidConfigError(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 
-from spark_replog.ids import KEY
 from spark_replog.process_state import in_each_child
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key
 
 _lock = threading.Lock()
 _objects_by_root: dict[str, dict[str, bytes]] = {}
@@ -32,8 +31,7 @@ class MemoryStore:
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``."""
-        if KEY.fullmatch(key) is None:
-            raise refused_key(key, self.url)
+        check_key(key, self.url)
         found = self._objects().get(key)
         if found is None:
             return None
@@ -41,8 +39,7 @@ class MemoryStore:
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; folders do not exist here."""
-        if KEY.fullmatch(key) is None:
-            raise refused_key(key, self.url)
+        check_key(key, self.url)
         body = b"".join((data,) if isinstance(data, Buffer) else data)
         with _lock:
             objects = _objects_by_root.setdefault(self.url, {})

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from spark_replog.errors import CorruptDataError, ErrorCode
+from spark_replog.ids import KEY
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,14 +92,15 @@ class InParts(Protocol):
         ...
 
 
-def refused_key(key: str, url: str) -> CorruptDataError:
-    """Return CORRUPT_MESSAGE for a key that could leave its root: ``ids.KEY`` does not match it."""
-    return CorruptDataError(
-        ErrorCode.CORRUPT_MESSAGE,
-        f"the key {key[:300]!r} is not valid below a root. The metadata that names it is damaged: run "
-        "`replog store verify`.",
-        url=url,
-    )
+def check_key(key: str, url: str) -> None:
+    """Raise CORRUPT_MESSAGE for a key that could leave its root: ``ids.KEY`` does not match it."""
+    if KEY.fullmatch(key) is None:
+        raise CorruptDataError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the key {key[:300]!r} is not valid below a root. The metadata that names it is damaged: run "
+            "`replog store verify`.",
+            url=url,
+        )
 
 
 def folder_at_key(key: str, url: str) -> CorruptDataError:

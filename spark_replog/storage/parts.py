@@ -26,6 +26,11 @@ CLEAN_UP_SECONDS = 5.0
 """How long a failed call waits for its other requests, and then a failed or interrupted one for the abort."""
 
 
+NO_PARTS_STATUSES = frozenset({403, 405, 501})
+"""Answers of a service without uploads in parts to the first request of one. 403: a policy may demand the condition of
+a put, which that request cannot have, or allow whole puts alone."""
+
+
 class NoPartsError(Exception):
     """The service does not take this body in parts, and none of it can become visible: send it in one request."""
 

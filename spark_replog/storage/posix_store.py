@@ -10,14 +10,14 @@ import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 
 from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
-from spark_replog.ids import KEY
 from spark_replog.process_state import in_each_child
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, open_direct, write_direct
 from spark_replog.storage.mount_table import file_system_of
-from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, folder_at_key, refused_key
+from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectInfo, check_key, folder_at_key
 from spark_replog.storage.paths import ROOT_FILE_KEY, is_data_key
 
 MAP_SIZE_BYTES_MIN = 65536
@@ -100,7 +100,7 @@ class PosixStore:
         """Inode and change time of files with a second link whose names this process has made durable."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.url, self._fsync)
+        return partial(PosixStore, fsync=self._fsync), (self.url,)
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """Return the range: on a local disk a memoryview over a map from 64 KiB on, else bytes; None if absent.
@@ -113,15 +113,14 @@ class PosixStore:
                 the root file has changed (so a root that vanished or was made again never looks like an empty one).
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root, or a folder has its name: it is not absent.
         """
-        if KEY.fullmatch(key) is None:
-            raise refused_key(key, self.url)
+        check_key(key, self.url)
         if self._root_file is None:
             self._root_file = root_file_identity(self.url)
         try:
             fd = self._open_file(key)
             if fd is None:
                 return None
-            try:
+            with _closing(fd):
                 found = os.fstat(fd)
                 if stat.S_ISDIR(found.st_mode):
                     raise folder_at_key(key, self.url)
@@ -132,8 +131,6 @@ class PosixStore:
                 if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
                     return _map_range(fd, start, size_bytes)
                 return _read_range(fd, start, size_bytes)
-            finally:
-                os.close(fd)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root(is_of_journal="/journal/" in key)
             return None
@@ -148,8 +145,7 @@ class PosixStore:
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
             CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
-        if KEY.fullmatch(key) is None:
-            raise refused_key(key, self.url)
+        check_key(key, self.url)
         folder, _, name = key.rpartition("/")
         temp_name = f"{TEMP_PREFIX}{_temp_token}-{next(_temp_numbers)}"
         folder_fd, is_in_doubt = -1, False
@@ -166,7 +162,12 @@ class PosixStore:
             if error.errno in _REFUSED_ERRNOS:
                 is_in_doubt = False
                 raise self._refused(error, key) from error
-            raise self._unknown(error, key) from error
+            raise OutcomeUnknownError(
+                ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
+                f"the file system did not confirm the write: {error}. Repeat the call.",
+                url=self.url,
+                key=key,
+            ) from error
         finally:
             if folder_fd >= 0:
                 try:
@@ -190,8 +191,7 @@ class PosixStore:
             if not inner:
                 self._make_root()
                 return
-            if KEY.fullmatch(inner) is None:
-                raise refused_key(inner, self.url)
+            check_key(inner, self.url)
             os.close(self._open_folder(inner, make_all=True)[0])
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
@@ -204,8 +204,8 @@ class PosixStore:
         With fsync, the names survive power loss.
         """
         folder, _, start_of_name = prefix.rpartition("/")
-        if folder and KEY.fullmatch(folder) is None:
-            raise refused_key(folder, self.url)
+        if folder:
+            check_key(folder, self.url)
         try:
             yield from self._walk(folder, start_of_name, after)
         except OSError as error:
@@ -216,12 +216,10 @@ class PosixStore:
 
         An empty folder where a file belongs is removed too.
         """
-        if KEY.fullmatch(key.removesuffix("/")) is None:
-            raise refused_key(key.removesuffix("/"), self.url)
+        check_key(key.removesuffix("/"), self.url)
         folder, _, name = key.removesuffix("/").rpartition("/")
         try:
-            folder_fd, _ = self._open_folder(folder)
-            try:
+            with _closing(self._open_folder(folder)[0]) as folder_fd:
                 if key.endswith("/"):
                     with suppress(OSError):  # not empty: a writer has created something in it
                         os.rmdir(name, dir_fd=folder_fd)
@@ -230,8 +228,6 @@ class PosixStore:
                     os.unlink(name, dir_fd=folder_fd)
                 except IsADirectoryError:
                     os.rmdir(name, dir_fd=folder_fd)
-            finally:
-                os.close(folder_fd)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
         except OSError as error:
@@ -255,11 +251,8 @@ class PosixStore:
                 os.close(fd)
         elif self._is_absent(folder):
             return None
-        folder_fd, _ = self._open_folder(folder)
-        try:
+        with _closing(self._open_folder(folder)[0]) as folder_fd:
             return os.open(name, _FILE_FLAGS, dir_fd=folder_fd)
-        finally:
-            os.close(folder_fd)
 
     def _is_absent(self, folder: str) -> bool:
         """Return whether a folder is known to be absent: by one look for it, and one at the known folder above it."""
@@ -345,7 +338,7 @@ class PosixStore:
         write: Callable[[int, list[memoryview]], bool],
     ) -> bool:
         """Write, flush and close the file; return False if this way of writing is refused."""
-        try:
+        with _closing(fd):
             if not write(fd, pieces):
                 return False
             _take_mode(fd, above, _FILE_BITS)
@@ -353,8 +346,6 @@ class PosixStore:
                 # Also after direct writes: the disk's own cache and the file's length must be made durable.
                 os.fsync(fd)
             return True
-        finally:
-            os.close(fd)
 
     def _publish(self, folder_fd: int, temp_name: str, name: str) -> CreateOutcome:
         try:
@@ -387,10 +378,8 @@ class PosixStore:
         except PermissionError:  # this user may not list the folder; ext4, xfs and btrfs flush names with their file
             os.fsync(fd)
         else:
-            try:
+            with _closing(folder_fd):
                 self._flush_names(folder_fd)
-            finally:
-                os.close(folder_fd)
         if len(self._settled_keys) >= SETTLED_KEYS_MAX:
             self._settled_keys.clear()
         self._settled_keys[key] = file
@@ -410,11 +399,8 @@ class PosixStore:
     def _make_level(self, parent_fd: int, name: str) -> None:
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=parent_fd)
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent_fd)
-            try:
+            with _closing(os.open(name, _FLUSH_FLAGS | os.O_NOFOLLOW, dir_fd=parent_fd)) as fd:
                 _take_mode(fd, os.fstat(parent_fd), _FOLDER_BITS)
-            finally:
-                os.close(fd)
         if self._fsync:
             _fsync_folder(parent_fd)
 
@@ -428,11 +414,8 @@ class PosixStore:
             with suppress(FileExistsError):
                 os.mkdir(path)
             if self._fsync:
-                fd = os.open(os.path.dirname(path), _FOLDER_FLAGS)
-                try:
+                with _closing(os.open(os.path.dirname(path), _FOLDER_FLAGS)) as fd:
                     _fsync_folder(fd)
-                finally:
-                    os.close(fd)
 
     def _walk(self, folder: str, start_of_name: str, after: str) -> Iterator[ObjectInfo]:
         try:
@@ -451,10 +434,9 @@ class PosixStore:
 
         A folder sorts by its name with the slash, since 'a.b' is before 'a/x'.
         """
-        fd = self._open_to_list(folder)
         found: list[tuple[str, int | None]] = []
         links_count = 1
-        try:
+        with _closing(self._open_to_list(folder)) as fd:
             with os.scandir(fd) as entries:
                 for entry in entries:
                     name = f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
@@ -472,16 +454,11 @@ class PosixStore:
                             links_count = max(links_count, status.st_nlink)
             if links_count > 1 and self._fsync:
                 self._flush_names(fd)
-        finally:
-            os.close(fd)
         return sorted(found)
 
     def _open_to_list(self, folder: str) -> int:
-        path_fd, _ = self._open_folder(folder)
-        try:
+        with _closing(self._open_folder(folder)[0]) as path_fd:
             return os.open(".", _FLUSH_FLAGS, dir_fd=path_fd)
-        finally:
-            os.close(path_fd)
 
     def _is_local_disk(self) -> bool:
         if self._is_local is None:
@@ -548,14 +525,6 @@ class PosixStore:
             key=key,
         )
 
-    def _unknown(self, error: OSError, key: str) -> OutcomeUnknownError:
-        return OutcomeUnknownError(
-            ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN,
-            f"the file system did not confirm the write: {error}. Repeat the call.",
-            url=self.url,
-            key=key,
-        )
-
 
 def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> int:
     """Remove, or only count, temp files of interrupted writers under a root; return their number. Needs no free space.
@@ -607,6 +576,19 @@ def _leave_reserve(folder_fd: int, data: Buffer | Sequence[Buffer]) -> None:
     reserve_bytes = min(RESERVE_BYTES_MAX, found.f_blocks * found.f_frsize // RESERVE_SHARE)
     if found.f_bavail * found.f_frsize < size_bytes + reserve_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class _closing:
+    """Closes a descriptor at the end of a block."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 class _UnconfirmedError(OSError):
@@ -665,8 +647,6 @@ def _take_mode(fd: int, above: os.stat_result, bits: int) -> None:
 
 
 _temp_numbers = itertools.count()
-
-
 _temp_token = os.urandom(16).hex()
 
 
@@ -676,10 +656,6 @@ def _new_temp_token() -> None:
     _temp_token = os.urandom(16).hex()
 
 
-def _rebuild(url: str, fsync: bool) -> PosixStore:
-    return PosixStore(url, fsync=fsync)
-
-
 def _fsync_folder(path_fd: int) -> None:
     try:
         os.fsync(path_fd)
@@ -687,11 +663,8 @@ def _fsync_folder(path_fd: int) -> None:
     except OSError as error:
         if error.errno != errno.EBADF:  # opened by O_PATH
             raise
-    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path_fd)
-    try:
+    with _closing(os.open(".", _FLUSH_FLAGS, dir_fd=path_fd)) as fd:
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_all(fd: int, pieces: list[memoryview]) -> bool:

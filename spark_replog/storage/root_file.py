@@ -40,12 +40,12 @@ _CHECKSUM_BYTES = len(_CHECKSUM % 0)
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRef:
-    """One initial broker as a root file names it."""
+class Broker:
+    """One root of a cluster."""
 
     broker_id: BrokerId
     url: str
-    """Absolute, or relative to the parent folder that all roots share (``broker-1``)."""
+    """Absolute; in a root file also relative to the parent folder that all roots share (``broker-1``)."""
     rack: str | None = None
 
 
@@ -61,7 +61,7 @@ class RootFile:
     cluster_id: str
     broker_id: BrokerId
     format_version: int
-    brokers: tuple[BrokerRef, ...]
+    brokers: tuple[Broker, ...]
     metadata_broker_ids: tuple[BrokerId, ...]
     fsync: bool
     root_id: str | None = None
@@ -183,12 +183,12 @@ def _check_root_file(root: RootFile) -> None:
         raise ValueError("it names brokers that it does not list")
 
 
-def _broker_ref(fields: object) -> BrokerRef:
+def _broker_ref(fields: object) -> Broker:
     ref = _typed(fields, dict)
     url, rack = _typed(ref["url"], str), ref["rack"]
     if not can_list(url):
         raise ValueError(f"it lists the URL {url!r}")
-    return BrokerRef(_broker_id(ref["id"]), url, None if rack is None else _typed(rack, str))
+    return Broker(_broker_id(ref["id"]), url, None if rack is None else _typed(rack, str))
 
 
 def _broker_id(value: object) -> BrokerId:

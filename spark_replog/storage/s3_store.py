@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from spark_replog.storage.client_errors import causes_of, error_code_of, is_of_proxy, status_of
 from spark_replog.storage.fsspec_store import CONNECT_SECONDS, READ_SECONDS, FsspecStore
-from spark_replog.storage.parts import CLEAN_UP_SECONDS, NoPartsError, Part, sent
+from spark_replog.storage.parts import CLEAN_UP_SECONDS, NO_PARTS_STATUSES, NoPartsError, Part, sent
 
 _CONFIG: dict[str, Any] = {
     "connect_timeout": CONNECT_SECONDS,
@@ -21,8 +21,6 @@ _CONFIG: dict[str, Any] = {
 _UNDECIDED_CODES = frozenset({"RequestTimeout", "NoSuchUpload", "InvalidPart"})
 """RequestTimeout (400): the connection stalled; the request itself is valid. The others: a lifecycle rule or another
 program dropped the upload or a part of it; a new upload may succeed."""
-_NO_PARTS_STATUSES = frozenset({403, 405, 501})
-"""Of the first request. 403: a bucket's policy may demand the put's condition of it, which it cannot have."""
 
 
 class S3Store(FsspecStore):
@@ -42,8 +40,25 @@ class S3Store(FsspecStore):
         file_system.retries = 1
         return file_system
 
-    async def _create_from(self, client: Any, path: str, parts: Sequence[Part]) -> None:
-        await create_in_parts(client, path, parts)
+    async def create_in_parts(self, client: Any, path: str, parts: Sequence[Part]) -> None:
+        """As ``FsspecStore.create_in_parts``."""
+        bucket, key, _ = client.split_path(path)
+        where = {"Bucket": bucket, "Key": key}
+        try:
+            begun = await client._call_s3("create_multipart_upload", **where)
+        except Exception as error:
+            if status_of(error) in NO_PARTS_STATUSES:
+                raise NoPartsError from error
+            raise
+        upload = {**where, "UploadId": begun["UploadId"]}
+        try:
+            listed = await sent(parts, partial(_send_part, client, upload, f"Checksum{begun.get('ChecksumAlgorithm')}"))
+            await _complete(client, upload, listed)
+        except BaseException as error:
+            await _abort(client, upload, error)
+            if status_of(error) == 501:
+                raise NoPartsError from error
+            raise
 
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
@@ -63,37 +78,6 @@ class S3Store(FsspecStore):
         if error_code_of(error) in _UNDECIDED_CODES or is_of_proxy(error, status):
             return False
         return super()._is_refused(error, status)
-
-
-async def create_in_parts(client: Any, path: str, parts: Sequence[Part]) -> None:
-    """Create an object from parts if its name is free; nothing of it is visible before that.
-
-    Args:
-        client: s3fs's.
-        path: bucket and key.
-
-    Raises:
-        NoPartsError: there is no upload in parts here, or none with a condition. Nothing is left.
-        Exception: the client's. An error before the last request means that nothing was created; one of the last
-            request is judged as that of a put is.
-    """
-    bucket, key, _ = client.split_path(path)
-    where = {"Bucket": bucket, "Key": key}
-    try:
-        begun = await client._call_s3("create_multipart_upload", **where)
-    except Exception as error:
-        if status_of(error) in _NO_PARTS_STATUSES:
-            raise NoPartsError from error
-        raise
-    upload = {**where, "UploadId": begun["UploadId"]}
-    try:
-        listed = await sent(parts, partial(_send_part, client, upload, f"Checksum{begun.get('ChecksumAlgorithm')}"))
-        await _complete(client, upload, listed)
-    except BaseException as error:
-        await _abort(client, upload, error)
-        if status_of(error) == 501:
-            raise NoPartsError from error
-        raise
 
 
 async def _send_part(client: Any, upload: Mapping[str, str], checksum: str, number: int, body: bytes) -> dict[str, Any]:

@@ -26,8 +26,7 @@ from spark_replog.ledger.record import (
 )
 from spark_replog.ledger.snapshot_files import Floor, JournalPoint
 from spark_replog.maintenance import journal_scrub
-from spark_replog.maintenance.journal_points import ProvenPoints
-from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, scrub_journals
+from spark_replog.maintenance.journal_scrub import JournalFault, JournalReport, ProvenPoints, scrub_journals
 from spark_replog.storage.paths import journal_folder, journal_key, marker_folder, out_key, snapshot_folder
 from spark_replog.storage.posix_store import PosixStore
 from tests.at_rest import wait_at_rest

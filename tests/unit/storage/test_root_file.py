@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.errors import CorruptDataError, ErrorCode, UnsupportedFormatError
 from spark_replog.storage.root_file import (
-    BrokerRef,
+    Broker,
     RootFile,
     decode_root_file,
     encode_root_file,
@@ -19,7 +19,7 @@ ROOT = RootFile(
     cluster_id="0123456789abcdef0123456789abcdef",
     broker_id=1,
     format_version=1,
-    brokers=(BrokerRef(0, "broker-0", "a"), BrokerRef(1, "s3://x/y", None)),
+    brokers=(Broker(0, "broker-0", "a"), Broker(1, "s3://x/y", None)),
     metadata_broker_ids=(0, 1),
     fsync=False,
 )

@@ -8,7 +8,7 @@ import pytest
 
 from spark_replog.storage import s3_store
 from spark_replog.storage.parts import NoPartsError, parts_of
-from spark_replog.storage.s3_store import create_in_parts
+from spark_replog.storage.s3_store import S3Store
 
 BEGIN, PART, END, ABORT = (
     f"{verb}_multipart_upload" if verb else "upload_part" for verb in ("create", "", "complete", "abort")
@@ -49,7 +49,7 @@ class FakeS3:
 
 
 def create(client):
-    asyncio.run(create_in_parts(client, "bucket/a/b", parts_of([b"abcdef"], 4)))
+    asyncio.run(S3Store("s3://bucket", {}).create_in_parts(client, "bucket/a/b", parts_of([b"abcdef"], 4)))
 
 
 def test_the_last_request_lists_all_parts_in_order_with_the_condition():
