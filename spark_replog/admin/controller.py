@@ -496,7 +496,6 @@ class Controller(Admin):
 
 
 def _validated_config(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the settings as they are stored."""
     for key, value in config.items():
         if value is None:
             raise InvalidConfigError(ErrorCode.INVALID_CONFIG, f"'{key}' has no value. Give one or leave it out.")

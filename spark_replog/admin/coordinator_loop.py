@@ -212,11 +212,9 @@ def _is_done(what: str, work: Callable[[], object]) -> bool:
 
 
 def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage: int) -> list[PartitionChange]:
-    """Return the elections that give imbalanced brokers their preferred partitions back.
+    """Return the elections that give imbalanced brokers their preferred partitions back, among the live ones.
 
-    Args:
-        live: brokers that may lead.
-        percentage: a broker is imbalanced if others lead more than this share of its preferred partitions.
+    A broker is imbalanced if others lead more than this percentage of its preferred partitions.
     """
     preferred: dict[BrokerId, list[PartitionChange]] = {}
     total: dict[BrokerId, int] = {}

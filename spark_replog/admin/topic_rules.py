@@ -32,8 +32,6 @@ def assign_replicas(
 
     Args:
         brokers: broker id to rack; None if no rack is known.
-        partition_count: how many partitions to place.
-        replication_factor: copies of each.
         start_index: where the first leader goes; None picks one at random.
         first_partition: number of the first partition placed (growth continues the pattern).
 
@@ -91,16 +89,12 @@ def check_explicit(
     replication_factor: int | None = None,
     first_partition: int = 0,
 ) -> None:
-    """Refuse an invalid assignment from a user. Source: ``ReplicationControlManager``.
+    """Refuse an invalid assignment from a user: INVALID_REPLICA_ASSIGNMENT. Source: ``ReplicationControlManager``.
 
     Args:
-        assignment: per partition the replicas, preferred leader first.
         fenced: brokers that are out of service.
         replication_factor: of every partition; None: that of the first.
         first_partition: number of the first partition in it.
-
-    Raises:
-        InvalidConfigError: INVALID_REPLICA_ASSIGNMENT.
     """
     factor = len(assignment[0]) if assignment and replication_factor is None else replication_factor
     for partition, replicas in enumerate(assignment, first_partition):
@@ -188,11 +182,7 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_init_finished(roots: Collection[BrokerId], registered: Collection[BrokerId], path: str) -> None:
-    """Refuse a store whose init stopped half-way: a new topic would use only some of the roots.
-
-    Raises:
-        NotFoundError: REPLOG_STORE_NOT_INITIALISED.
-    """
+    """Raise REPLOG_STORE_NOT_INITIALISED if init stopped half-way: a new topic would use only some of the roots."""
     missing = sorted(set(roots) - set(registered))
     if missing:
         text = (
@@ -220,11 +210,7 @@ def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[Broke
 
 
 def whole_number(value: object, what: str, code: ErrorCode) -> int:
-    """Return a number that a program gives; what it names, and the error's code, are the caller's.
-
-    Raises:
-        InvalidConfigError: it is not a whole number.
-    """
+    """Return a number that a program gives; else raise an error with this code that names ``what`` it is."""
     try:
         if not isinstance(value, bool):
             return operator.index(value)  # type: ignore[arg-type]  # also numpy's integers
@@ -255,11 +241,7 @@ def log_starts(name: str, bounds: Sequence[tuple[int, int]], offsets: Mapping[in
 
     Args:
         bounds: log start offset and high watermark per partition.
-        offsets: as requested; EARLIEST and LATEST are the ends.
-
-    Raises:
-        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-        ReplogError: OFFSET_OUT_OF_RANGE.
+        offsets: as requested; EARLIEST and LATEST are the ends. Others may be OFFSET_OUT_OF_RANGE.
     """
     moved = []
     for partition, asked in sorted(offsets.items()):

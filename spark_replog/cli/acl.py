@@ -62,7 +62,6 @@ def _pattern_flag(*choices: str) -> Flag:
 
 
 def _resources(given: dict[str, Any]) -> list[tuple[ResourceType, str]]:
-    """Return the resources of the flags."""
     kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
     found = [(kind, name) for kind in kinds for name in given[kind.name.lower()]]
     return [*found, (ResourceType.CLUSTER, CLUSTER_NAME)] if given["cluster"] else found

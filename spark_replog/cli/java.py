@@ -117,11 +117,7 @@ def launcher_folder(environ: Mapping[str, str]) -> Path:
 
 
 def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of the environment in which Spark finds Java 17 or newer.
-
-    Raises:
-        ReplogError: REPLOG_ENVIRONMENT: there is neither one on the machine nor the wheel.
-    """
+    """Return a copy of the environment in which Spark finds Java 17 or newer; without one, REPLOG_ENVIRONMENT."""
     result = dict(environ)
     javas = machine_javas(environ)
     for java in javas:

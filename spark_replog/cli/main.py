@@ -222,8 +222,7 @@ def main() -> None:
 def _end(exit_code: int) -> NoReturn:
     """End the process as ``sys.exit`` does, but let the system free its memory: Python would take 50 ms.
 
-    Args:
-        exit_code: below 0: end by this signal, so that whoever sent it sees that it was obeyed.
+    A code below 0 ends it by this signal, so that whoever sent it sees that it was obeyed.
     """
     if exit_code < 0 or threading.active_count() == sum(each.daemon for each in threading.enumerate()) + 1:
         try:

@@ -70,11 +70,7 @@ def serve(
 
 
 def host_and_port(listen: str) -> tuple[str, int]:
-    """Return the parts of ``--listen``.
-
-    Raises:
-        click.UsageError: it is not ``HOST:PORT``.
-    """
+    """Return the parts of ``--listen HOST:PORT``."""
     host, separator, port = listen.rpartition(":")
     if not separator or not port.isdecimal() or int(port) > 65_535:
         raise click.UsageError(f"--listen needs HOST:PORT, not '{listen}'")

@@ -146,11 +146,7 @@ def error_item(error: ReplogError, **fields: object) -> dict[str, Any]:
 
 
 def act_on_each(noun: str, names: Iterable[str], act: Callable[[str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Call ``act`` for each name; an error becomes the item of its name.
-
-    Raises:
-        RetriableError: the store does not answer, which ends the command.
-    """
+    """Call ``act`` for each name; an error becomes the item of its name, but raises if the store does not answer."""
     items = []
     for name in names:
         try:
@@ -189,12 +185,7 @@ def note(text: str) -> None:
 
 
 def confirm(yes: bool, question: str) -> None:
-    """Ask on stderr unless ``-y`` was given.
-
-    Raises:
-        click.UsageError: stdin is not a terminal.
-        click.Abort: the answer was no.
-    """
+    """Ask on stderr unless ``-y`` was given; no answer but yes ends the command."""
     if yes:
         return
     if not is_terminal(sys.stdin):
@@ -228,11 +219,9 @@ class ProgressLine:
         self._left: str | None = None
 
     def __enter__(self) -> ProgressLine:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()
 
     def update(self, text: str) -> None:

@@ -127,11 +127,7 @@ class _Written:
         self._open.append(handle)
 
     def settle(self, left_count: int) -> None:
-        """Wait until at most ``left_count`` batches are open.
-
-        Raises:
-            ReplogError: a batch was refused.
-        """
+        """Wait until at most ``left_count`` batches are open; raise the error of one that was refused."""
         while len(self._open) > left_count or (self._open and self._open[0].done()):
             handle = self._open.popleft()
             error = handle.exception()
@@ -277,11 +273,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_of(path: str) -> str:
-    """Return the format of a file by its suffix, before that of a compression, else ``lines``.
-
-    Raises:
-        InvalidConfigError: REPLOG_INPUT: a format that has no lines.
-    """
+    """Return the format of a file by its suffix, before that of a compression, else ``lines``; never of a binary one."""
     *before, last = ["", *(each.lower() for each in Path(path).suffixes)]
     if last in _NOT_LINES:
         raise _bad_input(
@@ -298,7 +290,6 @@ def read_batches(
 
     Args:
         stream: of the file; only ``parquet`` and an Arrow file seek in it.
-        kind: one of ``FORMATS``.
         key: separator of key and value in a line; else a field's name.
         value: a field's name; None: the whole line, or the row as JSON.
         is_typed: whether the columns of CSV that become JSON get types.
@@ -361,11 +352,7 @@ def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]
 
 
 def _json_values(data: bytes) -> Iterator[list[bytes]]:
-    """Yield the elements of an array as they are written, or one other value; else the lines of the text.
-
-    Raises:
-        UnicodeError: it is not UTF-8.
-    """
+    """Yield the elements of an array as they are written, or one other value; else the lines of the text, of UTF-8."""
     text = data.removeprefix(codecs.BOM_UTF8).decode().strip()
     decoder = json.JSONDecoder(parse_constant=_no_json)
     try:
@@ -430,8 +417,7 @@ class _Record(NamedTuple):
 def _record(line: bytes, name: str, number: int) -> _Record:
     """Return the record in a line of ``replog consume -f jsonl``; any other line becomes the value unchanged.
 
-    Raises:
-        InvalidConfigError: REPLOG_INPUT: the line has the fields of such a record, and one is malformed.
+    A record with a malformed field is REPLOG_INPUT.
     """
     if not all(b'"%b"' % field.encode() in line for field in _RECORD_FIELDS):
         return _Record(line)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def show_verdicts(noun: str, names: Iterable[str], read: Callable[[str], Reader], clock: Clock, limits: Limits) -> int:
     """Print the verdict on each reader, or why it cannot be read; return the exit code of the worst.
 
-    Raises:
-        ReplogError: of ``read``, if there is one name; RetriableError: as ``act_on_each``.
+    Where there is one name, the error of ``read`` is raised.
     """
     from spark_replog.health.readers import judge
 

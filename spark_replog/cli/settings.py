@@ -1,6 +1,7 @@
 """The global flags, before or after the sub-command; the later one wins. And the commands that have them.
 
-A group refuses a command that does not exist, with those that may be meant. Values are parsed here as users type them.
+A group refuses a command that does not exist, with those that may be meant. Values are parsed here as users type them:
+what cannot be parsed is a ``click.UsageError`` with an example.
 """
 
 from __future__ import annotations
@@ -46,11 +47,7 @@ class Settings:
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)  # secrets
 
     def required_store(self) -> str:
-        """Return the store's path.
-
-        Raises:
-            InvalidConfigError: REPLOG_MISSING_OPTION: neither the flag nor the environment variable is set.
-        """
+        """Return the store's path; REPLOG_MISSING_OPTION if neither the flag nor the environment variable is set."""
         if not self.store:
             raise InvalidConfigError(ErrorCode.REPLOG_MISSING_OPTION, "no store. Add '-s PATH' or set REPLOG_STORE.")
         return self.store
@@ -68,10 +65,6 @@ class Settings:
         Args:
             coordinator_settings: coordinator keys, if the command accepts them.
             needs: the right on the whole store without which the command is refused: see ``require_of_readable``.
-
-        Raises:
-            InvalidConfigError: REPLOG_MISSING_OPTION, REPLOG_UNKNOWN_OPTION, REPLOG_INVALID_OPTION.
-            ReplogError: REPLOG_STORE_NOT_INITIALISED, REPLOG_CLUSTER_MISMATCH, CLUSTER_AUTHORIZATION_FAILED.
         """
         path = self.required_store()
         from spark_replog.cluster.authorizer import require_of_readable
@@ -195,11 +188,7 @@ class _WithHelp(click.Command):
 
 
 class ReplogCommand(_WithHelp):
-    """A command with the global flags.
-
-    Args:
-        examples: command lines shown under the help, without ``replog``.
-    """
+    """A command with the global flags, and example command lines below its help, without ``replog``."""
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -257,11 +246,7 @@ _MEANINGS = (
 
 
 def _suggestion(context: click.Context, word: str) -> str:
-    """Return a sentence for the error: the commands that the user may have meant, else those that there are.
-
-    Args:
-        context: of the group that has no command of this name.
-    """
+    """Return a sentence on a word that no command of a group has: those that may be meant, else all of its own."""
     own, others = _names(context), _others(context)
     alike = {each for meaning in _MEANINGS if word in meaning for each in meaning}
     meant = [path for path, name in own.items() if name in alike]
@@ -326,11 +311,7 @@ def _span_ms(text: str) -> int | None:
 
 
 def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
-    """Return epoch milliseconds of an ISO 8601 time (UTC without a zone), of milliseconds, or of ``-1h30m`` ago.
-
-    Raises:
-        click.UsageError: with an example.
-    """
+    """Return epoch milliseconds of an ISO 8601 time (UTC without a zone), of milliseconds, or of ``-1h30m`` ago."""
     if text.isdecimal():
         return int(text)
     ago_ms = _span_ms(text[1:]) if text.startswith("-") else None
@@ -348,11 +329,7 @@ def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds of ``1h30m``, or of an ISO 8601 duration: days, hours, minutes and seconds.
-
-    Raises:
-        click.UsageError: with an example.
-    """
+    """Return the milliseconds of ``1h30m``, or of an ISO 8601 duration: days, hours, minutes and seconds."""
     found = _span_ms(text)
     if found is None:
         found = duration_ms(text)

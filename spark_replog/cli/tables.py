@@ -142,10 +142,7 @@ def quoted(name: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text with characters escaped that a terminal acts on: control characters, bidirectional marks, surrogates.
-
-    Line ends and tabs stay.
-    """
+    """Return text with control characters, bidirectional marks and surrogates escaped, except line ends and tabs."""
     if text.isprintable():
         return text
     return "".join(
@@ -207,10 +204,6 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 def table(columns: Mapping[str, str], items: Iterable[Mapping[str, Any]]) -> Table:
-    """Return JSON values as a table.
-
-    Args:
-        columns: heading -> key.
-    """
+    """Return JSON values as a table; ``columns`` are headings and their keys."""
     hows = [(key, _FORMATS.get(key)) for key in columns.values()]
     return Table(list(columns), [[how(item[key]) if how else item[key] for key, how in hows] for item in items])

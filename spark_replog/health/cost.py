@@ -60,11 +60,7 @@ class TopicCost(NamedTuple):
 
 
 def read_prices(text: str) -> Prices:
-    """Return the prices of a TOML file.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: it is not TOML, or a price is not a finite number of 0 or more.
-    """
+    """Return the prices of a TOML file; REPLOG_INVALID_OPTION if one is not a finite number of 0 or more."""
     try:
         found = tomllib.loads(text)
         tables = {scheme: dict(table) for scheme, table in found.items() if isinstance(table, dict)}

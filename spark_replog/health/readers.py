@@ -58,9 +58,7 @@ def lag_of(
     now_ms: int,
     history: Sequence[tuple[int, int]] = (),
 ) -> Lag | None:
-    """Return the lag of a reader; None if the partition does not exist.
-
-    Call it under the ledger's lock.
+    """Return the lag of a reader; None if the partition does not exist. Call it under the ledger's lock.
 
     Args:
         position: next offset to read; None: the reader has none.
@@ -176,12 +174,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """One partition of a reader.
+    """One partition of a reader; times are None where they are unknown.
 
     Attributes:
         position: next offset to read. None: the group has not committed one; its lag is unknown, not zero.
-        position_ms: when the position was committed, or its batch planned. None: unknown.
-        since_ms: since when the position has not changed. None: unknown.
+        position_ms: when the position was committed, or its batch planned.
+        since_ms: since when the position has not changed.
         lag: None: the topic or the partition is gone.
         owner: member that reads the partition; '' if unknown.
         note: the metadata that was committed with the position.

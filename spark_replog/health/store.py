@@ -31,7 +31,6 @@ class PartitionDescription:
     """One partition; offsets are exclusive ends.
 
     Attributes:
-        isr: in-sync replicas.
         fenced: replicas on fenced brokers, which do not count as in sync.
         min_insync: effective ``min.insync.replicas``.
         size_bytes: of the rows from the log start on, in one copy; a section that is partly trimmed counts in full.
@@ -82,12 +81,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic.
-
-    Attributes:
-        config: the settings of the topic itself; all others have their defaults.
-        traffic: the recent appends.
-    """
+    """One topic, its recent appends, and its own settings; all others have their defaults."""
 
     name: str
     topic_id: TopicId
@@ -220,11 +214,9 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem.
+    """One problem, in words with the values, and the command that fixes it or what to do.
 
     Attributes:
-        detail: what is wrong, with the values.
-        remedy: the command that fixes it, or what to do.
         topic: with ``partition`` or ``broker_id``, the object of the finding; None if it concerns another one.
         code: of the error raised when the root was read.
     """
@@ -268,8 +260,7 @@ class BrokerHealth:
 def topic_findings(topics: Iterable[TopicDescription], away: Collection[BrokerId] = frozenset()) -> list[Finding]:
     """Return the findings on partitions, by topic name, then partition.
 
-    Args:
-        away: brokers whose root does not serve; the log learns of them only when something is written.
+    The log learns of brokers that are ``away`` only when something is written.
     """
     found = [
         finding
@@ -493,7 +484,6 @@ class LedgerHealth:
     """One ledger.
 
     Attributes:
-        entry_count: decided entries.
         is_tail_unclear: whether too few roots answer to know if the last entry is decided.
         behind: brokers that answer and whose journals are behind -> how many entries these lack.
     """

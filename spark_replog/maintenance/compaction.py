@@ -77,12 +77,9 @@ class CleaningPlan(NamedTuple):
 def plan_cleaning(
     state: TopicLedgerState, topic_id: TopicId, partition: int, config: TopicConfig, now_ms: int, *, is_forced: bool
 ) -> CleaningPlan | None:
-    """Return the pass that is due, None where none is. Call it under the ledger's lock.
+    """Return the pass that is due over a partition of an open topic, or None. Call it under the ledger's lock.
 
     Args:
-        topic_id: an open topic.
-        partition: one of its partitions.
-        config: the topic's settings.
         now_ms: the ledger's time.
         is_forced: whether `min.cleanable.dirty.ratio` does not matter.
     """
@@ -134,8 +131,7 @@ def group_sections(sections: Sequence[SectionRef], size_max_bytes: int) -> Itera
 class OffsetMap:
     """The latest offset of each key of a range of the log. Exact: keys are compared, not their hashes.
 
-    Args:
-        size_max_bytes: adding stops once the keys have this size.
+    Rows should be added only until the keys have ``size_max_bytes``.
     """
 
     def __init__(self, size_max_bytes: int) -> None:
@@ -241,11 +237,9 @@ def _runs_with_replaced(
 
 @dataclass(slots=True)
 class CompactionReport:
-    """What was done to one topic, or to several.
+    """What was done to one topic, or to several: to the runs that were replaced, unless it says otherwise.
 
     Attributes:
-        run_count: runs that were replaced.
-        sections_before, sections_after: of those runs.
         size_bytes: that were rewritten, as they were stored before.
         removed_count: rows that newer ones of their key made superfluous.
         lost_race_count: runs that another process changed first; nothing is wrong.
@@ -369,8 +363,7 @@ class Compactor:
     def move_inline(self, ledger: Ledger[TopicLedgerState]) -> CompactionReport:
         """Move inline rows of a ledger into data objects on every replica, so that it has room for others.
 
-        Raises:
-            ReplogError: the ledger or a root does not answer: the rows stay where they are.
+        They stay where they are if the ledger or a root does not answer, which raises its ReplogError.
         """
         report = CompactionReport()
         for run in ledger.ask(lambda state: plan_inline(state, limits_of)):
@@ -395,11 +388,7 @@ class Compactor:
         yield from ahead
 
     def _cleanable(self, handle: TopicHandle, partitions: Sequence[int] | None) -> Sequence[int]:
-        """Return the partitions to compact by key.
-
-        Raises:
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: one of `partitions`.
-        """
+        """Return the partitions to compact by key. Raises UNKNOWN_TOPIC_OR_PARTITION for one that does not exist."""
         ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
             topic = ledger.state.topics[handle.topic_id]
@@ -477,12 +466,7 @@ def is_live(state: TopicLedgerState, command: Replace) -> bool:
 
 
 class CompactionRounds:
-    """What ``replog coordinator run`` compacts between other things: a bounded part, now and then. One thread.
-
-    Args:
-        cluster: the opened store; `log.cleaner.enable` and `log.cleaner.backoff.ms` of its settings apply.
-        bytes_max: that one round rewrites, about.
-    """
+    """What ``replog coordinator run`` compacts between other things: a bounded part, now and then. One thread."""
 
     def __init__(self, cluster: Cluster, bytes_max: int = COMPACTION_ROUND_BYTES) -> None:
         self._cluster = cluster

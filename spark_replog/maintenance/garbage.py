@@ -72,11 +72,9 @@ class GarbageFile(NamedTuple):
 
 @dataclass(slots=True)
 class GarbageReport:
-    """What a run found (dry run) or deleted.
+    """What a run found (dry run) or deleted: files and their bytes, by broker and reason.
 
     Attributes:
-        files: number of files, by broker and reason.
-        size_bytes: their bytes, by broker and reason.
         temp_files: number of files that interrupted writers left, by broker.
         snapshot_files: number of files of the ledgers' older snapshots, on all roots.
         failures: (broker id, error) of each root that a later run must do; broker id -1: a ledger failed.
@@ -131,11 +129,8 @@ class GarbageCollector:
     def run(self) -> GarbageReport:
         """Collect in the whole store. A root or ledger that fails is reported and left to a later run.
 
-        In each ledger the garbage that is known is deleted before a new entry is written: on a full disk an entry
-        needs the space.
-
-        Raises:
-            ReplogError: REPLOG_NO_QUORUM: the cluster ledger cannot be read.
+        In each ledger the garbage that is known is deleted before a new entry is written: on a full disk an entry needs
+        the space. Raises REPLOG_NO_QUORUM if the cluster ledger cannot be read.
         """
         self._cluster.refresh()
         with self._cluster.cluster_ledger.lock:
@@ -189,13 +184,10 @@ class GarbageCollector:
         dropped: Mapping[ObjectId, int],
         generation: int | None = None,
     ) -> Iterator[GarbageFile]:
-        """Yield the garbage of a ledger on one root.
-
-        A file whose name no data object has is not ours: it is left alone.
+        """Yield the garbage of a ledger on one root, in one generation or in all; never a file with a foreign name.
 
         Args:
             dropped: objects without rows, with the append time (ms) when the last row was deleted.
-            generation: look in this generation only; None: in all.
         """
         ledger_id = ledger.ledger_id
         prefix = all_data_folder(ledger_id) if generation is None else data_folder(ledger_id, generation)
@@ -257,11 +249,7 @@ class GarbageCollector:
         self.delete(broker_id, self.find(ledger, broker_id, dropped))
 
     def delete(self, broker_id: BrokerId, files: Iterator[GarbageFile]) -> None:
-        """Delete files of one root, several at a time. Counts the confirmed ones and logs their number as one event.
-
-        Raises:
-            ReplogError: the root failed. The files counted in the report are deleted.
-        """
+        """Delete files of one root, several at a time, until it fails. Counts those deleted and logs them as one event."""
         pending: list[tuple[Future[None], list[GarbageFile]]] = []
         lane = f"garbage {self._cluster.brokers.url(broker_id)}"
         gone: Counter[tuple[LedgerId, Why]] = Counter()

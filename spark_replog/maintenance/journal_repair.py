@@ -55,9 +55,6 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
     """Return the keys of damaged records at the ends of a root's journals, the last position first; changes nothing.
 
     Empty where the store has fsync, and for a journal without one whole record.
-
-    Raises:
-        RetriableError: the root does not answer.
     """
     if brokers.fsync or broker_id not in brokers.metadata_broker_ids:
         return []
@@ -76,7 +73,6 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
 
 
 def _is_damaged(store: ObjectStore, key: str) -> bool:
-    """Return whether a journal record is there and cannot be read."""
     body = store.get(key, size_bytes=RECORD_GET_BYTES)
     try:
         if body is not None:
@@ -108,11 +104,7 @@ def drop_torn_tails(brokers: BrokerSet) -> set[BrokerId]:
 
 
 def find_lost_of_pair(brokers: BrokerSet) -> tuple[BrokerId, BrokerId] | None:
-    """Return (the lost, the other) where exactly one of two metadata roots has no root file.
-
-    Raises:
-        ReplogError: a root does not answer.
-    """
+    """Return (the lost, the other) where exactly one of two metadata roots has no root file, and both answer."""
     if len(brokers.metadata_broker_ids) != 2:
         return None
     first, second = brokers.metadata_broker_ids
@@ -131,11 +123,8 @@ def rebuild_one_of_pair(
 ) -> int:
     """Copy the other root's journals and write the root file last; return the number of records written.
 
-    Args:
-        leave: takes the lost broker out of the in-sync replicas of a ledger, before anybody else can decide there.
-
-    Raises:
-        CorruptDataError: CORRUPT_MESSAGE: the lost root holds records of its own: empty it first.
+    ``leave`` takes the lost broker out of a ledger's in-sync replicas, before anybody else can decide there.
+    Raises CORRUPT_MESSAGE if the lost root holds records of its own: empty it first.
     """
     source, target = brokers.store(other), brokers.store(lost)
     root_file = read_root(source)

@@ -133,13 +133,9 @@ class JournalReport:
 
 
 def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | None = None) -> JournalReport:
-    """Read the journals of the cluster ledger and of every topic's ledger.
+    """Read the journals of the cluster ledger, and of every topic's ledger that it lists.
 
-    Args:
-        on_ledger: called with (ledgers done, ledgers in all), for a progress display.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM: the cluster ledger, which lists the others, cannot be read.
+    ``on_ledger`` is called with (ledgers done, ledgers in all), for a progress display.
     """
     cluster.refresh()
     report, away = JournalReport(), AwayRoots(cluster.clock)
@@ -186,10 +182,9 @@ def _scrubbed(brokers: BrokerSet, ledger_id: LedgerId, away: AwayRoots) -> _Ledg
 
 
 def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[tuple[JournalPoint, ...]]:
-    """Return the points of each head that a majority of the metadata roots has, one per root.
+    """Return the points of each head that a majority of the metadata roots has, one per root; of roots that answer.
 
-    Call it before the journals are read: a head that is stored later names records that are written later. A root that
-    does not answer is left out.
+    Call it before the journals are read: a head that is stored later names records that are written later.
     """
     lanes = enumerate(f"{store.url}#start" for store in stores)
     listings = {number: IO_POOL.submit_to(lane, heads_on, stores[number], ledger_id) for number, lane in lanes}
@@ -337,8 +332,7 @@ class _LedgerScrub:
     def was_cut(self, *, is_last: bool) -> bool:
         """Return whether a journal with a finding got a new marker while it was read: then all are to be read again.
 
-        Args:
-            is_last: there is no further attempt, so the finding becomes UNREACHABLE: the journal could not be read.
+        In the last attempt the finding becomes UNREACHABLE: the journal could not be read.
         """
         cut = [
             each
@@ -405,7 +399,6 @@ class _LedgerScrub:
         return _Start(there, bodies, follows, out.result() is not None, last_listed)
 
     def _begin(self, start: Future[_Start], journal: _Journal) -> None:
-        """Begin where the newest marker says."""
         fetched = start.result()
         journal.last_listed = fetched.last_listed
         journal.marker_count = max(fetched.numbers, default=NO_INDEX) + 1

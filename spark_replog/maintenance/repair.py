@@ -161,8 +161,7 @@ class StoreRepair:
     def plan(self) -> list[RootRepair]:
         """Return how each root is found, by broker; changes nothing.
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM: with three metadata roots or more, too few answer.
+        Raises REPLOG_NO_QUORUM if of three metadata roots or more too few answer.
         """
         roots = self._look_at_all()
         torn_count = sum(self._note_torn_tails(root) for root in roots)
@@ -178,9 +177,8 @@ class StoreRepair:
     def run(self) -> RepairReport:
         """Repair what can be reached.
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM: too few metadata roots are left to know what was decided, or
-                would be without those to rebuild. Every root file is where it was.
+        Raises REPLOG_NO_QUORUM if too few metadata roots are left to know what was decided, or would be without those
+        to rebuild. Every root file is where it was.
         """
         torn = drop_torn_tails(self._brokers)
         pair = find_lost_of_pair(self._brokers)
@@ -333,11 +331,7 @@ class StoreRepair:
                 whole[broker_id].detail = f"{words} Too few roots have good journals to rebuild it."
 
     def _give_up_stale(self, roots: dict[BrokerId, RootRepair]) -> None:
-        """Take the root file off stale roots, if enough others know what was decided.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM: too few; no root file was taken away.
-        """
+        """Take the root file off stale roots, if enough others know what was decided; else raise REPLOG_NO_QUORUM."""
         stale = [each for each in roots if roots[each].condition is RootCondition.STALE]
         metadata = frozenset(self._brokers.metadata_broker_ids)
         well = {each for each in metadata if roots[each].condition is RootCondition.OK}
@@ -507,8 +501,7 @@ class StoreRepair:
     ) -> None:
         """Own the ledger without the lost root, then write that root's journal from what was decided.
 
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM; REQUEST_TIMED_OUT: other owners came in between each time.
+        Raises REQUEST_TIMED_OUT if other owners came in between each time.
         """
         broker_id, store, damaged = root.broker_id, self._brokers.store(root.broker_id), NO_INDEX
         for attempt in range(OWN_ATTEMPTS_MAX):
@@ -641,9 +634,8 @@ class StoreRepair:
         """Give up rows that were never readable and that no root holds: all rows after them would wait for ever.
 
         Only where every root that should hold them, or that is in sync and may have a copy that was not reported, was
-        looked through, and none was named since as a holder: its copy came after the look. The election does this when
-        a broker is given up; here the root is back without them (one of two), or a file is gone from a root that is
-        there.
+        looked through, and none was named since as a holder: its copy came after the look. An election does this when a
+        broker is given up; here the root is back without them (one of two), or has lost a file.
         """
         lost = self._lost
         looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}

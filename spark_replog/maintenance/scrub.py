@@ -41,10 +41,7 @@ AHEAD_BYTES = 64 << 20
 
 
 class AwayRoots:
-    """What the roots failed with of late, and the checks of them that are under way.
-
-    One for each run; threads may share it.
-    """
+    """What the roots failed with of late, and the checks of them under way. One for each run; threads may share it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -106,8 +103,6 @@ class ScrubReport:
     """What a scrub saw.
 
     Attributes:
-        object_count: objects that the ledgers name and readers may need.
-        copy_count: copies of them that were looked at.
         checked_bytes: bytes read and checked (deep only).
         lost_count: objects without one copy that has all rows, where every holder was read.
         unread_count: objects of which no good copy was found, and a holder does not answer.
@@ -173,11 +168,7 @@ def _forget(report: ScrubReport, gone: Mapping[tuple[LedgerId, ObjectId], tuple[
 
 
 def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -> set[tuple[LedgerId, ObjectId]]:
-    """Return the objects whose rows are all gone by now: garbage collection may have deleted them meanwhile.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM.
-    """
+    """Return the objects whose rows are all gone by now: garbage collection may have deleted them meanwhile."""
     by_folder: dict[tuple[LedgerId, int], set[ObjectId]] = {}
     for ledger_id, item_id in names:
         by_folder.setdefault((ledger_id, item_id.generation), set()).add(item_id)

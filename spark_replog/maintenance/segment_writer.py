@@ -121,12 +121,9 @@ def plan_compaction(
     sections_min: int = SECTIONS_MIN,
     resume: dict[int, int] | None = None,
 ) -> list[CompactionRun]:
-    """Return the runs of a topic that pay, each partition's oldest first. Call it under the ledger's lock.
+    """Return the runs of an open topic that pay, each partition's oldest first. Call it under the ledger's lock.
 
     Args:
-        topic_id: an open topic.
-        limits: of the runs.
-        partitions: None: all.
         sections_min: fewer small sections than this, that do not fill an object, are left alone.
         resume: partition -> offset below which nothing can pay any more; raised here, so that the next look costs what
             is new, not what lives.
@@ -152,11 +149,8 @@ def plan_inline(
 ) -> list[CompactionRun]:
     """Return the runs that move inline rows of a ledger into data objects, of partitions where it saves calls.
 
-    Call it under the ledger's lock. Once the rows are moved, the ledger has room for others.
-
-    Args:
-        limits: returns those of a topic with the given settings.
-        sections_min: a partition with rows in fewer inline objects is left alone.
+    Call it under the ledger's lock. Once the rows are moved, the ledger has room for others. ``limits`` returns
+    those of a topic with the given settings; a partition with rows in few inline objects is left alone.
     """
     runs = []
     for (topic_id, number), (object_count, first_offset) in state.inline_spans().items():
@@ -232,12 +226,8 @@ class SegmentWriter:
         """Write the rows of a run, and return the command that puts them in its place.
 
         Nothing refers to the object before that command is decided: a process that stops before leaves garbage only.
-
-        Returns:
-            None where every row goes: the caller joins the run with a neighbour.
-
-        Raises:
-            ReplogError: a row cannot be read, or a replica does not take its copy.
+        None where every row goes: the caller joins the run with a neighbour. Raises the error of a row that cannot be
+        read, or of a replica that does not take its copy.
         """
         self._check_roots(run)
         rows = _Rows(run, dropped)
@@ -344,8 +334,7 @@ class _Rows:
     def bases(self, encoded: EncodedObject) -> tuple[int, ...]:
         """Return the base offset of each section that was written; the first spans the run's first offset.
 
-        Raises:
-            CorruptDataError: CORRUPT_MESSAGE: other rows came back than the ledger says.
+        Raises CORRUPT_MESSAGE if other rows came back than the ledger says.
         """
         expected = sum(each.row_count for each in self._run.sections)
         stays = expected - (0 if self._dropped is None else len(self._dropped))

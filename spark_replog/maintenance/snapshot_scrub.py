@@ -65,10 +65,9 @@ class SnapshotReport:
 
 
 class SnapshotScrub:
-    """Looks at the snapshots of the cluster ledger and of every topic's ledger.
+    """Looks at the snapshots of the cluster ledger and of every topic's ledger, on some or all metadata roots.
 
     Args:
-        brokers: of the metadata roots to look at; None for all.
         is_repairing: copy what is bad or missing from a root that has it.
     """
 
@@ -87,11 +86,7 @@ class SnapshotScrub:
     def run(
         self, *, on_ledger: Callable[[int, int], None] | None = None, files_max: int | None = None
     ) -> SnapshotReport:
-        """Look at all files, or at some: then the next call goes on after them.
-
-        Raises:
-            RetriableError: REPLOG_NO_QUORUM; what reading a ledger raises.
-        """
+        """Look at all files, or at some: then the next call goes on after them. Raises what reading a ledger does."""
         self._cluster.refresh()
         of_topics = self._cluster.cluster_ledger.ask(lambda state: state.ledger_ids())
         ledger_ids = sorted({self._brokers.cluster_id, *of_topics})
@@ -255,5 +250,4 @@ class SnapshotScrub:
 
 
 def _named(ledger: Ledger[Any]) -> frozenset[str]:
-    """Return the keys of the files that the decided snapshot names."""
     return frozenset() if ledger.snapshots is None else ledger.snapshots.files()

@@ -108,7 +108,6 @@ class Upkeep:
             warn_of_upkeep(_log, ledger.ledger_id, "retention is left to a later commit", error)
 
     def _is_crowded(self, ledger: Ledger[TopicLedgerState]) -> bool:
-        """Return whether inline rows should make room now."""
         with ledger.lock:
             room_bytes = ledger.state.inline_room_bytes
         now_ms = self._cluster.clock.monotonic_ms()
@@ -160,8 +159,7 @@ class Upkeep:
     def _has_garbage(self, ledger: Ledger[TopicLedgerState], *, is_found_by_snapshot: bool = False) -> bool:
         """Return whether it is time to look for objects without rows, and there are any.
 
-        Args:
-            is_found_by_snapshot: the caller writes a snapshot, so those that it finds count.
+        Those that a snapshot finds count only if the caller writes one.
         """
         if self._cluster.clock.monotonic_ms() < self._next_delete_ms.get(ledger.ledger_id, 0):
             return False

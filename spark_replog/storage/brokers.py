@@ -76,10 +76,9 @@ class OwnPuts:
         self._order: deque[tuple[BrokerId, str]] = deque()
 
     def begin(self, broker_id: BrokerId, key: str, put: Future[bool]) -> None:
-        """Remember a put; a repeated put replaces the earlier attempt.
+        """Remember a put and whether it succeeded, without its error, which would keep the object's bytes alive.
 
-        Args:
-            put: whether it succeeded. Without an error, which would keep the object's bytes alive.
+        A repeated put replaces the earlier attempt.
         """
         name = broker_id, key
         self._puts[name] = put
@@ -101,13 +100,12 @@ class OwnPuts:
 
 
 class BrokerSet:
-    """The roots of one cluster. Pickles as settings; each process opens its own stores.
+    """The roots of one cluster, by their root files. Pickles as settings; each process opens its own stores.
 
     Args:
-        cluster_id: from the root files.
         brokers: all brokers, ascending ids, absolute URLs.
         metadata_broker_ids: those that hold journals.
-        fsync: whether writes survive power loss, from the root files.
+        fsync: whether writes survive power loss.
         storage_options: the user's options; a scope in a name restricts it to some roots.
         calls: counter that already has the calls of opening.
     """
@@ -232,9 +230,7 @@ class BrokerSet:
         return f"unknown broker {broker_id}" if found is None else found.url
 
     def name_calls(self, table: CallTable) -> NamedCalls:
-        """Return counted calls by broker id; those to folders that are no broker's, as where one was looked for, have
-        `NO_BROKER`.
-        """
+        """Return counted calls by broker id; those to folders without a broker have `NO_BROKER`."""
         names = {broker.url: str(broker.broker_id) for broker in self.brokers}
         return summed({(names.get(key.root, NO_BROKER), key.kind, key.purpose): calls} for key, calls in table.items())
 
@@ -275,20 +271,12 @@ class BrokerSet:
             raise _stale(why, broker_id, url)
 
     def require_own_place(self) -> None:
-        """Refuse a store whose place another one has taken, once a check has found that; costs no call.
-
-        Raises:
-            InvalidConfigError: REPLOG_CLUSTER_MISMATCH.
-        """
+        """Raise REPLOG_CLUSTER_MISMATCH once a check has found another store in this one's place; costs no call."""
         if self._made_again is not None:
             raise self._made_again
 
     def _look_for_another_store(self, found: RootFile) -> None:
-        """Find out whether another store has taken this one's place, with all its roots: it does not come back.
-
-        Args:
-            found: a root file of another cluster.
-        """
+        """Find out whether the cluster of this root file has taken the store's place, with all its roots, for good."""
         if self._made_again is not None:
             return
         urls = [broker.url for broker in self.brokers]
@@ -305,9 +293,7 @@ class BrokerSet:
         )
 
     def is_made_again(self) -> bool:
-        """Return whether another store has taken this one's place: of local roots by a look at a file's identity, and
-        what a check of any root has found.
-        """
+        """Return whether another store has taken this one's place, as a check or the file of a local root shows."""
         first = self.brokers[0]
         if self._made_again is None and first.broker_id in self.local_ids:
             look = IO_POOL.submit_to(first.url, root_file_identity, first.url)
@@ -320,8 +306,7 @@ class BrokerSet:
     def sweep_temp_files(self, broker_id: BrokerId, *, is_dry_run: bool = False) -> int:
         """Remove, or only count, a root's temp files that are a day old; 0 where a create makes none.
 
-        Raises:
-            ReplogError: REPLOG_STORE_REFUSED, or no answer; some files may be removed.
+        Some may be removed if the root then refuses, or does not answer, which raises.
         """
         url = self.url(broker_id)
         if scheme_of(url) == "file":
@@ -382,7 +367,6 @@ def _look(path: str, options: Mapping[str, str], calls: CallCounter, *, deadline
 
 
 def _may_yet_be_read(read: Mapping[str, ReadRoot]) -> bool:
-    """Return whether no root was read and a repetition may read one."""
     is_any = any(isinstance(root, RootFile) for root in read.values())
     return not is_any and any(
         isinstance(root, RetriableError) and root.code is not ErrorCode.REPLOG_STORE_REFUSED for root in read.values()
@@ -573,8 +557,7 @@ def write_root_files(
 def _recorded(brokers: Sequence[Broker]) -> tuple[Broker, ...]:
     """Return the brokers with relative URLs if all roots share a parent folder, so that the folder can be moved.
 
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: a URL that a root file may not list.
+    Raises REPLOG_INVALID_OPTION for a URL that a root file may not list.
     """
     parents = {parent_url(broker.url) for broker in brokers}
     shared = parents.pop() if len(parents) == 1 else ""
@@ -627,12 +610,7 @@ def _holds_ledgers(url: str, options: Mapping[str, str]) -> bool:
 
 
 def _make_root(url: str, options: Mapping[str, str], *, fsync: bool) -> None:
-    """Make the folder, and check that the bucket exists and allows listing, writing and deleting.
-
-    Raises:
-        RetriableError: REPLOG_ROOT_STALE: there is no such bucket.
-        ReplogError: REPLOG_STORE_REFUSED: no such bucket, if the service's listing does not show it; no permission.
-    """
+    """Make the folder, and check that the bucket exists and allows listing, writing and deleting."""
     store = RetryingStore(open_store(url, options, fsync=fsync), deadline_ms=INIT_DEADLINE_MS)
     store.make_folder("")
     store.list_keys(LEDGERS_PREFIX)

@@ -1,7 +1,4 @@
-"""Every request to the roots of one open store, counted by root, kind and purpose.
-
-A repeated attempt counts again: it is paid for.
-"""
+"""Every request to the roots of one open store, counted by root, kind and purpose. A repeated attempt counts again."""
 
 from __future__ import annotations
 
@@ -30,13 +27,10 @@ _PURPOSES = {
 
 
 class CallKey(NamedTuple):
-    """Key of the counters.
+    """Key of the counters: a root's URL, one of `KINDS`, and a purpose.
 
-    Attributes:
-        root: its URL.
-        kind: one of `KINDS`.
-        purpose: journal, claims, objects, pages, snapshots, notes; gc: deletions, and the listings for them; probes:
-            root files and everything else.
+    Purposes: journal, claims, objects, pages, snapshots, notes; gc: deletions, and the listings for them; probes: root
+    files and everything else.
     """
 
     root: str

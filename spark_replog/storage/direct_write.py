@@ -39,11 +39,7 @@ free_blocks: deque[mmap.mmap] = deque()
 
 
 class AlignedCopy:
-    """A copy of a body in aligned blocks, which `write_direct` writes as they are: one copy for all roots.
-
-    Args:
-        pieces: the body.
-    """
+    """A copy of a body in aligned blocks, which `write_direct` writes as they are: one copy for all roots."""
 
     def __init__(self, pieces: Sequence[Buffer]) -> None:
         self._blocks: list[mmap.mmap] = []
@@ -76,11 +72,7 @@ class AlignedCopy:
 def open_direct(name: str, folder_fd: int) -> int | None:
     """Create the file exclusively for direct writes; None if its file system or this platform has none.
 
-    Args:
-        folder_fd: descriptor of its folder.
-
-    Raises:
-        OSError: the file cannot be created; nothing is there.
+    Raises OSError if it cannot be created: nothing is there.
     """
     if not _O_DIRECT:
         return None
@@ -98,16 +90,8 @@ def open_direct(name: str, folder_fd: int) -> int | None:
 def write_direct(fd: int, pieces: Sequence[Buffer]) -> bool:
     """Write the pieces in order from position 0, and truncate the file after the last.
 
-    Args:
-        fd: from `open_direct`.
-        pieces: of any lengths and addresses; those of an `AlignedCopy` are not copied again.
-
-    Returns:
-        False if the device refuses writes of this alignment: nothing was written, and the caller
-        must write through the page cache.
-
-    Raises:
-        OSError: as pwritev(2); the file holds a part.
+    Those of an `AlignedCopy` are not copied again. False if the device refuses writes of this alignment: nothing was
+    written, and the caller must write through the page cache. Raises OSError as pwritev(2): the file holds a part.
     """
     views = [np.frombuffer(piece, dtype=np.uint8) for piece in pieces if memoryview(piece).nbytes]
     aligned = list(takewhile(_is_aligned, views))

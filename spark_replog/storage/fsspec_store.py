@@ -69,11 +69,7 @@ def _keep_inherited() -> None:
 
 
 def kept_file_system(name: str, make: Callable[[], Any]) -> Any:
-    """Return the file system of a name, made if none is open.
-
-    Args:
-        name: a digest of class and options.
-    """
+    """Return the file system with this digest of class and options, made if none is open."""
     # No lock: a forked child could inherit it held. If two threads make one, both work.
     found = _newest.pop(name, None) or make()
     _newest[name] = found
@@ -202,12 +198,7 @@ class FsspecStore:
                 raise self._read_failed(error, key) from shown(error)
 
     def file_system(self) -> Any:
-        """Return this process's file system.
-
-        Raises:
-            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: its package is missing or its class is not
-                proven; REPLOG_INVALID_OPTION: it does not accept these options.
-        """
+        """Return this process's file system. Raises REPLOG_INVALID_OPTION if it does not accept these options."""
         made = self._file_system
         if made is not None and made[0] == os.getpid():
             return made[1]
@@ -217,12 +208,7 @@ class FsspecStore:
         return found
 
     def check_client(self) -> None:
-        """Check that the root's client is available.
-
-        Raises:
-            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: as ``file_system``; REPLOG_INVALID_OPTION: ``client``, which
-                chose one in earlier releases.
-        """
+        """Check that the root's client is available: see ``file_system_class``. There is none to choose."""
         if "client" in self._storage_options:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
@@ -234,8 +220,7 @@ class FsspecStore:
     def file_system_class(self) -> Any:
         """Return the proven fsspec class that serves the scheme here.
 
-        Raises:
-            InvalidConfigError: REPLOG_UNSUPPORTED_STORE: no package, or another class serves the scheme.
+        Raises REPLOG_UNSUPPORTED_STORE if its package is missing, or another class serves the scheme.
         """
         try:
             cls = fsspec.get_filesystem_class(self.protocol)

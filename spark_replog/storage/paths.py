@@ -110,10 +110,9 @@ def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
 
 
 def ledger_folders(ledger_id: LedgerId, *, metadata: bool = True) -> tuple[str, ...]:
-    """Return the folders that a new ledger gets on a root; later writes never make the ledger's own folder.
+    """Return the folders that a new ledger gets on a root, one for journals only where the root holds them.
 
-    Args:
-        metadata: whether the root holds journals.
+    Later writes never make the ledger's own folder.
     """
     data = (all_data_folder(ledger_id),)
     if not metadata:

@@ -143,7 +143,6 @@ class PosixStore:
         Raises:
             ReplogError: REPLOG_STORE_REFUSED: nothing is visible (no folder, no space, no permission, a symbolic link).
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
-            CorruptDataError: CORRUPT_MESSAGE: the key could leave the root.
         """
         check_key(key, self.url)
         folder, _, name = key.rpartition("/")
@@ -181,10 +180,7 @@ class PosixStore:
     def make_folder(self, key_prefix: str) -> None:
         """Make a folder and those above it below the root; an empty prefix makes the root itself.
 
-        Raises:
-            ReplogError: REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty.
-            RetriableError: KAFKA_STORAGE_ERROR.
-            CorruptDataError: CORRUPT_MESSAGE: the prefix could leave the root.
+        Raises REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty.
         """
         inner = key_prefix.strip("/")
         try:
@@ -271,14 +267,11 @@ class PosixStore:
     def _open_folder(
         self, folder: str, *, make_last: bool = False, make_all: bool = False, is_to_flush: bool = False
     ) -> tuple[int, os.stat_result]:
-        """Return a descriptor and the status of the folder, reached without a symbolic link on the way from the root.
+        """Return a descriptor and the status of the folder, reached from the root without a symbolic link (else ELOOP).
 
         A folder that was once reached part by part is opened by its path and must be the same one: a link on the way
         could only lead to that same folder. With ``make_last`` or ``make_all``, the folders are durable in their
         parents, even if another process has just made them: each is flushed at least once per process.
-
-        Raises:
-            OSError: ELOOP if a part is a symbolic link.
         """
         known = (self._durable_folders if make_last else self._reached_folders).get(folder)
         if known is not None and not make_all:
@@ -566,11 +559,7 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
 
 
 def _leave_reserve(folder_fd: int, data: Buffer | Sequence[Buffer]) -> None:
-    """Refuse a data object where little is free: journals need it, for the entries that delete rows and topics.
-
-    Raises:
-        OSError: ENOSPC.
-    """
+    """Raise ENOSPC for a data object where little is free: journals need it, for entries that delete rows or topics."""
     found = os.fstatvfs(folder_fd)
     size_bytes = sum(memoryview(piece).nbytes for piece in ((data,) if isinstance(data, Buffer) else data))
     reserve_bytes = min(RESERVE_BYTES_MAX, found.f_blocks * found.f_frsize // RESERVE_SHARE)

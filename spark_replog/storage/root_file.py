@@ -216,12 +216,7 @@ ReadRoot = RootFile | None | ReplogError
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The result of comparing root files.
-
-    Attributes:
-        roots: the files that agree, by root URL.
-        deviating: for each root file that is not used, the reason, by root URL.
-    """
+    """The root files that agree, by root URL; and for each one that is not used, the reason, by root URL."""
 
     roots: dict[str, RootFile]
     deviating: dict[str, str]
@@ -283,11 +278,7 @@ def _difference(root: RootFile, other: RootFile) -> str:
 
 
 def split_path(path: str) -> list[str]:
-    """Return the normalised URLs of a comma separated path, each once, in order.
-
-    Raises:
-        InvalidConfigError: REPLOG_MISSING_OPTION: the path is empty.
-    """
+    """Return the normalised URLs of a comma separated path, each once, in order; without one, REPLOG_MISSING_OPTION."""
     urls = list(dict.fromkeys(normalise_url(part) for part in path.split(",") if part.strip()))
     if not urls:
         raise InvalidConfigError(
@@ -297,11 +288,7 @@ def split_path(path: str) -> list[str]:
 
 
 def read_root(store: ObjectStore) -> RootFile | None:
-    """Return a root's root file; None without one.
-
-    Raises:
-        RetriableError, CorruptDataError, UnsupportedFormatError: see ``decode_root_file``.
-    """
+    """Return a root's root file; None without one. Raises as ``decode_root_file``, and what the root fails with."""
     try:
         data = store.get(ROOT_FILE_KEY, size_bytes=ROOT_FILE_BYTES_MAX + 1)
     except RetriableError as error:

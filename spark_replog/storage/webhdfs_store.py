@@ -61,11 +61,8 @@ class WebHdfsStore(FsspecStore):
     def make_folder(self, key_prefix: str) -> None:
         """As ``ObjectStore.make_folder``: HDFS has folders; only an empty prefix makes the root.
 
-        Each folder below the root takes the mode of the one above it, as in ``PosixStore``.
-
-        Raises:
-            ReplogError: REPLOG_STORE_REFUSED: the root is missing.
-            RetriableError: no answer.
+        Each folder below the root takes the mode of the one above it, as in ``PosixStore``. Raises REPLOG_STORE_REFUSED
+        if the root is missing.
         """
         try:
             with Apart():
@@ -109,14 +106,9 @@ class WebHdfsStore(FsspecStore):
     def sweep_temp_files(self, min_age_ms: int, *, is_dry_run: bool = False) -> int:
         """Remove, or only count, temp files of interrupted writers under the root; return their number.
 
-        A writer that still uses so old a file has its rename refused, and nothing of it is visible.
-
-        Args:
-            min_age_ms: since the file was written, by the NameNode's clock.
-            is_dry_run: only count, by this machine's clock; writes nothing.
-
-        Raises:
-            RetriableError: REPLOG_STORE_REFUSED: another user's root; no answer. Some files may be removed.
+        A writer that still uses so old a file has its rename refused, and nothing of it is visible. Their age is by the
+        NameNode's clock; to count only, by this machine's, which writes nothing. Some files may be removed if the root
+        then refuses, or does not answer, which raises.
         """
         swept_count = 0
         try:
@@ -233,14 +225,11 @@ class WebHdfsStore(FsspecStore):
         _MADE.add((self.url, folder))
 
     def _make_level(self, folder: str) -> None:
-        """Make a folder with the mode of the one above it.
+        """Make a folder with the mode of the one above it. FileNotFoundError if there is none.
 
         Without a mode HDFS takes 755, and makes that the mask of inherited ACLs too: no other user could create files
         in the folder, whatever an administrator has set above it. MKDIRS would make every missing level, and keeps the
         sticky bit only on the last one.
-
-        Raises:
-            FileNotFoundError: there is no folder above.
         """
         above = self.file_system()._call("GETFILESTATUS", path=folder.rpartition("/")[0] or "/")
         mode = above.json()["FileStatus"]["permission"]

@@ -42,10 +42,7 @@ def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] 
     """Return the status and the reason if a request must be refused for any sender; else None.
 
     ``Host`` reveals a name that an attacker's DNS resolves to this machine; ``Origin`` or ``Sec-Fetch-Site`` reveal a
-    request from a page of another site.
-
-    Args:
-        headers: (name in lower case, value); a name may repeat.
+    request from a page of another site. Names of headers are in lower case, and may repeat.
     """
     found = {name: [value for each, value in headers if each == name] for name, _ in headers}
     hosts, origins = found.get("host", []), found.get("origin", [])
@@ -65,8 +62,7 @@ def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] 
 class Access:
     """Links that work once, and the sessions that they started. Thread-safe; nothing outlives the process.
 
-    Args:
-        on_link: called with each new token: by `renew`, and whenever a token was used.
+    ``on_link`` is called with each new token: by `renew`, and whenever a token was used.
     """
 
     def __init__(self, on_link: Callable[[str], None]) -> None:

@@ -31,11 +31,7 @@ class LagSample(NamedTuple):
 
 
 class LiveStore:
-    """Looks at the store on demand, if the last look is too old. Thread-safe.
-
-    Args:
-        age_ms: maximum age of a look that is used again.
-    """
+    """Looks at the store on demand, if the last look is older than `age_ms`. Thread-safe."""
 
     def __init__(self, watch: StoreWatch, clock: Clock, age_ms: int) -> None:
         self.age_ms = age_ms
@@ -83,8 +79,7 @@ class LiveStore:
 class Feed:
     """Sends each new look to the viewers: one poller for all, none without viewers. For one event loop.
 
-    Attributes:
-        is_answered: whether the last look was answered.
+    `is_answered` says whether the last look was.
     """
 
     def __init__(self, live: LiveStore) -> None:

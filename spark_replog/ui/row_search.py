@@ -34,11 +34,9 @@ class RowSearch:
 
     Attributes:
         partition: None: the key's partition by Kafka's hash, or all partitions without a key.
-        begin: at an `offset`, at a `time`, or with the `newest` rows.
-        at: the offset, or epoch milliseconds.
+        at: the offset, or epoch milliseconds, of `begin`.
         key: only rows with this key; None: any.
-        row_count: maximum number of rows.
-        budget_bytes: maximum number of bytes to read.
+        row_count, budget_bytes: the most rows to return and bytes to read.
     """
 
     topic: str
@@ -86,11 +84,7 @@ class FoundRows:
 
 
 class RowFinder:
-    """Plans and runs searches. Thread-safe.
-
-    Args:
-        cluster: provides the folds; nothing is written.
-    """
+    """Plans and runs searches; nothing is written. Thread-safe."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -47,11 +47,7 @@ _FILES = {
 
 
 class ConsoleServer(uvicorn.Server):
-    """Says that it is ready once it answers and handles signals: one that came before would stop it half-way.
-
-    Args:
-        on_ready: called once.
-    """
+    """Calls ``on_ready`` once it answers and handles signals: one that came before would stop it half-way."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -94,9 +90,7 @@ class Guard:
 class Console:
     """The handlers. Handlers without ``async`` run in threads, because they read the store.
 
-    Args:
-        settings: of the command, so that remedies can be typed as shown.
-        budget_bytes: maximum that one search may read.
+    ``settings`` are the command's, so that remedies can be typed as shown; a search reads at most ``budget_bytes``.
     """
 
     def __init__(

@@ -127,7 +127,6 @@ def topics(view: StoreView, search: str, sort: str, first: int, count: int) -> I
 
 
 def _faults(topic: TopicDescription, view: StoreView) -> dict[int, Fault]:
-    """Return the faults of a topic's partitions, by number."""
     return {each.partition or 0: each.fault for each in topic_findings([topic], view.away)}
 
 
@@ -276,9 +275,7 @@ def ledgers(view: StoreView) -> Item:
 def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
     """Return all settings: the store's value, the default and the source. Clients and queries set their own.
 
-    Args:
-        store: settings of the whole store.
-        options: names of storage options; their values may be secrets.
+    Of storage options, which may be secrets, only the names are shown.
     """
     known = {key.name for key in CONFIG_KEYS}
     unknown = [
