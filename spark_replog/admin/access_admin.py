@@ -166,7 +166,6 @@ def _has_name(principal: str) -> bool:
 
 
 def _checked(binding: AclBinding) -> AclBinding:
-    """Return the binding with a typed principal."""
     if not binding.name or not _has_name(binding.principal):
         raise InvalidConfigError(
             ErrorCode.INVALID_REQUEST, "an ACL needs a resource name and a principal. Give 'User:*' for everybody."

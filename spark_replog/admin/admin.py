@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from spark_replog.admin.topic_rules import check_explicit
 from spark_replog.cluster.authorizer import Authorizer, is_allowed
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders, roots_there
 from spark_replog.commit import state_changes
-from spark_replog.commit import state_changes as reassignment
 from spark_replog.commit.catch_up import CatchUp
 from spark_replog.commit.failover import fail_over, warn_of_cut
 from spark_replog.commit.state_changes import change_partition, live_topic
@@ -38,7 +37,9 @@ _OVERTAKEN = frozenset({Outcome.REFUSED, Outcome.INVALID, Outcome.UNKNOWN_TOPIC,
 
 
 class Admin:
-    """Base of the admin classes. Thread-safe.
+    """Base of the admin classes. Thread-safe. Each method may raise REPLOG_NO_QUORUM.
+
+    Those that change brokers or partitions also raise CLUSTER_AUTHORIZATION_FAILED.
 
     Args:
         principal: the caller; None: see ``default_principal``.
@@ -129,9 +130,7 @@ class BrokerAdmin(Admin):
         Its journal, if it has one, stays in use: ``init`` chose the metadata roots.
 
         Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             NotFoundError: BROKER_ID_NOT_REGISTERED.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         self._set(broker_id, is_fenced=True)
 
@@ -165,14 +164,10 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
 
     Call it on a refreshed ledger: on an older fold nothing may seem to be missing, and then nothing is written that
     would meet newer entries.
-
-    Raises:
-        RetriableError: REPLOG_NO_QUORUM.
     """
     wanted = cluster.cluster_ledger.ask(lambda state: frozenset(state.fenced))
-    with ledger.lock:
-        if not state_changes.settle_fences(ledger.state, wanted):
-            return False  # without a question to a root that may be fenced because it hangs
+    if not ledger.ask(lambda state: state_changes.settle_fences(state, wanted)):
+        return False  # without a question to a root that may be fenced because it hangs
     away = frozenset(wanted) - roots_there(cluster.brokers, wanted)
     now_ms = cluster.clock.now_ms()
 
@@ -188,9 +183,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
         lost = state_changes.failover_commands(state, given_up, now_ms, is_forced=True)
         return tuple(encode_command(each) for each in (*lost, fence))
 
-    with ledger.lock:
-        is_given_up_now = bool(away - ledger.state.fenced)
-    if is_given_up_now:
+    if away - ledger.ask(lambda state: frozenset(state.fenced)):
         CatchUp.of(cluster).find_copies(ledger, away)
     outcome = ledger.append(propose, timeout_ms=timeout_ms, is_first=True)
     is_changed = outcome.index >= 0
@@ -215,12 +208,10 @@ class PartitionOutcome:
 
 
 _Decide = Callable[[TopicLedgerState, int], PartitionChange]
-_Brokers = tuple[BrokerId, ...]
-_Row = tuple[BrokerId, int, _Brokers, _Brokers, _Brokers, _Brokers]
 
 
 class PartitionAdmin(Admin):
-    """Thread-safe. Arguments: see ``Admin``."""
+    """Thread-safe. Each method may raise UNKNOWN_TOPIC_OR_PARTITION: no such topic. For more see ``Admin``."""
 
     def elect_leaders(
         self, name: str, partitions: Iterable[int] | None = None, *, is_unclean: bool = False
@@ -233,11 +224,6 @@ class PartitionAdmin(Admin):
         Returns:
             Per partition its state; errors ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
             ELIGIBLE_LEADERS_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION.
-
-        Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_cluster(AclOperation.ALTER)
         handle, ledger = self._open(name)
@@ -269,10 +255,7 @@ class PartitionAdmin(Admin):
         """Start moving partitions: new replicas catch up with the next commits, then the old ones leave.
 
         Raises:
-            AuthorizationError: CLUSTER_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_REPLICA_ASSIGNMENT: nothing was changed.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_cluster(AclOperation.ALTER)
         self._cluster.refresh()
@@ -288,9 +271,9 @@ class PartitionAdmin(Admin):
             handle,
             ledger,
             sorted(targets),
-            lambda state, number: reassignment.begin(state, handle.topic_id, number, targets[number]),
+            lambda state, number: state_changes.begin(state, handle.topic_id, number, targets[number]),
         )
-        reassignment.complete_reassignments(ledger, self._timeout_ms)
+        state_changes.complete_reassignments(ledger, self._timeout_ms)
         errors = {each.partition: each.error for each in outcomes if each.error is not None}
         return self._outcomes(ledger, handle, [each.partition for each in outcomes], errors)
 
@@ -303,14 +286,14 @@ class PartitionAdmin(Admin):
         self._require_cluster(AclOperation.ALTER)
         handle, ledger = self._open(name)
         return self._change(
-            handle, ledger, partitions, lambda state, number: reassignment.cancel(state, handle.topic_id, number)
+            handle, ledger, partitions, lambda state, number: state_changes.cancel(state, handle.topic_id, number)
         )
 
     def list_reassignments(self, name: str) -> list[PartitionOutcome]:
         """Return the partitions that are being moved."""
         self._require_topic(AclOperation.DESCRIBE, name)
         handle, ledger = self._open(name)
-        found = self._each(ledger, handle, reassignment.is_reassigning)
+        found = self._each(ledger, handle, state_changes.is_reassigning)
         return self._outcomes(ledger, handle, [at for at, is_moving in enumerate(found) if is_moving], {})
 
     def _each(
@@ -366,9 +349,9 @@ class PartitionAdmin(Admin):
         numbers: Iterable[int],
         errors: Mapping[int, ReplogError],
     ) -> list[PartitionOutcome]:
-        nothing: _Row = (NO_LEADER, 0, (), (), (), ())
+        nothing = NO_LEADER, 0, (), (), (), ()
         pick = attrgetter("leader", "leader_epoch", "isr", "replicas", "adding", "removing")
-        rows: list[_Row] = self._each(ledger, handle, pick)
+        rows: list[Any] = self._each(ledger, handle, pick)
         return [
             PartitionOutcome(number, *(rows[number] if 0 <= number < len(rows) else nothing), errors.get(number))
             for number in numbers

@@ -9,6 +9,7 @@ Source of the order of checks and of the codes: Kafka's ``ReplicationControlMana
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from spark_replog.admin import topic_rules
 from spark_replog.admin.admin import Admin, settle_fences
@@ -26,7 +27,7 @@ from spark_replog.commit.state_changes import (
     live_topic,
 )
 from spark_replog.config.registry import keys_of, read_topic_config, stored_topic_config, unknown_option_error
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.health.store import TopicDescription, describe, would_be
 from spark_replog.ids import INTERNAL_TOPICS, BrokerId, LedgerId, TopicId, new_id
 from spark_replog.ledger.ledger import Ledger
@@ -53,6 +54,9 @@ DEFAULT_REPLICATION_FACTOR_MAX = 3
 
 class Controller(Admin):
     """Creates, grows, deletes and describes topics. Thread-safe.
+
+    Each method may raise TOPIC_AUTHORIZATION_FAILED and REPLOG_NO_QUORUM; one that names a topic
+    UNKNOWN_TOPIC_OR_PARTITION; one that lists or creates topics REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
 
     Args:
         cluster: the opened store.
@@ -94,12 +98,9 @@ class Controller(Admin):
             validate_only: check everything and change nothing; return the topic as it would be.
 
         Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REQUEST,
                 INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, POLICY_VIOLATION.
             ReplogError: TOPIC_ALREADY_EXISTS.
-            NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         topic_rules.check_name(name)
         if partitions is not None:
@@ -112,8 +113,9 @@ class Controller(Admin):
         existing = self._live_handle(name)
         if existing is not None:
             if if_not_exists:
-                self._make_folders(existing.ledger_id, self._assigned_brokers(existing))
-                return self._describe(name)
+                found = self._describe(name)
+                self._make_folders(existing.ledger_id, {each for part in found.partitions for each in part.replicas})
+                return found
             raise topic_rules.already_exists(name)
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
@@ -140,10 +142,7 @@ class Controller(Admin):
         """Delete a topic: first fence its writers, then free the name.
 
         Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_TOPIC_EXCEPTION: an internal topic.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_topic(AclOperation.DELETE, name)
         if name in INTERNAL_TOPICS:
@@ -168,7 +167,6 @@ class Controller(Admin):
             InvalidConfigError: INVALID_PARTITIONS when it already has that many or more;
                 INVALID_REPLICA_ASSIGNMENT; POLICY_VIOLATION: more than 10,000 new ones.
             RetriableError: REASSIGNMENT_IN_PROGRESS.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._require_topic(AclOperation.ALTER, name)
         total = topic_rules.whole_number(total, "the number of partitions", ErrorCode.INVALID_PARTITIONS)
@@ -199,7 +197,11 @@ class Controller(Admin):
             current = live_topic(state, handle.topic_id)
             topic_rules.check_growth(name, len(current.partitions), total)
             if any(is_reassigning(each) for each in current.partitions):
-                raise topic_rules.reassignment_in_progress(name)
+                text = (
+                    f"partitions of '{name}' are being moved. Let that end (replog coordinator run --once), or cancel "
+                    "it (replog topic reassign NAME --cancel)."
+                )
+                raise RetriableError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text, topic=name)
             grown = grow_topic(state, PartitionsAdd(handle.topic_id, total, added), fenced=fenced)
             return tuple(map(encode_command, grown))
 
@@ -218,10 +220,7 @@ class Controller(Admin):
         They apply to later writes and reads; ``min.insync.replicas`` also to writes that wait.
 
         Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_CONFIG: nothing was changed.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_topic(AclOperation.ALTER_CONFIGS, name)
         handle, ledger = self._open(name)
@@ -246,9 +245,7 @@ class Controller(Admin):
         ``alter_config``), those that it would then delete. Changes nothing.
 
         Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
             InvalidConfigError: INVALID_CONFIG.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         self._require_topic(AclOperation.DESCRIBE_CONFIGS, name)
         handle, ledger = self._open(name)
@@ -275,8 +272,6 @@ class Controller(Admin):
         Raises:
             ReplogError: OFFSET_OUT_OF_RANGE: above the high watermark, or negative. POLICY_VIOLATION: rows of the
                 topic are only removed by key. Nothing was deleted.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-            RetriableError: REPLOG_NO_QUORUM.
         """
         self._require_topic(AclOperation.DELETE, name)
         handle, ledger = self._open(name)
@@ -302,9 +297,6 @@ class Controller(Admin):
         """Return all topics that the caller may describe, by name, without those being deleted.
 
         Reads the ledger of each topic; ``name_topics`` does not.
-
-        Raises:
-            NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
         """
         handles = self.name_topics()
         self._cluster.refresh_topics(handles)
@@ -314,47 +306,32 @@ class Controller(Admin):
                 ledger, _ = self._cluster.folded_topic(handle)
             except NotFoundError:
                 continue
-            with ledger.lock:
-                found.append(describe(ledger.state, handle.topic_id, handle.name))
+            found.append(ledger.ask(partial(describe, topic_id=handle.topic_id, name=handle.name)))
         return found
 
     def name_topics(self) -> list[TopicHandle]:
         """Return the names and ids of all topics that the caller may describe, by name.
 
         Reads the cluster's ledger only. A topic that is being deleted may be among them.
-
-        Raises:
-            NotFoundError: REPLOG_STORE_NOT_INITIALISED: an init stopped half-way.
         """
         names = self._authorizer.allowed_topics(AclOperation.DESCRIBE, self._cluster.topic_names())
         topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
         return [self._cluster.lookup(name) for name in names]
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """Return a topic's description on the newest fold.
-
-        Raises:
-            AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
-            RetriableError: REPLOG_NO_QUORUM.
-        """
+        """Return a topic's description on the newest fold."""
         self._require_topic(AclOperation.DESCRIBE, name)
         return self._describe(name)
 
     def _describe(self, name: str) -> TopicDescription:
         handle, ledger = self._open(name)
-        with ledger.lock:
-            return describe(ledger.state, handle.topic_id, name)
+        return ledger.ask(partial(describe, topic_id=handle.topic_id, name=name))
 
     def offsets(self, name: str, at: str | int = "latest") -> dict[int, int]:
         """Return per partition the log start offset (``earliest``) or the high watermark (``latest``).
 
         Args:
-            at: the end, by any of its names in ``log_position.py``.
-
-        Raises:
-            InvalidConfigError: REPLOG_INVALID_OPTION.
-            NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+            at: the end, by any of its names in ``log_position.py``; anything else is REPLOG_INVALID_OPTION.
         """
         end = parse_offset(at)
         if end not in (EARLIEST, LATEST):
@@ -406,11 +383,6 @@ class Controller(Admin):
         racks = self._cluster.cluster_ledger.ask(lambda state: {at: each.rack for at, each in state.brokers.items()})
         return {each: racks[each] for each in self._cluster.brokers.broker_ids if each in racks}
 
-    def _assigned_brokers(self, handle: TopicHandle) -> set[BrokerId]:
-        return self._cluster.topic_ledger(handle.ledger_id).ask(
-            lambda state: {each for row in state.topics[handle.topic_id].partitions for each in row.replicas}
-        )
-
     def _register_ledger(self, ledger_name: str | None) -> LedgerId:
         """Return the id of the named ledger, which is recorded if new; a topic's own ledger has its id as name."""
         fresh = new_id()
@@ -422,8 +394,7 @@ class Controller(Admin):
 
         ledger = self._cluster.cluster_ledger
         ledger.append(propose, timeout_ms=self._timeout_ms)
-        with ledger.lock:
-            return ledger.state.ledgers[name]
+        return ledger.ask(lambda state: state.ledgers[name])
 
     def _make_folders(self, ledger_id: LedgerId, data_brokers: set[BrokerId]) -> set[BrokerId]:
         """Make the ledger's folders; return the data brokers that could not be reached."""

@@ -161,16 +161,14 @@ class CoordinatorLoop:
     def _look_after_replicas(self, ledger: Ledger[TopicLedgerState], this: _Round) -> None:
         timeout_ms, report = self._cluster.config.delivery_timeout_ms, this.report
         settle_fences(self._cluster, ledger, timeout_ms)
-        with ledger.lock:
-            in_sync = _brokers_in_sync(ledger.state)
+        in_sync = ledger.ask(_brokers_in_sync)
         gone = {each for each in in_sync if not self._is_there(each, this)}
         if gone:
             report.failover_count += fail_over(self._cluster, self._catch_up, ledger, gone)
         self._catch_up.copy_to_followers(ledger)
         if self._catch_up.is_due(ledger.ledger_id):
             self._catch_up.readmit(ledger)
-        with ledger.lock:
-            report.joined_count += len(_brokers_in_sync(ledger.state) - in_sync)
+        report.joined_count += len(ledger.ask(_brokers_in_sync) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)
         if this.is_balancing:
             report.elected_count += self._elect_preferred(ledger, this, timeout_ms)

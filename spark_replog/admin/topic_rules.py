@@ -10,7 +10,7 @@ import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from spark_replog.clock import SYSTEM_RANDOM
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, RetriableError, command_line
+from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
 from spark_replog.log_position import offset_between
 
@@ -128,7 +128,7 @@ def _assign(
         used_racks = {racks[brokers[first]]}
         candidate_number = 0
         while len(chosen) < replication_factor:
-            broker = brokers[_replica_index(first, shift * rack_count, candidate_number, count)]
+            broker = brokers[(first + 1 + (shift * rack_count + candidate_number) % (count - 1)) % count]
             candidate_number += 1
             repeats_rack = racks[broker] in used_racks and len(used_racks) < rack_count
             repeats_broker = broker in chosen and len(chosen) < count
@@ -137,10 +137,6 @@ def _assign(
                 used_racks.add(racks[broker])
         rows.append(tuple(chosen))
     return tuple(rows)
-
-
-def _replica_index(first: int, shift: int, follower: int, count: int) -> int:
-    return (first + 1 + (shift + follower) % (count - 1)) % count
 
 
 def rack_alternated(racks: Mapping[BrokerId, str]) -> list[BrokerId]:
@@ -265,12 +261,3 @@ def already_exists(name: str) -> ReplogError:
     """Return the error for a name that is taken."""
     text = f"topic '{name}' exists. Use --if-not-exists to accept it, or another name."
     return ReplogError(ErrorCode.TOPIC_ALREADY_EXISTS, text, topic=name)
-
-
-def reassignment_in_progress(name: str) -> RetriableError:
-    """Return the error for adding partitions during a reassignment."""
-    text = (
-        f"partitions of '{name}' are being moved. Let that end (replog coordinator run --once), or cancel it "
-        "(replog topic reassign NAME --cancel)."
-    )
-    return RetriableError(ErrorCode.REASSIGNMENT_IN_PROGRESS, text, topic=name)

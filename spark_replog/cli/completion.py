@@ -53,26 +53,16 @@ def answer_shell(tree: click.Command) -> int | None:
         logging.getLogger().removeHandler(silent)
 
 
-def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the topics that the principal may describe."""
+def _topics(settings: Settings) -> list[str]:
+    from spark_replog.admin.controller import Controller
 
-    def find(settings: Settings) -> list[str]:
-        from spark_replog.admin.controller import Controller
-
-        return [topic.name for topic in Controller(settings.open_cluster()).name_topics()]
-
-    return _offer(context, incomplete, find)
+    return [topic.name for topic in Controller(settings.open_cluster()).name_topics()]
 
 
-def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer the consumer groups."""
+def _groups(settings: Settings) -> list[str]:
+    from spark_replog.groups.group_coordinator import GroupCoordinator
 
-    def find(settings: Settings) -> list[str]:
-        from spark_replog.groups.group_coordinator import GroupCoordinator
-
-        return [state.group for state in GroupCoordinator(settings.open_cluster()).groups()]
-
-    return _offer(context, incomplete, find)
+    return [state.group for state in GroupCoordinator(settings.open_cluster()).groups()]
 
 
 def complete_settings(*groups: ConfigGroup, end: str = "=") -> Completer:
@@ -94,16 +84,23 @@ def config_flag(help_text: str, *groups: ConfigGroup) -> Flag:
                         shell_complete=complete_settings(*groups))  # fmt: skip
 
 
-def _offer(context: click.Context, incomplete: str, find: Callable[[Settings], list[str]]) -> list[CompletionItem]:
-    """Read the store for a few seconds at most; offer nothing if it cannot be read."""
-    found: list[str] = []
-    settings = current_settings(context)
+def _completer(find: Callable[[Settings], list[str]]) -> Completer:
+    """Return a completer that reads the store for a few seconds at most; it offers nothing if that fails."""
 
-    def ask() -> None:
-        with contextlib.suppress(Exception):  # a message would appear in the line that the user types
-            found.extend(find(settings))
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found: list[str] = []
+        settings = current_settings(context)
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_WAIT_SECONDS)
-    return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+        def ask() -> None:
+            with contextlib.suppress(Exception):  # a message would appear in the line that the user types
+                found.extend(find(settings))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_WAIT_SECONDS)
+        return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+
+    return complete
+
+
+complete_topics, complete_groups = _completer(_topics), _completer(_groups)

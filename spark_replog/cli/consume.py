@@ -181,7 +181,6 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
 
 
 def _check(given: dict[str, Any], settings: Settings) -> None:
-    """Refuse flags that contradict each other."""
     if given["timeout_ms"] is not None and not given["follow"]:
         raise click.UsageError("--timeout-ms goes with --follow")
     if given["from_beginning"] and parse_offset(given["offset"]) != EARLIEST and given["offset"] is not None:
@@ -390,7 +389,6 @@ def records_of(
 
 
 def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRecord], None]:
-    """Return the function that prints one record and flushes."""
     if settings.format == "json":
         items = given.setdefault("items", [])
         return lambda record: items.append({**record_item(record), "ok": True})

@@ -16,9 +16,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -36,28 +36,8 @@ PARTITIONS = 6
 _MICRO_BATCHES = 9
 _TOP = 5
 _LOG_TAIL_LINES = 25
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The demo's files, all below one folder: deleting it removes everything."""
-
-    folder: Path
-
-    @property
-    def store(self) -> Path:
-        """Return the store's folder."""
-        return self.folder / "store"
-
-    @property
-    def input(self) -> Path:
-        """Return the folder of the input files."""
-        return self.folder / "input"
-
-    @property
-    def log(self) -> Path:
-        """Return the log file of Spark."""
-        return self.folder / "spark.log"
+_INPUT, _STORE, _LOG = "input", "store", "spark.log"
+"""In the demo's folder: deleting it removes everything."""
 
 
 @click.command("demo", cls=ReplogCommand, examples=["demo"])
@@ -82,33 +62,34 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
     progress = ProgressLine(quiet=settings.quiet)
     source = input_file or flights_file()
     environ = spark_environment(java_environment(os.environ))
-    place = Place(new_folder(folder))
-    progress.say(f"demo: writing everything to {place.folder}")
+    folder = new_folder(folder)
+    store = folder / _STORE
+    progress.say(f"demo: writing everything to {folder}")
     progress.say(f"demo: reading {source.name}")
     try:
-        pieces = write_pieces(source, place.input)
+        pieces = write_pieces(source, folder / _INPUT)
         key = key or (DEFAULT_KEY if DEFAULT_KEY in pieces.columns else pieces.columns[0])
         if key not in pieces.columns:
             raise click.UsageError(f"--key '{key}' is not a column of {source.name}: {', '.join(pieces.columns)}")
     except (ReplogError, click.UsageError):
-        shutil.rmtree(place.folder)  # made just now, and nothing in it is of use
+        shutil.rmtree(folder)  # made just now, and nothing in it is of use
         raise
     topic = "flights" if input_file is None else "rows"
     progress.say(f"demo: a store of {BROKERS} brokers, topic {topic}: {PARTITIONS} partitions, 3 replicas")
-    controller = Controller(init_cluster(str(place.store), BROKERS))
+    controller = Controller(init_cluster(str(store), BROKERS))
     controller.create_topic(topic, PARTITIONS, BROKERS)
     job = {
-        "input_folder": str(place.input),
+        "input_folder": str(folder / _INPUT),
         "files_per_batch": max(1, math.ceil(pieces.count / _MICRO_BATCHES)),
-        "store": str(place.store),
+        "store": str(store),
         "topic": topic,
         "key": key,
-        "work_folder": str(place.folder / "spark"),
+        "work_folder": str(folder / "spark"),
     }
     progress.say("demo: starting Spark")
-    done = run_job(job, environ, place, progress, pieces.row_count)
+    done = run_job(job, environ, folder, progress, pieces.row_count)
     offsets = controller.offsets(topic, "latest")
-    check_counts(pieces.row_count, sum(offsets.values()), done, place)
+    check_counts(pieces.row_count, sum(offsets.values()), done, folder)
     item = {
         "topic": topic,
         "key": key,
@@ -121,13 +102,13 @@ def demo(input_file: Path | None, key: str | None, folder: Path | None) -> int:
         **{key: done[key] for key in ("writeBatches", "readBatches", "writeMs", "steadyRowsPerSecond")},
         "streamsMs": done["totalMs"],
         "totalMs": SYSTEM_CLOCK.monotonic_ms() - started_ms,
-        "directory": str(place.folder),
-        "store": str(place.store),
+        "directory": str(folder),
+        "store": str(store),
         "groups": done["groups"],
         "ok": True,
     }
     code = emit([item], *summary(item))
-    _say_next(settings, place, topic)
+    _say_next(settings, store, topic)
     return code
 
 
@@ -167,14 +148,14 @@ def spark_environment(environ: dict[str, str]) -> dict[str, str]:
 
 
 def run_job(
-    job: Mapping[str, object], environ: Mapping[str, str], place: Place, progress: ProgressLine, rows: int
+    job: Mapping[str, object], environ: Mapping[str, str], folder: Path, progress: ProgressLine, rows: int
 ) -> dict[str, Any]:
     """Run the Spark side and return its last word; without one, the tail of its log goes to stderr and it fails."""
     command = [sys.executable, "-m", "spark_replog.cli.demo_job", json.dumps(job)]
     last: dict[str, Any] = {}
     first_batch: dict[str, Any] = {}
     with (
-        place.log.open("wb") as log,
+        (folder / _LOG).open("wb") as log,
         # Its own session: an interrupt is ours to handle, and closing stdin ends it.
         subprocess.Popen(
             command,
@@ -182,7 +163,7 @@ def run_job(
             stdout=subprocess.PIPE,
             stderr=log,
             env=dict(environ),
-            cwd=place.folder,
+            cwd=folder,
             start_new_session=True,
             text=True,
         ) as process,
@@ -201,10 +182,10 @@ def run_job(
         exit_code = process.wait()
     progress.close()
     if last.get("event") != "done" or exit_code != 0:
-        for line in place.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]:
+        for line in (folder / _LOG).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]:
             note(f"  | {line}")
         reason = last.get("message") or f"Spark ended with exit code {exit_code}"
-        text = f"the demo's Spark job failed: {reason}. Read {place.log}, and run 'replog doctor'."
+        text = f"the demo's Spark job failed: {reason}. Read {folder / _LOG}, and run 'replog doctor'."
         raise ReplogError(ErrorCode.REPLOG_ENVIRONMENT, text)
     return {**last, "steadyRowsPerSecond": _steady_rate(first_batch, last)}
 
@@ -228,14 +209,14 @@ def _show(event: Mapping[str, Any], progress: ProgressLine, rows: int) -> None:
         )
 
 
-def check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], place: Place) -> None:
+def check_counts(rows: int, end_offsets: int, done: Mapping[str, Any], folder: Path) -> None:
     """Compare the rows written with the end offsets and with the rows read. Raises REPLOG_DATA_LOSS."""
     counted = sum(group["rows"] for group in done["groups"])
     if not rows == end_offsets == counted == done["read"]:
         raise ReplogError(
             ErrorCode.REPLOG_DATA_LOSS,
             f"of {rows} rows the topic has {end_offsets} and the second query counted {counted}. "
-            f"Keep {place.folder} and report it.",
+            f"Keep {folder} and report it.",
         )
 
 
@@ -258,16 +239,16 @@ def summary(item: Mapping[str, Any]) -> list[str | Table]:
     return [*lines, "", Table([item["key"].upper(), "ROWS", "BYTES"], top)]
 
 
-def _say_next(settings: Settings, place: Place, topic: str) -> None:
+def _say_next(settings: Settings, store: Path, topic: str) -> None:
     if settings.quiet or settings.format != "text":
         return
     called = Path(sys.argv[0])
     replog = shlex.quote(sys.argv[0]) if called.name == "replog" else f"{shlex.quote(sys.executable)} -m spark_replog"
     here = Path.cwd()
-    store = shlex.quote(str(place.store.relative_to(here) if place.store.is_relative_to(here) else place.store))
+    path = shlex.quote(str(store.relative_to(here) if store.is_relative_to(here) else store))
     note("\nnext:")
-    note(f"  {replog} -s {store} topic describe {topic}")
-    note(f"  {replog} -s {store} store verify --deep")
+    note(f"  {replog} -s {path} topic describe {topic}")
+    note(f"  {replog} -s {path} store verify --deep")
     note(f"  {replog} demo --input YOUR.csv")
 
 
@@ -276,11 +257,9 @@ DEFAULT_KEY = "carrier"
 _FLIGHTS = "data/flights.csv.zip"
 
 
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """What lies in the input folder: ``count`` Parquet files of ``row_count`` rows together."""
+class Pieces(NamedTuple):
+    """What lies in the input folder: Parquet files, their rows and columns."""
 
-    folder: Path
     count: int
     row_count: int
     columns: tuple[str, ...]
@@ -303,32 +282,35 @@ def write_pieces(source: Path, folder: Path) -> Pieces:
     Kinds: ``.csv`` (also ``.csv.gz``, ``.csv.zip``), ``.jsonl`` / ``.json`` / ``.ndjson``, ``.parquet``.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
+    from pyarrow import dataset, parquet
 
     if not source.is_file():
         raise _bad(source, "is not a file. Give an existing .csv, .jsonl or .parquet file.")
-    folder.mkdir(parents=True)
-    count = 0
-    row_count = 0
-    columns: tuple[str, ...] = ()
+    kind = dataset.ParquetFileFormat()
     try:
-        for table in _pieces(_batches(source)):
-            lowered = [each.lower() for each in table.column_names]
-            twice = [each for each in table.column_names if lowered.count(each.lower()) > 1]
-            if twice:
-                raise _bad(source, f"has columns that Spark takes for one: {', '.join(twice)}. Rename all but one.")
-            # A file stream must see whole files only: the name without a leading dot comes last.
-            hidden = folder / f".part-{count:05d}"
-            pq.write_table(table, hidden, coerce_timestamps="us", allow_truncated_timestamps=True)
-            hidden.rename(folder / f"part-{count:05d}.parquet")
-            count += 1
-            row_count += table.num_rows
-            columns = tuple(table.column_names)
+        batches = (_readable(batch) for batch in _batches(source) if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            raise _bad(source, "has no rows. Give a file with at least one.")
+        names = first.schema.names
+        lowered = [each.lower() for each in names]
+        if twice := [each for each in names if lowered.count(each.lower()) > 1]:
+            raise _bad(source, f"has columns that Spark takes for one: {', '.join(twice)}. Rename all but one.")
+        dataset.write_dataset(
+            chain([first], batches),
+            folder,
+            schema=first.schema,
+            format=kind,
+            file_options=kind.make_write_options(coerce_timestamps="us", allow_truncated_timestamps=True),
+            basename_template="part-{i}.parquet",
+            max_rows_per_file=PIECE_ROWS,
+            max_rows_per_group=PIECE_ROWS,
+            use_threads=False,
+        )
     except (pa.ArrowException, OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
         raise _bad(source, f"cannot be read: {error}. Check that its name ends in what it is.") from error
-    if row_count == 0:
-        raise _bad(source, "has no rows. Give a file with at least one.")
-    return Pieces(folder, count, row_count, columns)
+    files = list(folder.iterdir())
+    return Pieces(len(files), sum(parquet.read_metadata(file).num_rows for file in files), tuple(names))
 
 
 def _bad(source: Path, what: str) -> InvalidConfigError:
@@ -388,35 +370,19 @@ def _opened(source: Path) -> Any:
     return source.open("rb")
 
 
-def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield tables of PIECE_ROWS rows (the last one fewer), in order, with types that Spark reads."""
+def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with types that Spark reads."""
     import pyarrow as pa
 
-    waiting: list[Any] = []
-    waiting_rows = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        waiting.append(_readable(pa.Table.from_batches([batch])))
-        waiting_rows += batch.num_rows
-        while waiting_rows >= PIECE_ROWS:
-            table = pa.concat_tables(waiting)
-            yield table.slice(0, PIECE_ROWS)
-            waiting = [table.slice(PIECE_ROWS)]
-            waiting_rows -= PIECE_ROWS
-    if waiting_rows:
-        yield pa.concat_tables(waiting)
-
-
-def _readable(table: pa.Table) -> pa.Table:
-    import pyarrow as pa
-
-    for index, field in enumerate(table.schema):
+    for index, field in enumerate(batch.schema):
         kind = field.type
         if pa.types.is_time(kind) or pa.types.is_null(kind) or pa.types.is_float16(kind):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+            wanted = pa.string()
         elif pa.types.is_duration(kind):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.int64()))
+            wanted = pa.int64()
         elif pa.types.is_dictionary(kind):
-            table = table.set_column(index, field.name, table.column(index).cast(kind.value_type))
-    return table
+            wanted = kind.value_type
+        else:
+            continue
+        batch = batch.set_column(index, field.name, batch.column(index).cast(wanted))
+    return batch

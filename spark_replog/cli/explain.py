@@ -48,19 +48,9 @@ def _described(name: str) -> dict[str, Any]:
     return tomllib.loads(files("spark_replog").joinpath(name).read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
-class StatusWord:
-    """A word that commands, separated by commas, print for a state."""
-
-    word: str
-    shown_by: str
-    meaning: str
-    remedy: str
-
-
-def status_words() -> dict[str, StatusWord]:
-    """Return the description of each word, in the order of the page. Reads a file of the package."""
-    return {word: StatusWord(word, **fields) for word, fields in _described("status_words.toml").items()}
+def status_words() -> dict[str, dict[str, str]]:
+    """Return what shows each word for a state, its meaning and remedy, in the order of the page. Reads a file."""
+    return _described("status_words.toml")
 
 
 def _complete_name(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -115,8 +105,10 @@ def _find(word: str) -> dict[str, Any]:
         return {"setting": keys[0].name, "uses": [_setting_item(key) for key in keys], "ok": True}
     words = status_words()
     state = re.sub(r"[\s_]+", "-", word.strip().lower())
-    if (found := words.get(state) or words.get(re.sub(r"^journals?-", "", state))) is not None:
-        return {**item_of(found, "word shownBy meaning remedy"), "ok": True}
+    state = state if state in words else re.sub(r"^journals?-", "", state)
+    if (found := words.get(state)) is not None:
+        told = {"word": state, "shownBy": found["shown_by"], "meaning": found["meaning"], "remedy": found["remedy"]}
+        return {**told, "ok": True}
     known = {each.lower(): each for each in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS), *words)}
     near = get_close_matches(word.lower(), known, n=1)
     hint = f"Did you mean {known[near[0]]}?" if near else "'replog explain' lists all codes, '--settings' all settings."

@@ -88,8 +88,7 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
             producer.partitions_for(topic, waits_for_new=False)  # a mistyped name: before the input is read
             for batch in _batches(files, given):
                 _check_partition(producer, topic, given["partition"])
-                changed = _with_constants(batch, headers, given["partition"])
-                _send(producer, topic, changed, written)
+                written.send(producer, _with_constants(batch, headers, given["partition"]))
                 if written.row_count:
                     progress.update(f"{written.row_count:,} records acknowledged")
             written.settle(0)
@@ -122,9 +121,15 @@ class _Written:
         self._counts: dict[int, int] = {}
         self._firsts: dict[int, int] = {}
 
-    def add(self, handle: TableHandle) -> None:
-        """Add a batch, before it is sent: what is appended of it counts even if the rest fails."""
-        self._open.append(handle)
+    def send(self, producer: Producer, batch: pa.RecordBatch) -> None:
+        """Send a batch; wait while too many are open."""
+        from spark_replog.client.arrow_sender import TableHandle
+
+        if batch.num_rows:
+            handle = TableHandle()
+            self._open.append(handle)  # before it is sent: what is appended of it counts even if the rest fails
+            producer.send_arrow(self._topic, batch, handle)
+            self.settle(HANDLES_OPEN_MAX)
 
     def settle(self, left_count: int) -> None:
         """Wait until at most ``left_count`` batches are open; raise the error of one that was refused."""
@@ -166,16 +171,6 @@ def _stopped(written: _Written) -> int:
     written.settle_acknowledged()
     note(f"replog: stopped; {written.row_count:,} records were acknowledged before")
     return emit([{**written.item(), "ok": False}], exit_code=EXIT_INTERRUPTED)
-
-
-def _send(producer: Producer, topic: str, batch: pa.RecordBatch, written: _Written) -> None:
-    from spark_replog.client.arrow_sender import TableHandle
-
-    if batch.num_rows:
-        handle = TableHandle()
-        written.add(handle)
-        producer.send_arrow(topic, batch, handle)
-        written.settle(HANDLES_OPEN_MAX)
 
 
 def _check_partition(producer: Producer, topic: str, number: int | None) -> None:
@@ -228,7 +223,6 @@ def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
 
 
 def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], partition: int | None) -> pa.RecordBatch:
-    """Return the batch with the headers and the partition of the flags."""
     import pyarrow as pa
 
     if headers:
@@ -273,7 +267,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_of(path: str) -> str:
-    """Return the format of a file by its suffix, before that of a compression, else ``lines``; never of a binary one."""
+    """Return the format of a file by its suffix, before that of a compression, else ``lines``; refuse binary ones."""
     *before, last = ["", *(each.lower() for each in Path(path).suffixes)]
     if last in _NOT_LINES:
         raise _bad_input(
@@ -608,7 +602,6 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
 
 
 def _as_moments(column: pa.Array) -> pa.Array:
-    """Treat times without a zone as UTC."""
     import pyarrow as pa
 
     kind = column.type

@@ -330,7 +330,6 @@ def _show_plan(cluster: Cluster, plan: list[RootRepair]) -> int:
 
 
 def _action(cluster: Cluster, root: RootRepair) -> str:
-    """Return the repair's action for one root."""
     url = cluster.brokers.url(root.broker_id)
     if root.condition.value == "lost":
         return f"make a new root for broker {root.broker_id} at {url}: {root.note}"

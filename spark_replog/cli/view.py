@@ -102,15 +102,17 @@ def totals(view: StoreView) -> Item:
     """Return the store's totals, rates and lags."""
     from spark_replog.health.store import Fault
 
+    parts = [part for topic in view.topics for part in topic.partitions]
     rates = {f"{minutes}m": view.rates(minutes) for minutes in (1, 5, 15)}
-    worst = view.worst_group
+    behind = [each for each in view.groups if each.lag]
+    worst = max(behind, key=lambda each: (each.lag_ms, each.lag), default=None)
     return {
         "topics": len(view.topics),
-        "partitions": view.partition_count,
+        "partitions": len(parts),
         "offline": view.fault_count(Fault.NO_LEADER),
         "underMinIsr": view.fault_count(Fault.UNDER_MIN_ISR),
         "underReplicated": view.fault_count(Fault.UNDER_REPLICATED),
-        "leaderNotPreferred": view.not_preferred_count,
+        "leaderNotPreferred": sum(not part.is_offline and part.leader != part.replicas[0] for part in parts),
         "bytes": view.size_bytes,
         "rowsPerSecond": {window: round(rows, 3) for window, (rows, _) in rates.items()},
         "bytesPerSecond": {window: round(size_bytes, 3) for window, (_, size_bytes) in rates.items()},
@@ -122,7 +124,9 @@ def totals(view: StoreView) -> Item:
 
 def broker_items(view: StoreView) -> list[Item]:
     """Return the brokers and the state of their roots."""
-    items, days = [], view.days_until_full
+    from spark_replog.health.store import days_until_full
+
+    items, days = [], days_until_full(view.brokers, view.topics, view.now_ms)
     for broker in view.brokers:
         item = {
             **item_of(broker, "broker=broker_id url rack metadata=is_metadata"),

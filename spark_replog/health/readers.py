@@ -214,17 +214,15 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A consumer group or a streaming query.
+    """A consumer group or a streaming query; times are 0 where they are unknown.
 
     Attributes:
         kind: ``group`` or ``query``.
         state: of a group: EMPTY, PREPARING_REBALANCE, COMPLETING_REBALANCE, STABLE; of a query: IDLE, IN_BATCH,
-            WRITES_ONLY.
-        state_since_ms: when it entered this state; 0 if unknown.
-        last_sign_ms: time of its newest activity; 0 if none.
+            WRITES_ONLY; since ``state_since_ms``.
+        last_sign_ms: time of its newest activity.
         sign_every_ms: a live reader is active at least this often. None: only when it reads rows.
-        protocol: assignor of a group; '' without members.
-        generation: of the group.
+        protocol, generation: assignor ('' without members) and generation of a group.
         batch_id: newest batch of a query; -1 if none.
         verdict, reason: by ``judge``.
     """

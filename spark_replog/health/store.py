@@ -69,11 +69,6 @@ class PartitionDescription:
         return self.leader == NO_LEADER
 
     @property
-    def is_under_min_isr(self) -> bool:
-        """Return whether writes with acks=all are refused."""
-        return len(self.in_sync) < self.min_insync
-
-    @property
     def row_count(self) -> int:
         """Return the number of readable rows."""
         return self.high_watermark - self.log_start_offset
@@ -291,7 +286,8 @@ def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[
         detail = f"cannot be written: the root of no in-sync replica of {found.in_sync} serves"
     elif len(serving) < found.min_insync:
         fault = Fault.UNDER_MIN_ISR
-        remedy = remedy if found.is_under_min_isr else "bring the roots back"  # those in the ISR do not serve
+        if len(found.in_sync) >= found.min_insync:
+            remedy = "bring the roots back"  # those in the ISR do not serve
         detail = (
             f"has {len(serving)} in-sync replicas {serving}{'' if away.isdisjoint(found.isr) else ' that answer'} and "
             f"min.insync.replicas is {found.min_insync}, so writes with acks=all are refused"
@@ -574,12 +570,6 @@ class StoreView:
         """Return the consumer groups among the readers."""
         return [each for each in self.readers if each.kind == "group"]
 
-    @property
-    def worst_group(self) -> Reader | None:
-        """Return the group that is furthest behind; None if all are caught up."""
-        behind = [each for each in self.groups if each.lag > 0]
-        return max(behind, key=lambda each: (each.lag_ms, each.lag), default=None)
-
     def rates(self, window_minutes: int) -> tuple[float, float]:
         """Return (rows, bytes) per second of all topics over the last 1 to 15 minutes."""
         each = [topic.traffic.rates(window_minutes, self.now_ms) for topic in self.topics]
@@ -588,17 +578,6 @@ class StoreView:
     def leader_count(self, broker_id: BrokerId) -> int:
         """Return the number of partitions that a broker leads."""
         return sum(each.leader == broker_id for topic in self.topics for each in topic.partitions)
-
-    @property
-    def not_preferred_count(self) -> int:
-        """Return the number of partitions whose leader is not the first assigned broker."""
-        leaders = [(each.leader, each.replicas[0]) for topic in self.topics for each in topic.partitions]
-        return sum(leader not in (first, NO_LEADER) for leader, first in leaders)
-
-    @property
-    def days_until_full(self) -> dict[BrokerId, float | None]:
-        """Return per broker in how many days its root is full at this pace; None: never, or not known."""
-        return days_until_full(self.brokers, self.topics, self.now_ms)
 
     @property
     def bytes_per_day(self) -> int:

@@ -400,7 +400,6 @@ class Compactor:
         return [number for number in numbers if partitions is None or number in partitions]
 
     def _clean(self, handle: TopicHandle, partition: int, report: CompactionReport, *, is_eager: bool) -> None:
-        """Make one pass of compaction by key over a partition, if it is due, and count it."""
         ledger = self._cluster.topic_ledger(handle.ledger_id)
         ledger.refresh()
         now_ms = self._cluster.retention_now_ms(ledger)

@@ -133,9 +133,7 @@ class GarbageCollector:
         the space. Raises REPLOG_NO_QUORUM if the cluster ledger cannot be read.
         """
         self._cluster.refresh()
-        with self._cluster.cluster_ledger.lock:
-            ledger_ids = sorted(self._cluster.cluster_ledger.state.ledger_ids())
-        for ledger_id in ledger_ids:
+        for ledger_id in self._cluster.cluster_ledger.ask(lambda state: sorted(state.ledger_ids())):
             self.run_ledger(ledger_id)
         try:
             self.report.snapshot_files += self._cluster.cluster_ledger.collect(is_dry_run=self._is_dry_run)
@@ -239,8 +237,7 @@ class GarbageCollector:
         for _ in range(SNAPSHOT_ATTEMPTS):  # another process's may be decided first
             if ledger.ask(lambda state: state.has_gone_rows):
                 ledger.snapshot(timeout_ms=config.delivery_timeout_ms)
-        with ledger.lock:
-            return ledger.state.applied_index != index
+        return ledger.ask(lambda state: state.applied_index != index)
 
     def _collect_root(
         self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, dropped: Mapping[ObjectId, int]
@@ -249,7 +246,7 @@ class GarbageCollector:
         self.delete(broker_id, self.find(ledger, broker_id, dropped))
 
     def delete(self, broker_id: BrokerId, files: Iterator[GarbageFile]) -> None:
-        """Delete files of one root, several at a time, until it fails. Counts those deleted and logs them as one event."""
+        """Delete files of one root, several at a time, until it fails. Counts what is gone and logs it as one event."""
         pending: list[tuple[Future[None], list[GarbageFile]]] = []
         lane = f"garbage {self._cluster.brokers.url(broker_id)}"
         gone: Counter[tuple[LedgerId, Why]] = Counter()

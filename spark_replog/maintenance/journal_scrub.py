@@ -416,7 +416,7 @@ class _LedgerScrub:
         marker_count = max(journal.marker_count, journal.proven.marker_count)
         if missing := set(range(marker_count)).difference(fetched.numbers):
             why = f"marker {min(missing)} is missing: a process that looks for it finds none of the later ones"
-            self._note(journal, JournalFault.CORRUPT, None, f"{why}. {self._remedy(journal)}")
+            self._note_bad(journal, JournalFault.CORRUPT, None, why)
         if fetched.is_out:
             self._note(journal, JournalFault.OUT, None, "the root went back in time. Run replog store repair.")
 
@@ -443,33 +443,31 @@ class _LedgerScrub:
         end = journal.position
         order = self._prefix.views[root].order
         if order.fault is not None:
-            self._note(journal, JournalFault.CORRUPT, order.fault_position, f"{order.fault}. {self._remedy(journal)}")
+            self._note_bad(journal, JournalFault.CORRUPT, order.fault_position, order.fault)
             return
         for number, position, index in self._prefix.conflicts:
             if number == root:
                 why = f"it holds another value of entry {index} than a journal before it, in one epoch"
-                self._note(journal, JournalFault.CORRUPT, position, f"{why}. {self._remedy(journal)}")
+                self._note_bad(journal, JournalFault.CORRUPT, position, why)
                 return
         if (fault := journal.proven.fault()) is not None:
-            self._note(journal, JournalFault.CORRUPT, fault[0], f"{fault[1]}. {self._remedy(journal)}")
+            self._note_bad(journal, JournalFault.CORRUPT, *fault)
             return
         last, named = journal.last_listed, max(self._prefix.named.highest[root], journal.proven.end_min() - 1)
         if max(last, named) >= end and journal.store.get(journal_key(self._ledger_id, end), size_bytes=1) is None:
             if last > end:
-                why = f"position {end} is empty, and position {last} is not. {self._remedy(journal)}"
-                self._note(journal, JournalFault.GAP, end, why)
+                self._note_bad(journal, JournalFault.GAP, end, f"position {end} is empty, and position {last} is not")
                 return
             if named >= end:
-                why = f"it ends before position {named}, which a snapshot or another journal names. "
-                why += self._remedy(journal)
-                self._note(journal, JournalFault.SET_BACK, end, why)
+                why = f"it ends before position {named}, which a snapshot or another journal names"
+                self._note_bad(journal, JournalFault.SET_BACK, end, why)
                 return
         view, decided_count = self._prefix.views[root], self._prefix.length
         view.match(self._prefix, is_final=True)
         vouched = min(view.commit_index, decided_count - 1)
         if view.matched < vouched and vouched >= self._prefix.base.index:  # below, a snapshot stands for the values
-            why = f"it vouches for another value of entry {view.matched + 1} than was decided. {self._remedy(journal)}"
-            self._note(journal, JournalFault.DIVERGED, None, why)
+            why = f"it vouches for another value of entry {view.matched + 1} than was decided"
+            self._note_bad(journal, JournalFault.DIVERGED, None, why)
         elif view.matched < decided_count - 1 and self._is_at_end(journal):
             count = decided_count - 1 - view.matched
             is_behind = self._prefix.is_behind(root, count)
@@ -480,10 +478,10 @@ class _LedgerScrub:
         """Return whether the journal still ends where it was read to: writers go on while the others are read."""
         return journal.store.get(journal_key(self._ledger_id, journal.position), size_bytes=1) is None
 
-    def _remedy(self, journal: _Journal) -> str:
-        root_count = len(self._prefix.views)
-        if root_count == 1:
-            return "Restore this journal from a backup: no other root has its records."
-        if root_count == 2:
-            return "Put this journal back as it was, or empty the whole root and run replog store repair."
-        return "Run replog store repair: it rebuilds the root."
+    def _note_bad(self, journal: _Journal, fault: JournalFault, position: int | None, why: str) -> None:
+        """Note a fault with its remedy."""
+        remedy = {
+            1: "Restore this journal from a backup: no other root has its records.",
+            2: "Put this journal back as it was, or empty the whole root and run replog store repair.",
+        }.get(len(self._prefix.views), "Run replog store repair: it rebuilds the root.")
+        self._note(journal, fault, position, f"{why}. {remedy}")

@@ -260,7 +260,6 @@ class StoreRepair:
         return count
 
     def _look_at_all(self) -> list[RootRepair]:
-        """Return how each root is found, by broker; all are asked side by side."""
         brokers = self._brokers
         looks = [IO_POOL.submit_to(f"{brokers.url(each)}#repair", self._look, each) for each in brokers.broker_ids]
         return [look.result() for look in looks]

@@ -237,8 +237,6 @@ def _looks(
 
 
 def _look(cluster: Cluster, broker_id: BrokerId, job: CopyJob, away: AwayRoots, deep: bool) -> _Look:
-    """Look at one copy; if deep, read it whole."""
-
     def finding(fault: Fault, detail: str, checked_bytes: int = 0) -> _Look:
         return _Look(ScrubFinding(broker_id, job.ledger_id, job.id.name, fault, detail), checked_bytes)
 

@@ -272,8 +272,6 @@ class SegmentWriter:
             each.result()
 
     def _put(self, run: CompactionRun, name: str, encoded: EncodedObject) -> None:
-        """Put the object on every replica, durably; an error of one of them ends it."""
-
         def put(broker_id: BrokerId) -> None:
             self._brokers.check_root(broker_id)
             key = data_key(run.ledger_id, run.generation, name)

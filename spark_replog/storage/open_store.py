@@ -28,15 +28,11 @@ def options_of_root(
 
     ``NAME`` is for every root, ``SCHEME.NAME`` for roots of that scheme, ``URL.NAME`` for the root at that URL
     and those below it. The narrower scope wins; of two URLs, the longer. Scopes ignore case, since Spark passes option
-    names in lower case.
+    names in lower case. Any other scope is REPLOG_INVALID_OPTION.
 
     Args:
         storage_options: as the user gave them, without the ``storage.`` prefix.
-        schemes: those that take options.
-        aliases: other names of these schemes.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: a scope that is neither one of these schemes nor a URL of one.
+        schemes: those that take options, which may have other names, the aliases.
     """
     ranked: list[tuple[int, str, str]] = []
     for key, value in storage_options.items():
@@ -91,14 +87,12 @@ def is_server_address(text: str) -> bool:
 
 
 def normalise_url(url: str) -> str:
-    """Return a root's URL in the form that is compared and recorded: one scheme per backend, no trailing
-    slash. A bare path becomes ``file://`` plus its absolute form.
+    """Return a root's URL in the form that is compared and recorded: one scheme per backend, no trailing slash.
 
-    Raises:
-        InvalidConfigError: REPLOG_UNSUPPORTED_STORE: a scheme with one slash (``dbfs:/x``), a file:// URL with another
-            machine's name, a remote URL without a bucket, container or host; REPLOG_INVALID_OPTION: a path that is not
-            UTF-8, or a remote URL with a query, a fragment, a part like '..', or a password, which the error does not
-            show.
+    A bare path becomes ``file://`` plus its absolute form. REPLOG_UNSUPPORTED_STORE: a scheme with one slash
+    (``dbfs:/x``), a file:// URL with another machine's name, a remote URL without a bucket, container or host.
+    REPLOG_INVALID_OPTION: a path that is not UTF-8, or a remote URL with a query, a fragment, a part like '..', or a
+    password, which the error does not show.
     """
     text = url.strip()
     try:
@@ -157,9 +151,7 @@ def is_far(url: str) -> bool:
 
 
 def open_store(url: str, storage_options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> ObjectStore:
-    """Return the raw store of a root: no retries, one attempt per call.
-
-    Opens nothing yet: connections are made on first use, per process id.
+    """Return the raw store of a root: no retries, one attempt per call. Connections are made on first use, per process.
 
     Args:
         url: root URL or a bare path.

@@ -98,13 +98,12 @@ def is_data_key(key: str) -> bool:
 
 
 def object_name(query: str, batch_id: int, task_id: int, unique: str) -> str:
-    """Return a data object's name. It tells people the writer; only ``unique`` makes names distinct.
+    """Return a data object's name. It tells people the writer; only ``unique``, random hex digits, makes it distinct.
 
     Args:
         query: short form of the query or producer id (8 characters are enough).
         batch_id: micro-batch, or sequence of the producer.
         task_id: Spark partition id of the task.
-        unique: random hex digits, new for every object.
     """
     return f"{query}-{batch_id}-{task_id}-{unique}.arrow"
 

@@ -522,15 +522,9 @@ class PosixStore:
 def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> int:
     """Remove, or only count, temp files of interrupted writers under a root; return their number. Needs no free space.
 
-    A writer that still uses so old a file gets a definite error, and nothing of it is visible.
-
-    Args:
-        url: of the root, as in ``PosixStore``.
-        min_age_ms: since the file's last change, by the file system's own clock.
-        is_dry_run: only count, by this machine's clock; writes nothing, so a read-only root will do.
-
-    Raises:
-        ReplogError: REPLOG_STORE_REFUSED: the root is read-only or another user's; some files may be removed.
+    A writer that still uses so old a file gets a definite error, and nothing of it is visible. Files' age is by the
+    file system's own clock; to count only, by this machine's: that writes nothing, so a read-only root will do.
+    REPLOG_STORE_REFUSED if the root is read-only or another user's; some files may be removed.
     """
     root = os.path.abspath(url.removeprefix("file://"))
     swept_count = 0
@@ -670,18 +664,11 @@ def _write_all(fd: int, pieces: list[memoryview]) -> bool:
 
 
 def _read_range(fd: int, start: int, size_bytes: int) -> bytes:
-    found = os.pread(fd, min(size_bytes, _READ_SIZE_BYTES_MAX), start)
-    if len(found) == size_bytes or not found:
-        return found
-    parts = [found]
-    read_size_bytes = len(found)
-    while read_size_bytes < size_bytes:
-        found = os.pread(fd, min(size_bytes - read_size_bytes, _READ_SIZE_BYTES_MAX), start + read_size_bytes)
-        if not found:
-            break
+    parts: list[bytes] = []
+    while size_bytes and (found := os.pread(fd, min(size_bytes, _READ_SIZE_BYTES_MAX), start)):
         parts.append(found)
-        read_size_bytes += len(found)
-    return b"".join(parts)
+        start, size_bytes = start + len(found), size_bytes - len(found)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _map_range(fd: int, start: int, size_bytes: int) -> Buffer:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.clock import SYSTEM_CLOCK
 from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.ids import new_id
 from spark_replog.storage.io_pool import IoPool
@@ -37,14 +38,10 @@ class ProbeReport:
 
     def to_dict(self) -> dict[str, object]:
         """Return the report in the form that the cluster ledger stores as JSON."""
-        return {
-            "fileSystem": self.file_system,
-            "durationMs": self.duration_ms,
-            "warnings": list(self.warnings),
-        }
+        return {"fileSystem": self.file_system, "durationMs": self.duration_ms, "warnings": list(self.warnings)}
 
 
-def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeReport:
+def probe_root(store: ObjectStore) -> ProbeReport:
     """Test create (where the root has it also in parts), get, list and delete on a root, in a temporary folder.
 
     Args:
@@ -54,7 +51,7 @@ def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeRepor
         ReplogError: REPLOG_STORE_LIES: the store's answers contradict its contents; REPLOG_STORE_REFUSED.
         OutcomeUnknownError, RetriableError: no answer; nothing is known about the store.
     """
-    started_ms = clock.monotonic_ms()
+    started_ms = SYSTEM_CLOCK.monotonic_ms()
     folder = f"{PROBE_PREFIX}{new_id()}"
     store.make_folder(folder)
     keys = [f"{folder}/a", *(f"{folder}/race-{number}" for number in range(RACE_NAMES))]
@@ -74,7 +71,7 @@ def probe_root(store: ObjectStore, *, clock: Clock = SYSTEM_CLOCK) -> ProbeRepor
     finally:
         _clean_up(store, folder)
     kind, of_mount = _file_system_of(store)
-    return ProbeReport(store.url, kind, clock.monotonic_ms() - started_ms, (*of_mount, *warnings))
+    return ProbeReport(store.url, kind, SYSTEM_CLOCK.monotonic_ms() - started_ms, (*of_mount, *warnings))
 
 
 def _probe_sequence(store: ObjectStore, key: str) -> None:
@@ -116,11 +113,8 @@ def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
     _expect(found is not None, store, "racing creates left nothing")
     held = [number for number, body in enumerate(bodies) if body == found]
     _expect(len(held) == 1, store, "racing creates left bytes that no racer wrote")
-    _expect(
-        winners in ([], held),
-        store,
-        f"racing creates had {len(winners)} winners, or another one than the bytes show",
-    )
+    what = f"racing creates had {len(winners)} winners, or another one than the bytes show"
+    _expect(winners in ([], held), store, what)
     return len(bodies[held[0]])
 
 
@@ -165,12 +159,10 @@ def _expect(holds: bool, store: ObjectStore, what: str) -> None:
 
 
 def _clean_up(store: ObjectStore, folder: str) -> None:
-    try:
+    with suppress(ReplogError):  # must not hide the probe's result; a leftover folder is harmless
         for info in list(store.list_keys(f"{folder}/")):
             store.delete(info.key)
         store.delete(f"{folder}/")
-    except ReplogError:  # must not hide the probe's result; a leftover folder is harmless
-        return
 
 
 def _file_system_of(store: ObjectStore) -> tuple[str, tuple[str, ...]]:

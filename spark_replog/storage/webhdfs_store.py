@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from spark_replog.clock import SYSTEM_CLOCK
@@ -35,7 +36,6 @@ class WebHdfsStore(FsspecStore):
     protocol: ClassVar[str] = "webhdfs"
     extra: ClassVar[str] = "webhdfs"
     classes: ClassVar[frozenset[str]] = frozenset({"fsspec.implementations.webhdfs.WebHDFS"})
-    size_bytes_max: ClassVar[int] = 1 << 30
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``; HDFS refuses a range that starts after the end."""
@@ -243,7 +243,5 @@ class WebHdfsStore(FsspecStore):
         return int(answer.json()["FileStatus"]["length"])
 
     def _drop(self, temp_path: str) -> None:
-        try:
-            self.file_system()._call("DELETE", method="delete", path=temp_path, recursive="false")
-        except Exception:  # best effort: leftovers are never listed
-            return
+        with suppress(Exception):  # best effort: leftovers are never listed
+            self._is_deleted(temp_path)

@@ -238,8 +238,6 @@ def _words(payload: bytes, names: Mapping[str, str]) -> list[str]:
 
 
 def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
-    """Return the handler that answers with a page's values, or with the error and its code."""
-
     def answer(request: Request) -> Response:
         try:
             found = page(request)

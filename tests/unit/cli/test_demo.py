@@ -26,11 +26,6 @@ DONE = {
 }
 
 
-@pytest.fixture
-def place(tmp_path):
-    return demo.Place(tmp_path)
-
-
 def job_of(monkeypatch, tmp_path, body: str) -> None:
     """Let a shell script stand in for the Spark side."""
     program = tmp_path / "job"
@@ -39,20 +34,20 @@ def job_of(monkeypatch, tmp_path, body: str) -> None:
     monkeypatch.setattr(sys, "executable", str(program))
 
 
-def run_job(place):
+def run_job(folder):
     stream = io.StringIO()
     progress = ProgressLine(quiet=False, stream=stream)
-    return demo.run_job({"topic": "t"}, {"PATH": "/usr/bin:/bin"}, place, progress, 3), stream
+    return demo.run_job({"topic": "t"}, {"PATH": "/usr/bin:/bin"}, folder, progress, 3), stream
 
 
-def test_last_word_of_the_job_is_its_result(monkeypatch, tmp_path, place):
+def test_last_word_of_the_job_is_its_result(monkeypatch, tmp_path):
     told = json.dumps({"event": "progress", "written": 1, "writeBatches": 1, "read": 0, "readBatches": 0, "ms": 500})
     job_of(monkeypatch, tmp_path, f"echo '{told}'; echo '{json.dumps(DONE)}'; echo noise >&2")
-    done, stream = run_job(place)
+    done, stream = run_job(tmp_path)
     # 2 rows in the second that lies between the first micro-batch and the end.
     assert done == {**DONE, "steadyRowsPerSecond": 2}
     assert "written 1 of 3, 2 rows/s  read 0  micro-batches 1 + 0" in stream.getvalue()
-    assert place.log.read_text() == "noise\n"
+    assert (tmp_path / "spark.log").read_text() == "noise\n"
 
 
 @pytest.mark.parametrize(
@@ -63,17 +58,17 @@ def test_last_word_of_the_job_is_its_result(monkeypatch, tmp_path, place):
         (f"echo '{json.dumps(DONE)}'; exit 1", "exit code 1"),
     ],
 )
-def test_a_failed_job_shows_the_end_of_its_log(monkeypatch, tmp_path, place, capsys, body, said):
+def test_a_failed_job_shows_the_end_of_its_log(monkeypatch, tmp_path, capsys, body, said):
     job_of(monkeypatch, tmp_path, f"echo why >&2; {body}")
     with pytest.raises(ReplogError, match=said) as failed:
-        run_job(place)
+        run_job(tmp_path)
     assert failed.value.code.name == "REPLOG_ENVIRONMENT"
     assert "replog doctor" in str(failed.value)
     assert "  | why" in capsys.readouterr().err
 
 
-def test_counts_that_differ_fail(place):
-    demo.check_counts(3, 3, DONE, place)
+def test_counts_that_differ_fail(tmp_path):
+    demo.check_counts(3, 3, DONE, tmp_path)
     for rows, end_offsets, done in (
         (4, 3, DONE),
         (3, 4, DONE),
@@ -81,7 +76,7 @@ def test_counts_that_differ_fail(place):
         (3, 3, {**DONE, "read": 2}),
     ):
         with pytest.raises(ReplogError, match="REPLOG_DATA_LOSS"):
-            demo.check_counts(rows, end_offsets, done, place)
+            demo.check_counts(rows, end_offsets, done, tmp_path)
 
 
 def test_rows_without_a_key_are_counted_under_no_name():
