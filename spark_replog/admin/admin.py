@@ -349,7 +349,7 @@ class PartitionAdmin(Admin):
         numbers: Iterable[int],
         errors: Mapping[int, ReplogError],
     ) -> list[PartitionOutcome]:
-        nothing = NO_LEADER, 0, (), (), (), ()
+        nothing: Any = (NO_LEADER, 0, (), (), (), ())
         pick = attrgetter("leader", "leader_epoch", "isr", "replicas", "adding", "removing")
         rows: list[Any] = self._each(ledger, handle, pick)
         return [

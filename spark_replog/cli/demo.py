@@ -16,9 +16,10 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -257,7 +258,8 @@ DEFAULT_KEY = "carrier"
 _FLIGHTS = "data/flights.csv.zip"
 
 
-class Pieces(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Pieces:
     """What lies in the input folder: Parquet files, their rows and columns."""
 
     count: int

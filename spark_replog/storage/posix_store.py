@@ -664,10 +664,9 @@ def _write_all(fd: int, pieces: list[memoryview]) -> bool:
 
 
 def _read_range(fd: int, start: int, size_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    while size_bytes and (found := os.pread(fd, min(size_bytes, _READ_SIZE_BYTES_MAX), start)):
-        parts.append(found)
-        start, size_bytes = start + len(found), size_bytes - len(found)
+    parts = [os.pread(fd, min(size_bytes, _READ_SIZE_BYTES_MAX), start)]  # also of 0 bytes: it fails of a pipe
+    while parts[-1] and (left_bytes := size_bytes - sum(map(len, parts))):
+        parts.append(os.pread(fd, min(left_bytes, _READ_SIZE_BYTES_MAX), start + size_bytes - left_bytes))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
