@@ -159,7 +159,7 @@ def imports(path: Path) -> tuple[str, ...]:
 def room(module: str) -> str | None:
     """Return the innermost room that holds the module; None for what stands at the top: errors, ids, clock ..."""
     parts = module.split(".")[1:] if module.startswith("spark_replog.") else []
-    return next((name for name in ("/".join(parts[:2]), *parts[:1]) if name in EDGES or name == "testing"), None)
+    return next((name for name in ("/".join(parts[:2]), *parts[:1]) if name in EDGES), None)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -185,10 +185,6 @@ def test_imports_keep_to_the_plan(path):
         target = room(module)
         if target is None or target == own:
             continue
-        if own == "testing":
-            assert not target.startswith("spark"), "the test kit knows no Spark"
-            continue
-        assert target != "testing", "nothing imports the test kit"
         if own is not None:
             assert target in EDGES[own], f"{own}/ may not import {target}/"
 
@@ -229,7 +225,7 @@ def test_no_imports_run_in_a_circle():
 def test_rooms_are_the_ones_drawn():
     package = ROOT / "spark_replog"
     rooms = {path.parent.relative_to(package).as_posix() for path in package.glob("*/**/__init__.py")}
-    assert rooms == {*EDGES, "testing"}
+    assert rooms == set(EDGES)
 
 
 @pytest.mark.parametrize("path", CHECKED, ids=name_of)
@@ -341,7 +337,7 @@ def test_only_these_delete_from_a_root():
         for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr in {"delete", "unlink", "rmdir", "rmtree", "rm_file"}
     }
-    assert {name for name in found if not name.startswith(("storage/", "testing/"))} == {
+    assert {name for name in found if not name.startswith("storage/")} == {
         "cli/demo.py",  # the folder that it has just made
         "cli/metrics.py",  # the temp file of its own output
         "cluster/mailbox.py",  # notes that were read; they prove nothing

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.contract.store_contract import ObjectStoreContract
 from tests.memory_store import new_memory_store
 
 

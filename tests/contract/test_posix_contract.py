@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from spark_replog.storage.open_store import open_store
-from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.contract.store_contract import ObjectStoreContract
 
 
 class TestPosixStore(ObjectStoreContract):

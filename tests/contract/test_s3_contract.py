@@ -20,7 +20,7 @@ from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.contract.store_contract import ObjectStoreContract
 from tests.http_fault_proxy import HttpFault, PlannedAnswer
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS

@@ -11,7 +11,7 @@ from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.contract.store_contract import ObjectStoreContract
 from tests.remote_roots import Handler, RemoteError, name_node_running
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS

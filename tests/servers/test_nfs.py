@@ -17,7 +17,7 @@ from spark_replog.storage.open_store import open_store
 from spark_replog.storage.posix_store import sweep_temp_files
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.contract.store_contract import ObjectStoreContract
 from tests.servers.nfs import Nfs
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS

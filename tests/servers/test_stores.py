@@ -8,7 +8,7 @@ from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
-from spark_replog.testing.store_contract import ObjectStoreContract
+from tests.contract.store_contract import ObjectStoreContract
 from tests.servers.conftest import on_buckets
 from tests.servers.hdfs import Hdfs
 from tests.servers.server import S3rver

@@ -7,7 +7,6 @@
 Durability and the errors of a service are each store's own tests.
 """
 
-# ruff: noqa: D102, TID251 - the names of tests say it; pickles and pauses here are the tests' own
 from __future__ import annotations
 
 import array
@@ -16,7 +15,6 @@ import os
 import pickle
 import queue
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError
 from spark_replog.ids import new_id
 from spark_replog.storage.object_store import Buffer, CreateOutcome, ObjectStore
 from spark_replog.storage.retrying_store import RetryingStore
+from tests.waiting import wait_until
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
 
@@ -298,22 +297,20 @@ class ObjectStoreContract:
                     status = 0 if store.create("fork/child", b"child") is CREATED else 2
             finally:
                 os._exit(status)
-        assert _wait_for_child(child) == 0
+        assert _exit_code_of(child) == 0
         if self.is_shared_between_processes:
             assert self.read(store, "fork/child") == b"child"
             assert [info.key for info in store.list_keys("fork/")] == ["fork/a", "fork/child"]
         assert self.read(store, "fork/a") == b"parent"
 
 
-def _wait_for_child(child: int, timeout_seconds: float = 30.0) -> int:
-    for _ in range(int(timeout_seconds / 0.01)):
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    return -9
+def _exit_code_of(child: int) -> int:
+    try:
+        _, status = wait_until(lambda: found if (found := os.waitpid(child, os.WNOHANG))[0] else None, "the child")
+    except AssertionError:
+        os.kill(child, 9)
+        raise
+    return os.waitstatus_to_exitcode(status)
 
 
 RACE_TIMEOUT_SECONDS = 60.0
@@ -387,6 +384,3 @@ def _holder(store: ObjectStore, key: str, run: str, racers: int) -> int:
         if found is not None and bytes(found) == _body(run, number):
             return number
     return -1
-
-
-__all__ = ["ObjectStoreContract", "RaceResult", "race_creates"]
