@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from spark_replog.admin.topic_rules import check_explicit
 from spark_replog.cluster.authorizer import Authorizer, is_allowed
@@ -208,6 +208,8 @@ class PartitionOutcome:
 
 
 _Decide = Callable[[TopicLedgerState, int], PartitionChange]
+_Brokers = tuple[BrokerId, ...]
+_Row = tuple[BrokerId, int, _Brokers, _Brokers, _Brokers, _Brokers]
 
 
 class PartitionAdmin(Admin):
@@ -349,9 +351,9 @@ class PartitionAdmin(Admin):
         numbers: Iterable[int],
         errors: Mapping[int, ReplogError],
     ) -> list[PartitionOutcome]:
-        nothing: Any = (NO_LEADER, 0, (), (), (), ())
+        nothing: _Row = (NO_LEADER, 0, (), (), (), ())
         pick = attrgetter("leader", "leader_epoch", "isr", "replicas", "adding", "removing")
-        rows: list[Any] = self._each(ledger, handle, pick)
+        rows: list[_Row] = self._each(ledger, handle, pick)
         return [
             PartitionOutcome(number, *(rows[number] if 0 <= number < len(rows) else nothing), errors.get(number))
             for number in numbers
