@@ -19,7 +19,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock, ExponentialBackoff
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
 from tests.unit.write.accumulator_setup import NODE_1, TP

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.write.accumulator import RecordAccumulator

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_replog.clock import SYSTEM_CLOCK
-from spark_replog.config import ProducerConfig
+from spark_replog.config.producer import ProducerConfig
 from spark_replog.ids import TopicPartition
 from spark_replog.write.accumulator import RecordAccumulator
 from spark_replog.write.buffer_pool import BufferPool
