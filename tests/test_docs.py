@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,15 @@ def test_code_is_not_cut_at_the_width_of_the_site(page: Path) -> None:
     blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
     assert [line for block in blocks for line in block.splitlines() if len(line) > 120] == []
+
+
+def test_the_run_time_dependencies_are_named() -> None:
+    """A user who ships the wheel alone installs these on the workers."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    names = sorted(re.split(r"[^\w-]", each)[0] for each in listed)
+
+    assert f"({', '.join(names)})" in (ROOT / "docs" / "spark-submit.md").read_text()
+    assert ["five", "six", "seven"][len(names) - 5] + " run-time" in (ROOT / "docs/adr/0013-extras.md").read_text()
 
 
 def test_architecture_names_files_that_exist() -> None:
