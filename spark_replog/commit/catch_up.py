@@ -308,7 +308,9 @@ class CatchUp:
         broker must not stay out until then.
         """
         with ledger.lock:
-            left_ms = {each: ledger.state.leadership.last_shrink_ms.get(each, 0) for each in sorted(out_of_sync(ledger.state))}
+            left_ms = {
+                each: ledger.state.leadership.last_shrink_ms.get(each, 0) for each in sorted(out_of_sync(ledger.state))
+            }
         now_ms = self._clock.now_ms()
         rests_ms = {each: at_ms + wait_ms - now_ms for each, at_ms in left_ms.items()}
         return {each: rest_ms if 0 < rest_ms < 2 * wait_ms else 0 for each, rest_ms in rests_ms.items()}

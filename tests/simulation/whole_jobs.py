@@ -21,7 +21,6 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import (
     Append,
-    CommandResult,
     DataObject,
     HoldersAdd,
     IdentityKind,

@@ -15,7 +15,7 @@ from spark_replog.ledger.snapshot_files import decode_snapshot, encode_snapshot,
 from spark_replog.snapshot import DecidedSnapshot, hash_of
 from spark_replog.storage.paths import page_key, snapshot_key
 from spark_replog.storage.posix_store import PosixStore
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.unit.ledger.conftest import LEDGER_ID, Store
 from tests.unit.ledger.snapshot_setup import (
     KEPT,

@@ -20,7 +20,7 @@ from spark_replog.ledger.journal_rebuild import JournalRebuild, copy_snapshots
 from spark_replog.ledger.reader import REBUILD_ROUND_STEP
 from spark_replog.storage.paths import journal_folder, ledger_folders
 from spark_replog.storage.posix_store import PosixStore
-from spark_replog.testing.faulty_store import Fault
+from tests.faulty_store import Fault
 from tests.unit.ledger.conftest import LEDGER_ID, Process, Store
 from tests.unit.ledger.snapshot_setup import BY_HAND, KEPT, command, core_of, fill, has_marker, paged, shoot
 from tests.waiting import wait_until
