@@ -53,9 +53,10 @@ def _errors() -> Iterator[str]:
 
 def _status_words() -> Iterator[str]:
     yield "\n## Words of `status`, `store verify` and `store repair`"
-    for each in status_words().values():
-        yield f"\n### {each.word}\n"
-        for label, text in (("Shown by", each.shown_by), ("Meaning", each.meaning), ("Remedy", each.remedy)):
+    for word, texts in status_words().items():
+        yield f"\n### {word}\n"
+        for label in ("Shown by", "Meaning", "Remedy"):
+            text = texts[label.lower().replace(" ", "_")]
             yield textwrap.fill(
                 f"- **{label}**: {text}", 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
             )
