@@ -120,7 +120,7 @@ class PosixStore:
             fd = self._open_file(key)
             if fd is None:
                 return None
-            with _closing(fd):
+            try:
                 found = os.fstat(fd)
                 if stat.S_ISDIR(found.st_mode):
                     raise folder_at_key(key, self.url)
@@ -131,6 +131,8 @@ class PosixStore:
                 if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
                     return _map_range(fd, start, size_bytes)
                 return _read_range(fd, start, size_bytes)
+            finally:
+                os.close(fd)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root(is_of_journal="/journal/" in key)
             return None

@@ -249,9 +249,9 @@ def drops_what_was_cut(patch: pytest.MonkeyPatch) -> None:
     """Objects of appends that were cut are taken for garbage; a repeated append names them again."""
     real = ObjectTable.truncate
 
-    def truncate(table: ObjectTable, after_index: int) -> int:
+    def truncate(table: ObjectTable, after_index: int, undo: Any) -> int:
         gone = [item.id for each in table.unstable if each.index > after_index for item in each.objects.values()]
-        count = real(table, after_index)
+        count = real(table, after_index, undo)
         table.dropped.update(dict.fromkeys(gone, 0))
         return count
 

@@ -12,13 +12,15 @@ steps out.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -487,15 +489,21 @@ def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[N
             world.now_ms += max(1.0, waited_ms)
         return found
 
-    patch.setattr(RootIo, "wait", lambda _, timeout_ms: world.wait(timeout_ms))
-    patch.setattr(RootIo, "take", take)
-    patch.setattr(RootIo, "execute", execute)
+    mine, real_wait, real_sleep = get_ident(), RootIo.wait, SystemClock.sleep_ms
+
+    def here(ours: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+        """Leave threads of other tests alone: one that forgot to close a producer, for example."""
+        return lambda *args, **named: (ours if get_ident() == mine else real)(*args, **named)
+
+    patch.setattr(RootIo, "wait", here(lambda _, timeout_ms: world.wait(timeout_ms), real_wait))
+    patch.setattr(RootIo, "take", here(take, real_take))
+    patch.setattr(RootIo, "execute", here(execute, real_execute))
     patch.setattr(IO_POOL, "__class__", _Calls)
     for name in ("now_ms", "monotonic_ms"):
-        patch.setattr(SystemClock, name, lambda _: int(world.now_ms))
-    patch.setattr(SystemClock, "sleep_ms", lambda _, duration_ms: world.sleep(duration_ms))
-    for place in ("os.urandom", "random._urandom"):
-        patch.setattr(place, rng.randbytes)
+        patch.setattr(SystemClock, name, here(lambda _: int(world.now_ms), getattr(SystemClock, name)))
+    patch.setattr(SystemClock, "sleep_ms", here(lambda _, duration_ms: world.sleep(duration_ms), real_sleep))
+    for place, real in (("os.urandom", os.urandom), ("random._urandom", os.urandom)):
+        patch.setattr(place, here(rng.randbytes, real))
     yield
 
 
