@@ -103,7 +103,6 @@ class LedgerCore:
         self.snapshot: tuple[Base, str] | None = None
         self.settled: tuple[int, bool] | None = None
         self.may_claim = not settings.read_only
-        self._root_names = root_names
         self._settings = settings
         self._rng = rng
         self._was_synced = False
@@ -440,7 +439,8 @@ class LedgerCore:
         """Stop using a root that lost records. Only an alarm: a lost record that no other root names goes unnoticed."""
         self.roots[root].enter(Standing.FORGOT)
         self.proposer.claimed &= ~(1 << root)
-        self._fail(self.roots[root], stale_journal(self._root_names[root], self.prefix.named.highest[root]), now_ms)
+        why = stale_journal(self.prefix.root_name(root), self.prefix.named.highest[root])
+        self._fail(self.roots[root], why, now_ms)
 
     def _are_others_whole(self, root: int) -> bool:
         """Return whether a majority is left without a root that lost records, so that an `out` there stops nobody."""
@@ -465,19 +465,19 @@ class LedgerCore:
             state.misses += 1
             state.search_marker()
             if state.misses == 1:
-                self._fail(state, stale_journal(self._root_names[root], self.prefix.named.highest[root]), now_ms)
+                self._fail(state, stale_journal(self.prefix.root_name(root), self.prefix.named.highest[root]), now_ms)
             elif self._are_others_whole(root):
                 self._went_back(root, now_ms)
             else:
-                self._fail(state, journal_cut_short(self._root_names[root], position), now_ms)
+                self._fail(state, journal_cut_short(self.prefix.root_name(root), position), now_ms)
             return
         if state.is_cut_short(completion, position, self.prefix.views[root].last.crc):
             state.search_marker()
-            self._fail(state, journal_cut_short(self._root_names[root], position), now_ms)
+            self._fail(state, journal_cut_short(self.prefix.root_name(root), position), now_ms)
             return
         order = self.prefix.views[root].order
         if completion.ended and order.fault is not None:
-            self._fail(state, damaged_record(self._root_names[root], order.fault_position, order.fault), now_ms)
+            self._fail(state, damaged_record(self.prefix.root_name(root), order.fault_position, order.fault), now_ms)
             # A rebuilt journal is read from its beginning.
             self._read_from(root, self.prefix.views[root].origin)
             if state.failures > 1:
@@ -486,21 +486,21 @@ class LedgerCore:
             return
         if completion.after_gap is not None:
             state.search_marker()
-            self._fail(state, journal_hole(self._root_names[root], position, completion.after_gap), now_ms)
+            self._fail(state, journal_hole(self.prefix.root_name(root), position, completion.after_gap), now_ms)
             return
         state.end_read(is_whole=completion.ended, is_current=state.busy_goal == self.goal.number)
 
     def _learn(self, root: int, state: RootState, data: bytes, now_ms: float) -> None:
-        pending = state.pending
+        pending, view = state.pending, self.prefix.views[root]
         is_own = pending is not None and pending.data == data
         if pending is not None and is_own:
             record = pending.record
         else:
-            record = decode_record(data, root=self._root_names[root], position=self.prefix.views[root].next_position)
-        crc, view = record_crc(data), self.prefix.views[root]
+            record = decode_record(data, root=self.prefix.root_name(root), position=view.next_position)
+        crc = record_crc(data)
         if view.next_position == view.origin.position and crc == view.origin.last_crc != 0:
             why = "it is the record that was before it, as a snapshot says"  # so the one of this position may be lost
-            raise damaged_record(self._root_names[root], view.next_position, why)
+            raise damaged_record(self.prefix.root_name(root), view.next_position, why)
         try:
             self.prefix.learn(root, record, crc)
         except CorruptDataError as error:

@@ -91,14 +91,15 @@ class Turns:
     Attributes:
         gate: held while one of these changes; `with` this and not `changed`: an interrupt in the latter's ``__exit__``
             would keep it.
-        begun: number of the newest refresh that has begun; done: of the newest one that ended.
+        begun: number of the newest refresh that has begun; done: of the newest one that ended; read_at: the mark when
+            the latter began.
     """
 
     def __init__(self) -> None:
         self.gate = threading.RLock()
         self.changed = threading.Condition(self.gate)
         self.is_taken = False
-        self.begun = self.done = 0
+        self.begun = self.done = self.read_at = 0
 
 
 class Ledger(Generic[S]):
@@ -147,7 +148,6 @@ class Ledger(Generic[S]):
         self.lock = threading.RLock()
         self.stats = LedgerStats()
         self._turns = Turns()
-        self._read_at = 0  # the mark when the last refresh began that has ended
         self._leveling = threading.Lock()
         self._to_check: set[int] = set()
         self._requests = Requests()
@@ -235,7 +235,7 @@ class Ledger(Generic[S]):
 
     def is_read_since(self, since: int | None) -> bool:
         """Return whether a refresh that began after this mark has ended."""
-        return since is not None and self._read_at > since
+        return since is not None and self._turns.read_at > since
 
     def refresh(self, *, may_be_stale: bool = False) -> S:
         """Fold the newest decided prefix; one get per metadata root when nothing is new, two after a pause.
@@ -271,7 +271,7 @@ class Ledger(Generic[S]):
                 turns.begun = ticket
             self._read(GoalKind.STALE_READ if may_be_stale else GoalKind.READ)
             if not may_be_stale:
-                turns.done, self._read_at = ticket, began_at
+                turns.done, turns.read_at = ticket, began_at
 
         # Another caller's refresh that began after this call and has ended will do.
         self._in_turn(read, lambda: turns.done >= ticket, rest_ms)

@@ -236,6 +236,7 @@ class DecidedPrefix:
             backfilled from here); the last one always, except the base's. `release` describes what else is kept.
         named: the positions that records of other roots name.
         learned_count: changes with every record that is learned, and when a journal is read from another position.
+        root_name: what a root is called in errors.
         conflicts: (root, position, index) of records that give an index a second value in one epoch: that root's
             journal is damaged, or the one read before it. The majority's value wins.
     """
@@ -256,11 +257,11 @@ class DecidedPrefix:
         self.epochs: dict[int, Epoch] = {}
         self.votes: dict[int, dict[tuple[Epoch, bytes], Vote]] = {}
         self._genesis = genesis
-        self._root_name = root_name
+        self.root_name = root_name
 
     def begun_again(self) -> DecidedPrefix:
         """Return a prefix that begins with entry 0, to read all journals again; what records have named stays."""
-        made = DecidedPrefix(len(self.views), self._genesis, self._root_name)
+        made = DecidedPrefix(len(self.views), self._genesis, self.root_name)
         made.named, made.learned_count = self.named, self.learned_count + 1
         return made
 
@@ -440,7 +441,7 @@ class DecidedPrefix:
             view.match(self)
 
     def _names_of(self, roots: int) -> str:
-        return ", ".join(self._root_name(root) for root in range(len(self.views)) if roots >> root & 1)
+        return ", ".join(self.root_name(root) for root in range(len(self.views)) if roots >> root & 1)
 
     def release(self, folded_length: int, snapshot_index: int | None = None) -> None:
         """Forget values that are folded and that every root is known to hold.
