@@ -112,7 +112,10 @@ def one_batch(
     context._localProperties = {**_QUERY, "streaming.sql.batchId": str(batch_id)}
     context._partitionId = 0
     row = pa.record_batch({"key": [b"k%d" % batch_id], "value": [b"v" * 100]})
-    sink = {"path": path, "topic": "orders", "checkpointLocation": "unused"}
+    checkpoint = Path(path).with_name("checkpoint")
+    (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+    (checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}\n")  # as Spark does before it runs a batch
+    sink = {"path": path, "topic": "orders", "checkpointLocation": str(checkpoint)}
     with tracer.stage(stages["plan"]):
         writer = ReplogDataSource(sink).streamWriter(_SCHEMA, False)
     writer = pickle.loads(pickle.dumps(writer))
