@@ -497,6 +497,7 @@ def test_ruff_finds_nothing():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the pinned mypy misreads the stubs of numpy for newer Pythons")
 def test_mypy_strict_finds_nothing():
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--cache-dir", os.devnull],

@@ -33,7 +33,7 @@ def acl(name, operation, permission=Permission.ALLOW, *, principal=WRITER, kind=
 def secured(store, *bindings):
     """Make ADMIN the store's super user and add ACLs."""
     admin = AclAdmin(store.cluster, ADMIN)
-    admin.configure({"super.users": "User:root; admin"})
+    admin.configure({"super.users": f"{default_principal()}; admin"})
     admin.add(bindings)
     return admin
 
