@@ -147,8 +147,8 @@ def copy_snapshots(
 
     Args:
         named: heads that a decided entry or a marker names.
-        holders_min: other heads are copied if so many sources have them: else a head that one root made up would be on
-            a majority by its copy.
+        holders_min: other heads are copied only if at least this number of sources has them. A copy of a head that one
+            root made up would put it on a majority.
     """
     target.make_folder(page_folder(ledger_id))
     copied = 0
