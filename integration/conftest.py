@@ -38,10 +38,9 @@ def work_folder():
 
 
 @pytest.fixture(scope="session")
-def cache_folder(work_folder):
-    """Where unpacked Spark releases are kept: ``REPLOG_TEST_CACHE``, else this run only."""
-    named = os.environ.get("REPLOG_TEST_CACHE")
-    folder = Path(named) if named else work_folder / "cache"
+def cache_folder():
+    """Where unpacked Spark releases and jars are kept between runs, and for all processes of one."""
+    folder = Path(os.environ.get("REPLOG_TEST_CACHE") or "~/.cache/spark-replog/test-sparks").expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

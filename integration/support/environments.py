@@ -7,6 +7,7 @@ cache folder (``REPLOG_TEST_CACHE``), and goes before the borrowed one.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -153,11 +154,19 @@ def make_environment(folder: Path, wheel: Path | None, *, spark: Path | None, ja
 
 
 def unpacked_spark(version: str, cache: Path) -> Path:
-    """Return a folder whose ``pyspark`` is the newest release of ``4.x``; downloaded at most once a cache."""
+    """Return a folder whose ``pyspark`` is the newest release of ``4.x``; downloaded once a cache, by one process."""
     folder = cache / f"pyspark-{version}"
-    if (folder / "pyspark").is_dir():
-        return folder
-    download = cache / f"download-{version}-{os.getpid()}"
+    with open(cache / f"pyspark-{version}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "pyspark").is_dir():
+            _unpack_spark(version, folder)
+    return folder
+
+
+def _unpack_spark(version: str, folder: Path) -> None:
+    """Download a release and unpack it, whole or not at all."""
+    download = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(download, ignore_errors=True)  # of a process that ended
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation",
          "--disable-pip-version-check", "--dest", str(download), f"pyspark=={version}.*"],
@@ -174,10 +183,8 @@ def unpacked_spark(version: str, cache: Path) -> Path:
                 with members.extractfile(member) as source, path.open("wb") as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
                 path.chmod(member.mode & 0o755)
-    if not folder.exists():
-        partial.rename(folder)  # whole or not at all: another run may share the cache
+    partial.rename(folder)
     shutil.rmtree(download)
-    return folder
 
 
 def _target_of(member: tarfile.TarInfo) -> str | None:

@@ -50,11 +50,15 @@ class RealRoots:
             code = run(["-s", self.path, "-f", "json", "-q", *settings, *arguments])
         return code, json.loads(out.getvalue())["items"]
 
+    def _must(self, *arguments: str) -> None:
+        code, items = self.replog(*arguments)
+        assert code == 0, (arguments, code, items)
+
     def make(self, *topics: str, replicas: int = 3) -> Any:
         """Make the store and topics of one partition; return it opened."""
-        assert self.replog("init")[0] == 0
+        self._must("init")
         for topic in topics:
-            assert self.replog("topic", "create", topic, "-p", "1", "--replicas", str(replicas))[0] == 0
+            self._must("topic", "create", topic, "-p", "1", "--replicas", str(replicas))
         return spark_replog.open(self.path, self.options)
 
 
