@@ -34,12 +34,12 @@ TOPIC_NAME = "analytics.team-{}.events"
 
 def bindings(count: int, names: Sequence[str]) -> list[AclBinding]:
     """Return ACLs as a large site has them: half prefixes, and all principals but one other people."""
-    found = []
+    acls = []
     for number in range(count - 1):
         name = names[number % len(names)]
         is_prefix = number % 2 == 0
         pattern = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
-        found.append(
+        acls.append(
             AclBinding(
                 ResourceType.TOPIC,
                 name[: 10 + number % 8] if is_prefix else name,
@@ -50,10 +50,10 @@ def bindings(count: int, names: Sequence[str]) -> list[AclBinding]:
             )
         )
     if count:
-        found.append(
+        acls.append(
             AclBinding(ResourceType.TOPIC, "*", PatternType.LITERAL, WRITER, AclOperation.ALL, Permission.ALLOW)
         )
-    return found
+    return acls
 
 
 def opened(topic_count: int, acl_count: int) -> tuple[Cluster, list[str]]:
@@ -89,7 +89,7 @@ def measure(topic_count: int, acl_count: int) -> tuple[float, float, float]:
     authorizer = Authorizer(cluster, WRITER)
 
     def append(batch: int) -> None:
-        partitions = [(handle.topic_id, each) for handle in handles for each in range(PARTITION_COUNT // topic_count)]
+        partitions = [(handle.topic_id, index) for handle in handles for index in range(PARTITION_COUNT // topic_count)]
         sections = tuple(
             Section(topic_id, partition, 100, place * 9000, 9000, 7, 0, 0)
             for place, (topic_id, partition) in enumerate(partitions)

@@ -171,7 +171,7 @@ def grow(folder: Path, kind: Kind, age: int) -> Path:
     if commits == age:
         return path
     if commits < 0:
-        younger = [each for each in AGES if each < age]
+        younger = [other_age for other_age in AGES if other_age < age]
         shutil.rmtree(path, ignore_errors=True)
         if younger:
             source = grow(folder, kind, younger[-1])
@@ -231,13 +231,13 @@ def bounds(path: Path) -> dict[int, tuple[int, int]]:
     """Return log start and high watermark by partition."""
     cluster = open_cold(path)
     _, topic = cluster.topic_state(cluster.lookup("t"))
-    return {number: (each.log_start_offset, each.high_watermark) for number, each in enumerate(topic.partitions)}
+    return {number: (state.log_start_offset, state.high_watermark) for number, state in enumerate(topic.partitions)}
 
 
 def scan_one(path: Path, at: Mapping[int, int]) -> None:
     """Read one row of each partition in a new process."""
     open_cold(path)
-    scan = Topic(Cluster.shared(str(path)), "t").scan(at, {number: each + 1 for number, each in at.items()})
+    scan = Topic(Cluster.shared(str(path)), "t").scan(at, {number: offset + 1 for number, offset in at.items()})
     assert scan.to_arrow().num_rows == len(at)
 
 
@@ -252,7 +252,7 @@ def cases(path: Path) -> dict[str, Callable[[], Callable[[], object]]]:
     earliest = {number: span[0] for number, span in spans.items()}
     newest = {number: span[1] - 1 for number, span in spans.items()}
     oldest = reader_of(path, startingOffsets="earliest").initialOffset()
-    warm = reader_of(path, startingOffsets=json.dumps({"t": {str(each): span[1] - 5 for each, span in spans.items()}}))
+    warm = reader_of(path, startingOffsets=json.dumps({"t": {str(part): span[1] - 5 for part, span in spans.items()}}))
     recent = warm.initialOffset()
     last = warm.latestOffset(recent, ReadAllAvailable())
     limited = {"path": str(path), "subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "100"}
@@ -336,16 +336,16 @@ def files_of(path: Path) -> tuple[int, int, int, int, int]:
     ledger = cluster.topic_ledger(cluster.lookup("t").ledger_id)
     live = ledger.ask(lambda state: sum(len(state.referenced_objects(g)) for g in range(state.generations.newest + 1)))
     keys = [info.key.split("/") for info in cluster.brokers.store(0).list_keys("")]
-    fullest = max(Counter("/".join(each[:-1]) for each in keys).values())
-    data = sum(len(each) > 2 and each[2] == "data" for each in keys)
-    pages = sum(len(each) > 2 and each[2] == "pages" for each in keys)
+    fullest = max(Counter("/".join(parts[:-1]) for parts in keys).values())
+    data = sum(len(parts) > 2 and parts[2] == "data" for parts in keys)
+    pages = sum(len(parts) > 2 and parts[2] == "pages" for parts in keys)
     return live, data, pages, len(keys) - data - pages, fullest
 
 
 def gets(cluster: Cluster) -> tuple[int, int]:
     """Return how many gets a store has cost since it was opened, that opening included, and their bytes."""
     calls = [calls for key, calls in cluster.brokers.calls.read().items() if key.kind == "get"]
-    return sum(each.call_count for each in calls), sum(each.size_bytes for each in calls)
+    return sum(counts.call_count for counts in calls), sum(counts.size_bytes for counts in calls)
 
 
 def open_figures(paths: Sequence[Path]) -> None:
@@ -366,15 +366,15 @@ def open_figures(paths: Sequence[Path]) -> None:
 def case_figures(paths: Sequence[Path], rounds: int) -> None:
     """Print what each case takes, one store after the other in each round."""
     made = [cases(path) for path in paths]
-    found: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in paths] for name in made[0]}
+    times: dict[str, list[list[tuple[float, float]]]] = {name: [[] for _ in paths] for name in made[0]}
     for _ in range(rounds):
-        for name, runs in found.items():
-            for path, each, taken in zip(paths, made, runs, strict=True):
-                taken.append(timed(path, name, each[name]))
-    for name, runs in found.items():
+        for name, runs in times.items():
+            for path, store_cases, taken in zip(paths, made, runs, strict=True):
+                taken.append(timed(path, name, store_cases[name]))
+    for name, runs in times.items():
         cells = []
         for at, pick in ((0, statistics.median), (1, statistics.median), (1, min)):
-            young, old = (pick([each[at] for each in taken]) for taken in runs)
+            young, old = (pick([run[at] for run in taken]) for taken in runs)
             cells.append(f"{young:.2f} | {old:.2f} | {old / young:.2f}")
         print(f"| {name} | {' | '.join(cells)} |")
 
@@ -388,7 +388,7 @@ def commit_figures(committers: Sequence[Committer], what: str, count: int) -> No
         for committer, times in zip(committers, taken, strict=True):
             times += commit_times(committer, 10)
     for name, at in (("median", 0.5), ("p99", 0.99)):
-        wall = [sorted(each)[int(len(each) * at)] for each in taken]
+        wall = [sorted(durations)[int(len(durations) * at)] for durations in taken]
         print(f"| {what}, {name} | {wall[0]:.2f} ms | {wall[1]:.2f} ms | {wall[1] / wall[0]:.2f} |")
     for committer in committers:
         committer.upkeep.wait(60_000)
@@ -398,14 +398,14 @@ def commit_figures(committers: Sequence[Committer], what: str, count: int) -> No
 def measure(folder: Path, kind: Kind, age: int, rounds: int, commits: int) -> None:
     """Print the figures of an age beside those of 100 commits."""
     ages = (AGES[0], age)
-    paths = [settled(grow(folder, kind, each), each) for each in ages]
+    paths = [settled(grow(folder, kind, count), count) for count in ages]
     measures = "ms, median", "CPU ms, median", "CPU ms, smallest"
-    heads = " | ".join(f"{each}: 100 commits | {age:,} | ratio" for each in measures)
+    heads = " | ".join(f"{name}: 100 commits | {age:,} | ratio" for name in measures)
     print(f"| {kind}, {file_system_of(str(folder)).type} | {heads} |\n|" + " --- |" * 10)
     open_figures(paths)
     case_figures(paths, rounds)
     pairs = list(zip(ages, paths, strict=True))
-    commit_figures([copy_of(path, each + 10, f"{kind}-{each}") for each, path in pairs], "one commit", commits)
+    commit_figures([copy_of(path, count + 10, f"{kind}-{count}") for count, path in pairs], "one commit", commits)
     memory = [memory_of(path) for path in paths]
     print(f"| memory | {memory[0]:.0f} MiB | {memory[1]:.0f} MiB | {memory[1] / memory[0]:.2f} |")
     kinds = ("live objects", "files of data", "pages", "other files", "names in the fullest folder")

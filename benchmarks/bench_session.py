@@ -80,9 +80,9 @@ def tree_usage(without: Collection[int] = ()) -> tuple[float, float]:
             # Of waited-for children too: Spark's workers that have ended.
             cpu_seconds = sum(int(fields[index]) for index in (11, 12, 13, 14)) / tick
             usage[int(entry.name)] = cpu_seconds, int(fields[21]) * page_bytes / 2**20
-    found, size = {os.getpid()}, 0
-    while len(found) != size:
-        size = len(found)
-        found |= {pid for pid, parent in parents.items() if parent in found}
-    found -= set(without)
-    return sum(usage[pid][0] for pid in found), sum(usage[pid][1] for pid in found)
+    pids, size = {os.getpid()}, 0
+    while len(pids) != size:
+        size = len(pids)
+        pids |= {pid for pid, parent in parents.items() if parent in pids}
+    pids -= set(without)
+    return sum(usage[pid][0] for pid in pids), sum(usage[pid][1] for pid in pids)

@@ -62,8 +62,8 @@ def rates(server: Server, *, rounds: int) -> Iterator[tuple[str, int, Sequence[l
         for _ in range(rounds):
             for what, who, call in _calls(client, root, store, size_bytes):
                 told[what][who].append(_rate(call, count, size_bytes))
-        for what, found in told.items():
-            yield what, size_bytes, found
+        for what, speeds in told.items():
+            yield what, size_bytes, speeds
 
 
 def _create(store: Any, folder: str, body: bytes, number: int) -> None:
@@ -89,12 +89,12 @@ def _calls(client: Any, root: str, store: Any, size_bytes: int) -> list[tuple[st
 
 
 def _p50_ms(call: Callable[[], Any], count: int) -> float:
-    found = []
+    times_ms = []
     for _ in range(count):
         started = time.perf_counter()
         call()
-        found.append((time.perf_counter() - started) * 1e3)
-    return statistics.median(found)
+        times_ms.append((time.perf_counter() - started) * 1e3)
+    return statistics.median(times_ms)
 
 
 def delayed(server: Server, delay_ms: float) -> Iterator[tuple[str, float, float]]:
@@ -170,8 +170,8 @@ def main() -> None:
                 print(f"| {what} | {spent:.1f} | {calls:.1f} |", flush=True)
             return
         print(f"| call | size | {' | '.join(f'{who}, MB/s' for who in WHOSE)} |\n| --- | --- |{' --- |' * len(WHOSE)}")
-        for what, size_bytes, found in rates(server, rounds=given.rounds):
-            cells = [f"{statistics.median(each):.1f}" if each else "" for each in found]
+        for what, size_bytes, speeds in rates(server, rounds=given.rounds):
+            cells = [f"{statistics.median(values):.1f}" if values else "" for values in speeds]
             print(f"| {what} | {size_bytes >> 10} KiB | {' | '.join(cells)} |", flush=True)
 
 

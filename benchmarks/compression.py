@@ -32,7 +32,7 @@ MIB = 1024 * 1024
 
 def text_lines(folder: Path) -> Iterator[bytes]:
     """Yield the lines of Python and text files that are not empty, at most 400 bytes of each."""
-    for path in sorted(each for each in folder.rglob("*") if each.suffix in (".py", ".txt", ".md") and each.is_file()):
+    for path in sorted(file for file in folder.rglob("*") if file.suffix in (".py", ".txt", ".md") and file.is_file()):
         yield from (line[:400] for line in path.read_bytes().splitlines() if line.strip())
 
 
@@ -60,14 +60,14 @@ def noise() -> Iterator[bytes]:
 
 def batches(values: Iterator[bytes], size_bytes: int) -> list[pa.RecordBatch]:
     """Return batches of 10,000 rows with so many bytes of values."""
-    found, left = [], size_bytes
+    record_batches, left = [], size_bytes
     while left > 0:
         rows = [row for _, row in zip(range(10_000), values, strict=False)]
         if not rows:
             break
-        found.append(pa.record_batch({"value": rows}))
+        record_batches.append(pa.record_batch({"value": rows}))
         left -= sum(map(len, rows))
-    return found
+    return record_batches
 
 
 def timed(action: Callable[[], object]) -> tuple[float, float]:
@@ -97,7 +97,7 @@ def write_and_read(folder: Path, codec: str, rows: list[pa.RecordBatch], roots: 
     wrote, used = timed(write)
     assert read() == sum(batch.num_rows for batch in rows)
     took, read_used = timed(read)
-    stored = sum(each.stat().st_size for each in Path(path).rglob("*.arrow")) / roots
+    stored = sum(file.stat().st_size for file in Path(path).rglob("*.arrow")) / roots
     return {"write": wrote, "write_cpu": used, "read": took, "read_cpu": read_used, "bytes": stored}
 
 
@@ -117,23 +117,23 @@ def main() -> None:
     for name, values in (("text", text_lines(given.text)), ("JSON events", events()), ("random", noise())):
         rows = batches(values, given.mib * MIB)
         payload = sum(batch.column(0).nbytes - 4 * batch.num_rows for batch in rows)
-        found: dict[str, list[dict[str, float]]] = {codec: [] for codec in TYPES}
+        results: dict[str, list[dict[str, float]]] = {codec: [] for codec in TYPES}
         for number in range(given.rounds + 1):
             for codec in TYPES:
                 with scratch(given.dir) as folder:
                     took = write_and_read(folder, codec, rows, given.roots)
                 if number:  # the first one warms up
-                    found[codec].append(took)
+                    results[codec].append(took)
         median = {
-            codec: {key: statistics.median(each[key] for each in runs) for key in runs[0]}
-            for codec, runs in found.items()
+            codec: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+            for codec, runs in results.items()
         }
-        for codec, each in median.items():
+        for codec, figures in median.items():
             print(
-                f"| {name} | {codec} | {payload / each['write'] / 1e6:,.0f}"
-                f" | {median['none']['write'] / each['write']:.2f}"
-                f" | {each['write_cpu'] / payload * 1e9:.2f} | {payload / each['read'] / 1e6:,.0f}"
-                f" | {each['read_cpu'] / payload * 1e9:.2f} | {each['bytes'] / payload:.2f} |",
+                f"| {name} | {codec} | {payload / figures['write'] / 1e6:,.0f}"
+                f" | {median['none']['write'] / figures['write']:.2f}"
+                f" | {figures['write_cpu'] / payload * 1e9:.2f} | {payload / figures['read'] / 1e6:,.0f}"
+                f" | {figures['read_cpu'] / payload * 1e9:.2f} | {figures['bytes'] / payload:.2f} |",
                 flush=True,
             )
 

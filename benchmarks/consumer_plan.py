@@ -96,7 +96,7 @@ def read_figures(path: str, row_count: int) -> list[tuple[str, str]]:
 
         def scan() -> None:
             consumer.seek_to_beginning()
-            assert sum(found.num_rows for found in consumer.to_batches()) == row_count
+            assert sum(record_batch.num_rows for record_batch in consumer.to_batches()) == row_count
 
         consumer.poll(max_records=1)
         scanned = median_ms(scan, 5)

@@ -214,7 +214,7 @@ class LeastTask:
         slots = partitions_of(murmur2_array(batch.column("key")), 2)
         order = np.concatenate([np.flatnonzero(slots == slot) for slot in range(2)])
         taken = pc.take(batch, pa.array(order), boundscheck=False, memory_pool=ROW_MEMORY)
-        for buffer in (each for column in taken.columns for each in column.buffers() if each is not None):
+        for buffer in (block for column in taken.columns for block in column.buffers() if block is not None):
             self.crc = crc32c.crc32c(buffer, self.crc)
             self.waiting.append(memoryview(buffer))
             self.waiting_bytes += buffer.size

@@ -71,17 +71,17 @@ def blocks(rows: int) -> list[bool]:
 
 def plain_ms(switch: Switch, producer: Producer, rows: int) -> Samples:
     """Return the times of sends that no other process reads."""
-    found: Samples = {WITH: [], WITHOUT: []}
+    samples: Samples = {WITH: [], WITHOUT: []}
     for state in blocks(rows):
         switch.turn(state)
-        found[state].append(timed(lambda: producer.send("rows", bytes(100)).result(30)))
-    return found
+        samples[state].append(timed(lambda: producer.send("rows", bytes(100)).result(30)))
+    return samples
 
 
 def visible_ms(switch: Switch, producer: Producer, path: Path, rows: int) -> tuple[Samples, Samples]:
     """Return the times of sends beside a reader, and the times until it has the rows."""
     sends: Samples = {WITH: [], WITHOUT: []}
-    found: Samples = {WITH: [], WITHOUT: []}
+    arrivals: Samples = {WITH: [], WITHOUT: []}
     command = [sys.executable, "-c", READER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=switch.environ) as reader:
         assert reader.stdout is not None
@@ -94,14 +94,14 @@ def visible_ms(switch: Switch, producer: Producer, path: Path, rows: int) -> tup
             offset = producer.send("rows", bytes(100)).result(30).offset
             ended_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             while True:
-                line = [int(each) for each in reader.stdout.readline().split()]
+                line = [int(word) for word in reader.stdout.readline().split()]
                 if line[0] == offset:
                     break
             if number >= 2 * BLOCK_ROWS:
                 sends[state].append((ended_ns - began_ns) / 1e6)
-                found[state].append((line[1] - began_ns) / 1e6)
+                arrivals[state].append((line[1] - began_ns) / 1e6)
         reader.terminate()
-    return sends, found
+    return sends, arrivals
 
 
 def micro_batch_ms(switch: Switch, folder: Path, seconds: float) -> Samples:
@@ -115,7 +115,7 @@ def micro_batch_ms(switch: Switch, folder: Path, seconds: float) -> Samples:
         rows = spark.read.format("floor").option("rows", int(ROWS * seconds * 20)).load().select("key", "value")
         rows.write.format("replog").option("path", path).option("topic", "in").mode("append").save()
         query = replog_sink(replog_source(spark, path), path, folder / "checkpoint")
-        while len([each for each in query.recentProgress if each["numInputRows"]]) < WARM_UP:
+        while len([update for update in query.recentProgress if update["numInputRows"]]) < WARM_UP:
             time.sleep(0.2)
         began = time.monotonic()
         while time.monotonic() - began < seconds:
@@ -126,23 +126,23 @@ def micro_batch_ms(switch: Switch, folder: Path, seconds: float) -> Samples:
         turns.append((time.time(), WITH))
         progress = query.recentProgress
         query.stop()
-    found: Samples = {WITH: [], WITHOUT: []}
-    for each in progress:
-        start = datetime.fromisoformat(each["timestamp"]).timestamp()
-        took_ms = each["durationMs"]["triggerExecution"]
+    samples: Samples = {WITH: [], WITHOUT: []}
+    for batch in progress:
+        start = datetime.fromisoformat(batch["timestamp"]).timestamp()
+        took_ms = batch["durationMs"]["triggerExecution"]
         for (begin, state), (end, _) in itertools.pairwise(turns):
-            if each["numInputRows"] and begin <= start and start + took_ms / 1000 <= end:
-                found[state].append(took_ms)
-    return found
+            if batch["numInputRows"] and begin <= start and start + took_ms / 1000 <= end:
+                samples[state].append(took_ms)
+    return samples
 
 
-def row(name: str, found: Samples) -> str:
+def row(name: str, samples: Samples) -> str:
     """Return a line of the table."""
     cells = []
     for state in (WITH, WITHOUT):
-        values = found[state]
+        values = samples[state]
         cells.append(f"{statistics.median(values):.2f} | {statistics.quantiles(values, n=20)[-1]:.2f}")
-    return f"| {name} | {cells[0]} | {cells[1]} | {len(found[WITH])} |"
+    return f"| {name} | {cells[0]} | {cells[1]} | {len(samples[WITH])} |"
 
 
 def main() -> None:
@@ -155,8 +155,8 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}\n| ms | with: p50 | p95 | without: p50 | p95 | of each |")
     print("| --- | --- | --- | --- | --- | --- |")
-    with scratch(arguments.dir) as folder, tempfile.TemporaryDirectory() as own:
-        switch = Switch(Path(own))
+    with scratch(arguments.dir) as folder, tempfile.TemporaryDirectory() as switch_folder:
+        switch = Switch(Path(switch_folder))
         if arguments.spark:
             print(row("a Spark micro-batch", micro_batch_ms(switch, folder, arguments.seconds)))
             return
@@ -167,9 +167,9 @@ def main() -> None:
         with store.producer() as producer:
             plain_ms(switch, producer, 100)
             print(row("a plain send", plain_ms(switch, producer, arguments.rows)))
-            sends, found = visible_ms(switch, producer, path, arguments.rows)
+            sends, arrivals = visible_ms(switch, producer, path, arguments.rows)
         print(row("a send beside a reader", sends))
-        print(row("a row in another process", found))
+        print(row("a row in another process", arrivals))
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

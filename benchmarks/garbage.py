@@ -73,8 +73,8 @@ def main() -> None:
         seconds, cpu = time.monotonic() - started, time.process_time() - cpu
         assert report.files.total() == given.count and not report.failures, report
         started = time.monotonic()
-        for each in os.scandir(path / "plain"):
-            os.unlink(each.path)
+        for entry in os.scandir(path / "plain"):
+            os.unlink(entry.path)
         plain = time.monotonic() - started
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(

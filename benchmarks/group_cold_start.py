@@ -27,7 +27,7 @@ ROOTS = 3
 
 def size_bytes(path: Path) -> int:
     """Return the bytes of all files below a folder."""
-    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def measure(folder: Path, commits: int, partitions: int) -> None:
@@ -46,9 +46,9 @@ def measure(folder: Path, commits: int, partitions: int) -> None:
     write_ms = (time.perf_counter() - start) * 1000 / commits
     left_bytes = (size_bytes(path) - before_bytes) / commits / ROOTS
     start = time.perf_counter()
-    found = GroupCoordinator(Cluster.open(str(path))).fetch_offsets("billing")
+    offsets = GroupCoordinator(Cluster.open(str(path))).fetch_offsets("billing")
     cold_ms = (time.perf_counter() - start) * 1000
-    assert len(found) == partitions
+    assert len(offsets) == partitions
     print(f"| {partitions} | {write_ms:.1f} ms | {left_bytes:.0f} | {cold_ms / commits:.2f} ms | {cold_ms:.0f} ms |")
 
 

@@ -125,8 +125,8 @@ def _run(members: Members, arguments: argparse.Namespace) -> None:
         state = observer.group(GROUP)
         assert state is not None
         rounds, now = state.metadata.generation - generation, entries(members.path)
-        each = (now - written) / rounds if rounds else 0
-        print(f"| {step} | {seconds:.1f} | {rounds} | {now - written} | {each:.1f} |", flush=True)
+        average = (now - written) / rounds if rounds else 0
+        print(f"| {step} | {seconds:.1f} | {rounds} | {now - written} | {average:.1f} |", flush=True)
         generation, written = state.metadata.generation, now
 
     show(f"{arguments.members} join at once")

@@ -78,17 +78,17 @@ def measure(folder: Path, tasks: int) -> tuple[int, float, float, float, float, 
             assert bytes(stores[0].get(prefix + key) or b"")
 
     put("warm", b"warm")
-    found: list[list[float]] = [[] for _ in range(5)]
+    times: list[list[float]] = [[] for _ in range(5)]
     size_bytes = 0
     for number in range(ROUNDS):
         command = make_command(handle.topic_id, tasks, number)
         size_bytes = len(command)
-        found[0].append(timed(partial(put, f"inline-{number}", command)))
-        found[1].append(timed(partial(put_beside, number, command)))
-        found[2].append(timed(partial(get, f"inline-{number}")))
-        found[3].append(timed(partial(get, f"small-{number}", f"side-{number}")))
-        found[4].append(timed(partial(state.apply, state.applied_index + 1, encode_entry([command]))))
-    inline, beside, get_inline, get_beside, fold = (statistics.median(each) for each in found)
+        times[0].append(timed(partial(put, f"inline-{number}", command)))
+        times[1].append(timed(partial(put_beside, number, command)))
+        times[2].append(timed(partial(get, f"inline-{number}")))
+        times[3].append(timed(partial(get, f"small-{number}", f"side-{number}")))
+        times[4].append(timed(partial(state.apply, state.applied_index + 1, encode_entry([command]))))
+    inline, beside, get_inline, get_beside, fold = (statistics.median(samples) for samples in times)
     return size_bytes, inline, beside, get_inline, get_beside, fold
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as folder:
         for tasks in TASKS:
             size_bytes, *times = measure(Path(folder), tasks)
-            print(f"{tasks * PARTITIONS:>9,} {size_bytes:>11,} " + " ".join(f"{each:>8.1f}" for each in times))
+            print(f"{tasks * PARTITIONS:>9,} {size_bytes:>11,} " + " ".join(f"{time_ms:>8.1f}" for time_ms in times))
 
 
 if __name__ == "__main__":

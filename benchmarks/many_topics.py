@@ -27,10 +27,10 @@ ROOTS = 3
 
 def calls_of(cluster: Cluster) -> Counter[str]:
     """Return the calls so far by kind and purpose."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for (_, kind, purpose), calls in cluster.brokers.calls.read().items():
-        found[f"{kind} {purpose}"] += calls.call_count
-    return found
+        counts[f"{kind} {purpose}"] += calls.call_count
+    return counts
 
 
 def measure(name: str, cluster: Cluster, ledger_count: int, act: Callable[[], object]) -> None:
@@ -39,9 +39,9 @@ def measure(name: str, cluster: Cluster, ledger_count: int, act: Callable[[], ob
     act()
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     calls = calls_of(cluster) - before
-    each = calls.total() / ledger_count / ROOTS
+    average = calls.total() / ledger_count / ROOTS
     kinds = ", ".join(f"{count} {kind}" for kind, count in calls.most_common())
-    print(f"| {name} | {seconds:.2f} | {cpu:.2f} | {calls.total()} | {each:.1f} | {kinds} |", flush=True)
+    print(f"| {name} | {seconds:.2f} | {cpu:.2f} | {calls.total()} | {average:.1f} | {kinds} |", flush=True)
 
 
 def fill(path: str, topic_count: int, *, is_shared: bool) -> None:

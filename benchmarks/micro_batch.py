@@ -116,7 +116,7 @@ def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: a
         apart = 1.0, 0.7
         cases |= {"one topic, apart": (("out", "out"), apart), "a topic each, apart": (("out", "other"), apart)}
     cases = {name: cases[name] for name in arguments.cases or cases}
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    times_ms: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(arguments.rounds):
         # A JVM gets faster for minutes: every other round goes backwards, so that no case has the older one.
         for name, (topics, parts) in list(cases.items())[:: -1 if number % 2 else 1]:
@@ -124,17 +124,17 @@ def print_two_queries(spark: SparkSession, path: str, folder: Path, arguments: a
                 replog_sink(
                     replog_source(spark, path),
                     path,
-                    folder / f"{name}-{number}-{each}",
+                    folder / f"{name}-{number}-{place}",
                     topic,
-                    trigger_ms * parts[each],
+                    trigger_ms * parts[place],
                 )
-                for each, topic in enumerate(topics)
+                for place, topic in enumerate(topics)
             ]
             with ThreadPoolExecutor(len(queries)) as pool:
                 rows = pool.map(lambda query: durations(query, arguments.batches), queries)
-                found[name] += [row["triggerExecution"] for each in rows for row in each]
+                times_ms[name] += [row["triggerExecution"] for query_rows in rows for row in query_rows]
     print("| queries | p50 ms | p95 ms | max ms | batches |\n| --- | --- | --- | --- | --- |")
-    for name, values in found.items():
+    for name, values in times_ms.items():
         p95 = statistics.quantiles(values, n=20)[-1]
         print(f"| {name} | {statistics.median(values):.0f} | {p95:.0f} | {max(values):.0f} | {len(values)} |")
 
@@ -171,7 +171,7 @@ def main() -> None:
     batches = arguments.batches
     results: dict[str, list[dict[str, float]]] = {}
     confs = (spark_replog.session_conf() if arguments.shipped else {}) | dict(
-        each.split("=", 1) for each in arguments.conf
+        setting.split("=", 1) for setting in arguments.conf
     )
     settings = {name.replace(".", "__"): value for name, value in confs.items()}
     with (
@@ -198,8 +198,8 @@ def main() -> None:
         cases = {name: cases[name] for name in arguments.cases or cases}
         for number in range(arguments.rounds):
             for name, start in cases.items():
-                found = durations(start(folder / f"{name}-{number}"), batches)
-                results.setdefault(name, []).extend(found)
+                batch_times = durations(start(folder / f"{name}-{number}"), batches)
+                results.setdefault(name, []).extend(batch_times)
     phases = "triggerExecution", "latestOffset", "queryPlanning", "addBatch", "walCommit", "commitOffsets", "processor"
     for phase in phases:
         print(f"\n{phase}")

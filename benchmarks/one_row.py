@@ -161,8 +161,8 @@ def main() -> None:
     arguments = parser.parse_args()
     stages = walk_one_row(arguments.warm)
     whole = Walk()
-    for each in stages.values():
-        whole.merge(each)
+    for stage in stages.values():
+        whole.merge(stage)
     stages["all"] = whole
     if arguments.listed:
         _show(stages[arguments.listed], calls=arguments.calls)

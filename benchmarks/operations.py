@@ -53,9 +53,9 @@ def serving(command: list[str], environment: dict[str, str], said: str) -> Itera
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stderr is not None
-            found = re.search(said, server.stderr.readline())
-            assert found is not None, f"{command} does not serve"
-            yield found
+            match = re.search(said, server.stderr.readline())
+            assert match is not None, f"{command} does not serve"
+            yield match
         finally:
             server.terminate()
 
@@ -91,7 +91,7 @@ def main() -> None:
             connection = http.client.HTTPConnection("127.0.0.1", 9418)
             cookie = get(connection, f"/{link[0]}").headers["Set-Cookie"].partition(";")[0]
             # Looks are kept for 1.5 seconds while no reader follows: each of these is a new one.
-            measure("first view", given.rounds, lambda: [get(connection, each, cookie) for each in FIRST_VIEW], 1.6)
+            measure("first view", given.rounds, lambda: [get(connection, page, cookie) for page in FIRST_VIEW], 1.6)
 
 
 if __name__ == "__main__":

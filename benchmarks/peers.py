@@ -97,7 +97,7 @@ def jars(name: str) -> Path:
     cache = Path(os.environ.get("REPLOG_PEERS_CACHE", Path.home() / ".cache" / "replog-peers"))
     folder = cache / name
     if folder.is_dir() and {f"{artifact}-{version}.jar" for _, artifact, version in JARS[name]} <= {
-        each.name for each in folder.iterdir()
+        jar.name for jar in folder.iterdir()
     }:
         return folder
     if folder.is_dir():
@@ -127,9 +127,9 @@ def jars(name: str) -> Path:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def _java() -> list[str]:
@@ -262,12 +262,12 @@ class Shape(NamedTuple):
     def frame(self, spark: SparkSession, rows: int) -> DataFrame:
         """Return some of its rows, computed once."""
         text = "concat('order ', id, ' of customer ', id % 1000, ' is on its way to the warehouse')"
-        found = spark.range(0, rows, 1, self.writers).selectExpr(
+        frame = spark.range(0, rows, 1, self.writers).selectExpr(
             "cast(id % 10000 as string) key", f"rpad({text}, {self.value_bytes}, '.') value"
         )
-        found = found.cache()
-        found.count()
-        return found
+        frame = frame.cache()
+        frame.count()
+        return frame
 
 
 def since(time_ms: int) -> dict[str, str]:
@@ -294,8 +294,8 @@ def replog_peer(folder: Path, replicas: int, compression: str = "none") -> Peer:
 def kafka_peer(folder: Path, address: str, brokers: int, pids: Sequence[int]) -> Peer:
     """Return Kafka's connector, acks=all."""
 
-    def options(each: Any) -> Any:
-        return each.format("kafka").option("kafka.bootstrap.servers", address)
+    def options(builder: Any) -> Any:
+        return builder.format("kafka").option("kafka.bootstrap.servers", address)
 
     def make(topic: str, partitions: int) -> None:
         tool = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", address, "--create", "--topic", topic]
@@ -335,7 +335,7 @@ def read_files(spark: SparkSession, form: str, path: Path, since_ms: int) -> Dat
 
 def bytes_in(folder: Path) -> int:
     """Return the bytes that files take, whole pages that were only reserved not counted."""
-    return sum(min(each.stat().st_blocks * 512, each.stat().st_size) for each in folder.rglob("*") if each.is_file())
+    return sum(min(file.stat().st_blocks * 512, file.stat().st_size) for file in folder.rglob("*") if file.is_file())
 
 
 def run_case(name: str, action: Callable[[], object], without: Sequence[int]) -> dict[str, float]:
@@ -359,7 +359,7 @@ def its_turn(
     peer = peers[name]
     try:
         with awake(peer.pids):
-            yield peer, [pid for each in peers.values() if each is not peer for pid in each.pids]
+            yield peer, [pid for other in peers.values() if other is not peer for pid in other.pids]
     except Exception as error:  # a peer that fails leaves the others
         missing.setdefault(name, " ".join(str(error).split())[:300])
         del here[name]
@@ -375,7 +375,7 @@ def run_shape(
         missing: gets the peers that failed, with the reason; the others go on.
     """
     frame, few = shape.frame(spark, shape.rows), shape.frame(spark, shape.rows // WARM_SHARE)
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     here = dict(peers)
     for number in range(rounds + 1):
         if number > 1 and time.monotonic() > ends:
@@ -397,13 +397,13 @@ def run_shape(
                 took[key] /= number + 1
             ratio = (bytes_in(peer.folder) - bytes_before) / peer.replicas / (shape.rows * shape.value_bytes)
             if number:
-                found += [
-                    {"peer": name, "case": case, **shape._asdict(), **each, "bytes_ratio": ratio}
-                    for case, each in (("write", wrote), ("read", took))
+                records += [
+                    {"peer": name, "case": case, **shape._asdict(), **figures, "bytes_ratio": ratio}
+                    for case, figures in (("write", wrote), ("read", took))
                 ]
     frame.unpersist()
     few.unpersist()
-    return found
+    return records
 
 
 def run_depths(
@@ -413,7 +413,7 @@ def run_depths(
     shape = Shape(TASKS, VALUE_BYTES, size_mb * 1_000_000 // 3 // VALUE_BYTES)
     frame, topic = shape.frame(spark, shape.rows), "depth"
     filler = shape.frame(spark, DEPTH_STEP_MB * 1_000_000 // VALUE_BYTES)
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     here, filled_mb = dict(peers), 0
     for depth_mb in DEPTHS_MB:
         if time.monotonic() > ends:
@@ -436,14 +436,14 @@ def run_depths(
                     if number == SWEEP_ROUNDS and (count := source.count()) != shape.rows:
                         raise RuntimeError(f"{count} rows of {shape.rows} were read at {depth_mb} MB")
                 if number and name in here:
-                    found += [
-                        {"peer": name, "case": case, **shape._asdict(), **each, "depth_mb": max(1, depth_mb)}
-                        for case, each in (("write", wrote), ("read", took))
+                    records += [
+                        {"peer": name, "case": case, **shape._asdict(), **figures, "depth_mb": max(1, depth_mb)}
+                        for case, figures in (("write", wrote), ("read", took))
                     ]
         filled_mb = depth_mb
     frame.unpersist()
     filler.unpersist()
-    return found
+    return records
 
 
 def plot(title: str, bars: dict[str, float], unit: str) -> str:
@@ -489,12 +489,12 @@ def line_plot(title: str, points: dict[str, dict[int, float]]) -> str:
 
 def rates(records: list[dict[str, Any]], case: str, by: str) -> dict[str, dict[int, float]]:
     """Return the median MB of values a second of each peer, by a field of the shape."""
-    found: dict[str, dict[int, list[float]]] = {}
-    for each in records:
-        if each["case"] == case:
-            speed = each["rows"] * each["value_bytes"] / each["seconds"] / 1e6
-            found.setdefault(each["peer"], {}).setdefault(each[by], []).append(speed)
-    return {name: {x: statistics.median(all_) for x, all_ in line.items()} for name, line in found.items()}
+    speeds: dict[str, dict[int, list[float]]] = {}
+    for record in records:
+        if record["case"] == case:
+            speed = record["rows"] * record["value_bytes"] / record["seconds"] / 1e6
+            speeds.setdefault(record["peer"], {}).setdefault(record[by], []).append(speed)
+    return {name: {x: statistics.median(all_) for x, all_ in line.items()} for name, line in speeds.items()}
 
 
 def table(records: list[dict[str, Any]]) -> str:
@@ -505,13 +505,13 @@ def table(records: list[dict[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for verb in ("write", "read"):
-        for name in dict.fromkeys(each["peer"] for each in records):
-            mine = [each for each in records if each["peer"] == name and each["case"] == verb]
-            speeds = [each["rows"] / each["seconds"] / 1e6 for each in mine]
+        for name in dict.fromkeys(record["peer"] for record in records):
+            mine = [record for record in records if record["peer"] == name and record["case"] == verb]
+            speeds = [record["rows"] / record["seconds"] / 1e6 for record in mine]
             lines.append(
                 f"| {verb}: {name} | {statistics.median(speeds):.2f} | {min(speeds):.2f} | {max(speeds):.2f} | "
-                f"{statistics.median(each['cpu_seconds'] for each in mine):.1f} | "
-                f"{max(each['peak_mib'] for each in mine):,.0f} | {mine[-1]['bytes_ratio']:.2f} |"
+                f"{statistics.median(record['cpu_seconds'] for record in mine):.1f} | "
+                f"{max(record['peak_mib'] for record in mine):,.0f} | {mine[-1]['bytes_ratio']:.2f} |"
             )
     return "\n".join(lines)
 
@@ -533,15 +533,15 @@ def draw(plots: Path, base: list[dict[str, Any]], sweeps: dict[str, list[dict[st
 
 def found_jars(without: list[str], missing: dict[str, str]) -> dict[str, Path]:
     """Return the folders of the peers' jars; note in ``missing`` what cannot be had."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for system, names in {"kafka": ["broker", "connector"], "delta": ["delta"]}.items():
         try:
             if system in without:
                 raise RuntimeError("left out")
-            found |= {name: jars(name) for name in names}
+            folders |= {name: jars(name) for name in names}
         except RuntimeError as error:
             missing[system] = str(error)
-    return found
+    return folders
 
 
 def main() -> None:
@@ -559,12 +559,12 @@ def main() -> None:
     given = parser.parse_args()
     began, seconds = time.monotonic(), given.minutes * 60
     missing: dict[str, str] = {}
-    found = found_jars(given.without, missing)
+    folders = found_jars(given.without, missing)
     with scratch(given.dir) as folder, ExitStack() as stack:
         confs = session_conf()
-        paths = [str(jar) for name in ("connector", "delta") if name in found for jar in found[name].glob("*.jar")]
+        paths = [str(jar) for name in ("connector", "delta") if name in folders for jar in folders[name].glob("*.jar")]
         confs["spark.driver.extraClassPath"] = os.pathsep.join(paths)
-        if "delta" in found:
+        if "delta" in folders:
             confs["spark.sql.extensions"] = "io.delta.sql.DeltaSparkSessionExtension"
             confs["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         peers = {
@@ -595,9 +595,9 @@ def main() -> None:
         few = {name: peers[name] for name in SWEEP_PEERS if name in peers and name not in missing}
         size = given.sweep_mb * 1_000_000
         shapes = {
-            "value_bytes": [Shape(TASKS, each, size // each) for each in (20, 500, 5_000, 50_000)],
-            "partitions": [Shape(each, VALUE_BYTES, size // VALUE_BYTES) for each in (1, 8, 32, 128)],
-            "writers": [Shape(16, VALUE_BYTES, size // VALUE_BYTES, each) for each in (1, 2, 4, 8)],
+            "value_bytes": [Shape(TASKS, value_bytes, size // value_bytes) for value_bytes in (20, 500, 5_000, 50_000)],
+            "partitions": [Shape(count, VALUE_BYTES, size // VALUE_BYTES) for count in (1, 8, 32, 128)],
+            "writers": [Shape(16, VALUE_BYTES, size // VALUE_BYTES, count) for count in (1, 2, 4, 8)],
         }
         sweeps: dict[str, list[dict[str, Any]]] = {}
         for by, shape in ((by, shape) for by, all_ in shapes.items() if size and by in given.sweeps for shape in all_):
@@ -612,8 +612,8 @@ def main() -> None:
     if given.plots is not None:
         draw(given.plots, base, sweeps)
     if given.records is not None:
-        everything = [*base, *(each for records in sweeps.values() for each in records)]
-        given.records.write_text("".join(json.dumps(each) + "\n" for each in everything), encoding="utf-8")
+        everything = [*base, *(record for records in sweeps.values() for record in records)]
+        given.records.write_text("".join(json.dumps(record) + "\n" for record in everything), encoding="utf-8")
 
 
 if __name__ == "__main__":

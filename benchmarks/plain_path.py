@@ -67,7 +67,7 @@ def visible_ms(path: Path, producer: Producer, sends: int, pause_ms: int, value:
     """Return from the begin of each send to the record in another process, and that one's looks a second."""
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", READER, str(path)]
-    found = []
+    times_ms = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as reader:
         assert reader.stdout is not None
         while reader.stdout.readline() != "ready\n":
@@ -78,14 +78,14 @@ def visible_ms(path: Path, producer: Producer, sends: int, pause_ms: int, value:
             sent_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             offset = producer.send("rows", value).result(10).offset
             while True:
-                line = [int(each) for each in reader.stdout.readline().split()]
+                line = [int(word) for word in reader.stdout.readline().split()]
                 if line[0] == offset:
                     break
             first_looks = first_looks or line[2]
-            found.append((line[1] - sent_ns) / 1e6)
+            times_ms.append((line[1] - sent_ns) / 1e6)
         looks = (line[2] - first_looks) / (time.monotonic() - began)
         reader.terminate()
-    return found, looks
+    return times_ms, looks
 
 
 def main() -> None:
@@ -123,8 +123,8 @@ def main() -> None:
         print("| --- | --- | --- | --- | --- |")
         for name, (producer, path) in producers.items():
             for pause_ms in (5, 200):
-                found, looks = visible_ms(path, producer, arguments.sends // (1 + pause_ms // 50), pause_ms, value)
-                print(f"| {name[17:]}, a row every {pause_ms} ms | {percentiles(found)} | {looks:.0f} |")
+                times_ms, looks = visible_ms(path, producer, arguments.sends // (1 + pause_ms // 50), pause_ms, value)
+                print(f"| {name[17:]}, a row every {pause_ms} ms | {percentiles(times_ms)} | {looks:.0f} |")
         for producer, _ in producers.values():
             producer.close()
 

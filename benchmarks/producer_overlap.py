@@ -97,13 +97,13 @@ def main() -> None:
     options = parser.parse_args()
     stream = make_input(10_000, 100, keyed=True)
     run("overlapped", stream, options)
-    found: dict[str, list[tuple[float, int]]] = {case: [] for case in CASES}
+    results: dict[str, list[tuple[float, int]]] = {case: [] for case in CASES}
     for _ in range(options.rounds):
         for case in CASES:
-            found[case].append(run(case, stream, options))
-    rates = {case: round(statistics.median(rate for rate, _ in runs)) for case, runs in found.items()}
+            results[case].append(run(case, stream, options))
+    rates = {case: round(statistics.median(rate for rate, _ in runs)) for case, runs in results.items()}
     ratio = rates["overlapped"] / rates["switched off"]
-    objects = {case: runs[0][1] for case, runs in found.items()}
+    objects = {case: runs[0][1] for case, runs in results.items()}
     print(json.dumps({"mb_per_s": rates, "objects": objects, "ratio": round(ratio, 2), "aim": AIM}))
     sys.exit(0 if ratio >= AIM else 1)
 

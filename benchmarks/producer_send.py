@@ -81,7 +81,7 @@ def main() -> None:
         "send_arrow": lambda producer, count: send_arrow(producer, 5 * count),
         "send_arrow, keyed": lambda producer, count: send_arrow(producer, 5 * count, is_keyed=True),
     }
-    found: dict[str, dict[str, int]] = {}
+    figures: dict[str, dict[str, int]] = {}
     for name, case in cases.items():
         count = given.records * (5 if "arrow" in name else 1)
         alone, acknowledged = [], []
@@ -95,13 +95,13 @@ def main() -> None:
                     sent_s, all_s = case(producer, given.records)
             alone.append(count / sent_s)
             acknowledged.append(count / all_s)
-        found[name] = {
+        figures[name] = {
             "records/s sent": int(statistics.median(alone)),
             "records/s acknowledged": int(statistics.median(acknowledged)),
             "aim": int(AIMS[name]),
         }
-    print(json.dumps(found, indent=1))
-    missed = [name for name, rates in found.items() if rates["records/s acknowledged"] < rates["aim"]]
+    print(json.dumps(figures, indent=1))
+    missed = [name for name, rates in figures.items() if rates["records/s acknowledged"] < rates["aim"]]
     sys.exit(f"below its aim: {', '.join(missed)}" if missed else 0)
 
 

@@ -57,7 +57,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for name, (topic, options) in cases.items():
                 times[name].append(drain(spark, path, topic, **options))
-        print(table([(name, [given.rows / each / 1e6 for each in found]) for name, found in times.items()], "M rows/s"))
+        print(table([(name, [given.rows / took / 1e6 for took in runs]) for name, runs in times.items()], "M rows/s"))
 
 
 if __name__ == "__main__":

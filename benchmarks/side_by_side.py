@@ -48,18 +48,18 @@ def figures(folder: Path, program: str, arguments: list[str]) -> dict[str, float
         check=False,
     )
     at = done.stdout.find("{")
-    found = dict(_of_json(json.loads(done.stdout[at:]))) if at >= 0 else dict(_of_tables(done.stdout))
-    if not found:
+    results = dict(_of_json(json.loads(done.stdout[at:]))) if at >= 0 else dict(_of_tables(done.stdout))
+    if not results:
         if done.returncode:
             raise SystemExit(f"{program} failed in {folder}:\n{done.stdout}\n{done.stderr}")
         print(f"{program} printed no figures in {folder}: it is left out", file=sys.stderr, flush=True)
-    return found
+    return results
 
 
 def _of_json(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _of_json(each, f"{name}, {key}" if name else str(key))
+        for key, part in value.items():
+            yield from _of_json(part, f"{name}, {key}" if name else str(key))
     elif isinstance(value, int | float):
         yield name, float(value)
 

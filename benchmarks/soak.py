@@ -53,14 +53,14 @@ def memory_kb(process: subprocess.Popen[bytes]) -> int:
 
 def live_names(path: str) -> set[str]:
     """Return the names of all objects with rows."""
-    cluster, found = Cluster.open(path), set[str]()
+    cluster, names = Cluster.open(path), set[str]()
     for topic in TOPICS:
         handle = cluster.lookup(topic)
         ledger, state = cluster.folded_topic(handle)
-        for number, each in enumerate(state.partitions):
-            sections = ledger.state.sections(handle.topic_id, number, 0, each.log_end_offset)
-            found.update(section.object.id.name for section in sections)
-    return found
+        for number, partition in enumerate(state.partitions):
+            sections = ledger.state.sections(handle.topic_id, number, 0, partition.log_end_offset)
+            names.update(section.object.id.name for section in sections)
+    return names
 
 
 def soak(path: str, seconds: int) -> bool:
@@ -73,16 +73,16 @@ def soak(path: str, seconds: int) -> bool:
     processes = [coordinator, *(start("-c", WRITER, path, str(seconds), json.dumps(CONFIG)) for _ in range(2))]
     try:
         time.sleep(seconds * 0.45)
-        before = [memory_kb(each) for each in processes]
+        before = [memory_kb(child) for child in processes]
         time.sleep(seconds * 0.45)
-        after = [memory_kb(each) for each in processes]
-        for each in processes[1:]:
-            each.wait(timeout=seconds + 120)
+        after = [memory_kb(child) for child in processes]
+        for process in processes[1:]:
+            process.wait(timeout=seconds + 120)
         at_rest = live_names(path)  # retention goes on: what it takes now may be there at the end
         time.sleep(60 + DELAY_SECONDS)
     finally:
-        for each in processes:
-            each.send_signal(signal.SIGTERM)
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
         coordinator.wait(timeout=120)
     is_good = all(late <= 1.15 * early + 16_384 for early, late in zip(before, after, strict=True))
     print(f"memory of the coordinator and the writers, kB: {before}, then {after}")

@@ -112,11 +112,11 @@ def cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dic
 def streamed_seconds(query: StreamingQuery) -> float:
     """Return what the counted micro-batches of a query took, and stop it."""
     query.processAllAvailable()
-    progresses = [each for each in query.recentProgress if each["numInputRows"]]
+    progresses = [progress for progress in query.recentProgress if progress["numInputRows"]]
     query.stop()
     counted = progresses[1 : STREAM_BATCHES + 1]  # of a source that rounds down, a few rows are left for one more
     assert len(counted) == STREAM_BATCHES, progresses
-    return float(sum(each["durationMs"]["triggerExecution"] for each in counted)) / 1000
+    return float(sum(progress["durationMs"]["triggerExecution"] for progress in counted)) / 1000
 
 
 def stream_cases(spark: SparkSession, folder: Path, frame: DataFrame, rows: int) -> dict[str, Callable[[], float]]:
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--conf", nargs="*", default=[], help="Spark settings")
     arguments = parser.parse_args()
     rows = arguments.rows
-    confs = {name.replace(".", "__"): value for name, value in (each.split("=", 1) for each in arguments.conf)}
+    confs = {name.replace(".", "__"): value for name, value in (setting.split("=", 1) for setting in arguments.conf)}
     with scratch(arguments.dir) as folder, session("throughput", **confs) as spark:
         source = spark.read.format("floor").option("rows", rows).option("tasks", PARTITIONS).load()
         frame = source.select("key", "value").cache()

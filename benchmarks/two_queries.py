@@ -74,7 +74,7 @@ def query(
         took.append(((end - begin) * 1000, (end - written) * 1000))
         time.sleep(pause_ms / 1000.0 * rng.uniform(0.8, 1.2))
     stats = [ledger.stats for cluster in clusters._SHARED.values() for ledger in cluster._topic_ledgers.values()]
-    out.put((took[WARM_UP:], sum(each.claims for each in stats), sum(each.entries for each in stats)))
+    out.put((took[WARM_UP:], sum(counts.claims for counts in stats), sum(counts.entries for counts in stats)))
 
 
 def run(path: str, topics: list[str], batches: int, pause_ms: float, put_ms: float) -> str:
@@ -87,21 +87,21 @@ def run(path: str, topics: list[str], batches: int, pause_ms: float, put_ms: flo
     ]
     for process in processes:
         process.start()
-    found = [out.get(timeout=240) for _ in processes]
+    results = [out.get(timeout=240) for _ in processes]
     for process in processes:
         process.join()
-    whole = sorted(each for took, _, _ in found for each, _ in took)
-    commit = sorted(each for took, _, _ in found for _, each in took)
-    entries = sum(count for _, _, count in found)
-    each_took = [[each for each, _ in took] for took, _, _ in found]
-    tails = sorted(sorted(each)[int(len(each) * 0.99)] for each in each_took)
+    whole = sorted(batch_ms for took, _, _ in results for batch_ms, _ in took)
+    commit = sorted(commit_ms for took, _, _ in results for _, commit_ms in took)
+    entries = sum(count for _, _, count in results)
+    each_took = [[batch_ms for batch_ms, _ in took] for took, _, _ in results]
+    tails = sorted(sorted(times)[int(len(times) * 0.99)] for times in each_took)
     return " | ".join(
         f"{value:,.1f}"
         for value in (
             statistics.median(whole), whole[int(len(whole) * 0.95)], whole[-1],
             statistics.median(commit), commit[int(len(commit) * 0.95)],
-            sum(count for _, count, _ in found) / max(1, entries),
-            sum(1000 * len(each) / sum(each) for each in each_took), tails[-1] / tails[len(tails) // 2],
+            sum(count for _, count, _ in results) / max(1, entries),
+            sum(1000 * len(times) / sum(times) for times in each_took), tails[-1] / tails[len(tails) // 2],
         )
     )  # fmt: skip
 

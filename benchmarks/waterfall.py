@@ -144,7 +144,7 @@ def spans_of_spark(folder: Path, run_id: str) -> tuple[dict[int, tuple[float, fl
     spans: list[Span] = []
     job_start_ms: dict[int, float] = {}
     for path in sorted(
-        each for each in folder.rglob("*") if each.is_file() and not each.name.startswith((".", "appstatus"))
+        file for file in folder.rglob("*") if file.is_file() and not file.name.startswith((".", "appstatus"))
     ):
         for line in path.read_text(encoding="utf-8").splitlines():
             event = json.loads(line) if line.startswith("{") else {}
@@ -161,7 +161,7 @@ def spans_of_spark(folder: Path, run_id: str) -> tuple[dict[int, tuple[float, fl
             elif kind.endswith("QueryProgressEvent"):
                 progress = event["progress"]
                 progress = json.loads(progress) if isinstance(progress, str) else progress
-                if progress["runId"] != run_id or not any(each["numInputRows"] for each in progress["sources"]):
+                if progress["runId"] != run_id or not any(source["numInputRows"] for source in progress["sources"]):
                     continue
                 at_ms = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
                 batches[progress["batchId"]] = at_ms, at_ms + progress["durationMs"]["triggerExecution"]
@@ -186,8 +186,8 @@ def spans_of_python(path: Path) -> list[Span]:
         "LeastWriter.write": "task workers",
     }
     for pid, name, _, _ in notes:
-        for other, known in (("PassStream", "Stream"), ("CountStream", "Stream"), ("CountWriter", "BatchWriter")):
-            name = name.replace(other, known)
+        for other, base in (("PassStream", "Stream"), ("CountStream", "Stream"), ("CountWriter", "BatchWriter")):
+            name = name.replace(other, base)
         roles[pid] = names.get(name, roles.get(pid, "planner workers"))
     spans = []
     for pid, name, start_ms, end_ms in notes:
@@ -201,28 +201,28 @@ def spans_of_python(path: Path) -> list[Span]:
 def picture(spans: list[Span], start_ms: float, end_ms: float, title: str) -> str:
     """Return one micro-batch as SVG: a row for each lane, more where its spans overlap."""
     rows: list[tuple[str, list[Span]]] = []
-    for span in sorted(spans, key=lambda each: (each.lane, each.start_ms)):
-        for lane, found in rows:
-            if lane == span.lane and found[-1].end_ms <= span.start_ms:
-                found.append(span)
+    for span in sorted(spans, key=lambda other_span: (other_span.lane, other_span.start_ms)):
+        for lane, row_spans in rows:
+            if lane == span.lane and row_spans[-1].end_ms <= span.start_ms:
+                row_spans.append(span)
                 break
         else:
             rows.append((span.lane, [span]))
     left, height, width = 220, 18, 900
     scale = width / (end_ms - start_ms)
     lines = [f'<text x="4" y="14" font-weight="bold">{escape(title)}</text>']
-    step_ms = next(each for each in (1, 2, 5, 10, 20, 50, 100, 1000) if (end_ms - start_ms) / each <= 20)
+    step_ms = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000) if (end_ms - start_ms) / step <= 20)
     for number in range(int((end_ms - start_ms) // step_ms) + 1):
         x = left + number * step_ms * scale
         lines.append(f'<line x1="{x:.1f}" y1="24" x2="{x:.1f}" y2="{40 + height * len(rows)}" stroke="#ddd"/>')
         lines.append(f'<text x="{x:.1f}" y="34" fill="#666">{number * step_ms}</text>')
     previous = ""
-    for number, (lane, found) in enumerate(rows):
+    for number, (lane, row_spans) in enumerate(rows):
         y = 40 + number * height
         if lane != previous:
             lines.append(f'<text x="4" y="{y + 12}">{escape(lane)}</text>')
         previous = lane
-        for span in found:
+        for span in row_spans:
             x, length = left + (span.start_ms - start_ms) * scale, max(0.8, (span.end_ms - span.start_ms) * scale)
             said = f"{span.name} {span.end_ms - span.start_ms:.1f} ms"
             lines.append(
@@ -238,7 +238,7 @@ def picture(spans: list[Span], start_ms: float, end_ms: float, title: str) -> st
 
 def medians(batches: dict[int, tuple[float, float]], spans: list[Span]) -> str:
     """Return a table of what a micro-batch has: spans by lane and name, their begin and length."""
-    found: dict[tuple[str, str], list[list[Span]]] = defaultdict(list)
+    groups_by_name: dict[tuple[str, str], list[list[Span]]] = defaultdict(list)
     for start_ms, end_ms in batches.values():
         inside: dict[tuple[str, str], list[Span]] = defaultdict(list)
         for span in spans:
@@ -249,16 +249,16 @@ def medians(batches: dict[int, tuple[float, float]], spans: list[Span]) -> str:
                     span._replace(start_ms=span.start_ms - start_ms, end_ms=span.end_ms - start_ms)
                 )
         for key, group in inside.items():
-            found[key].append(group)
+            groups_by_name[key].append(group)
     lines = [
         "| where | what | a batch | begins, ms | takes, ms | its last ends, ms |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     rows = []
-    for (lane, name), groups in found.items():
-        begin = statistics.median(min(each.start_ms for each in group) for group in groups)
-        length = statistics.median(each.end_ms - each.start_ms for group in groups for each in group)
-        end = statistics.median(max(each.end_ms for each in group) for group in groups)
+    for (lane, name), groups in groups_by_name.items():
+        begin = statistics.median(min(member.start_ms for member in group) for group in groups)
+        length = statistics.median(member.end_ms - member.start_ms for group in groups for member in group)
+        end = statistics.median(max(member.end_ms for member in group) for group in groups)
         count = sum(len(group) for group in groups) / len(batches)
         rows.append((begin, f"| {lane} | {name} | {count:.1f} | {begin:.1f} | {length:.1f} | {end:.1f} |"))
     return "\n".join([*lines, *(line for _, line in sorted(rows))])
@@ -286,7 +286,7 @@ def micro_batches(given: argparse.Namespace, folder: Path, confs: dict[str, str]
         run_id = str(query.runId)
         durations(query, given.batches)
     batches, spans = spans_of_spark(folder / "events", run_id)
-    batches = {number: each for number, each in batches.items() if number >= WARM_UP}
+    batches = {number: window for number, window in batches.items() if number >= WARM_UP}
     settings = "Spark's defaults" if given.defaults else "session_conf()"
     pair = "the do-nothing pair" if given.floor else "replog to replog"
     return f"One micro-batch, {pair}, {settings}", batches, spans
@@ -341,8 +341,8 @@ def main() -> None:
         spans += spans_of_python(notes)
     took = sorted(windows, key=lambda number: windows[number][1] - windows[number][0])
     start_ms, end_ms = windows[took[len(took) // 2]]
-    inside = [each for each in spans if each.end_ms >= start_ms and each.start_ms <= end_ms]
-    inside = [each._replace(start_ms=max(start_ms, each.start_ms), end_ms=min(end_ms, each.end_ms)) for each in inside]
+    inside = [span for span in spans if span.end_ms >= start_ms and span.start_ms <= end_ms]
+    inside = [span._replace(start_ms=max(start_ms, span.start_ms), end_ms=min(end_ms, span.end_ms)) for span in inside]
     title = f"{title}: {end_ms - start_ms:.0f} ms (median of {len(took)})"
     Path(given.out).write_text(picture(inside, start_ms, end_ms, title), encoding="utf-8")
     print(f"{title}: {given.out}\n\n{medians(windows, spans)}")

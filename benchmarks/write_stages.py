@@ -103,7 +103,7 @@ def main() -> None:
         for start in range(0, len(whole), arguments.batch_rows):
             writer.write_batch(whole.slice(start, arguments.batch_rows))
     stream = sink.getvalue().to_pybytes()
-    found: dict[str, list[Counter[str]]] = {"replog": [], "least work": []}
+    counters: dict[str, list[Counter[str]]] = {"replog": [], "least work": []}
     with scratch(arguments.dir) as folder:
         cluster = Cluster.open(make_store(folder, "store", 1))
         plan = make_write_plan(cluster, ["t"])
@@ -129,9 +129,9 @@ def main() -> None:
                 run(number, fresh_batches(stream, rows))
                 stages.spent[OTHERS] = time.process_time_ns() - time.thread_time_ns() - before_ns
                 if number:
-                    found[name].append(Counter(stages.spent))
+                    counters[name].append(Counter(stages.spent))
                 _delete_objects(folder)
-    print_medians(found, rows)
+    print_medians(counters, rows)
 
 
 def _delete_objects(folder: Path) -> None:
@@ -139,17 +139,17 @@ def _delete_objects(folder: Path) -> None:
         file.unlink()
 
 
-def print_medians(found: dict[str, list[Counter[str]]], rows: int) -> None:
+def print_medians(counters: dict[str, list[Counter[str]]], rows: int) -> None:
     """Print the table: a line for each stage, and the sums."""
-    print(f"| ns a row | {' | '.join(found)} |\n| --- |{' --- |' * len(found)}")
+    print(f"| ns a row | {' | '.join(counters)} |\n| --- |{' --- |' * len(counters)}")
     for name in [*STAGES, OTHERS]:
-        print_line(name, [[spent[name] / rows for spent in each] for each in found.values()])
-    print_line("**all**", [[spent.total() / rows for spent in each] for each in found.values()])
+        print_line(name, [[spent[name] / rows for spent in runs] for runs in counters.values()])
+    print_line("**all**", [[spent.total() / rows for spent in runs] for runs in counters.values()])
 
 
 def print_line(label: str, values: list[list[float]]) -> None:
     """Print the medians of some columns; nothing where a column has no such stage."""
-    medians = [statistics.median(each) for each in values]
+    medians = [statistics.median(column) for column in values]
     print(f"| {label} | {' | '.join(f'{median:.1f}' if median else '' for median in medians)} |")
 
 

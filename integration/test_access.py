@@ -182,7 +182,7 @@ class GuardedStore:
 
     def numbers(self, topic):
         """Return a topic's values as the owner of the store reads them."""
-        return [int(each) for each in values_of(self.on_server.roots, topic)]
+        return [int(value) for value in values_of(self.on_server.roots, topic)]
 
     def write(self, topic, numbers, options):
         self._spark.call(
@@ -261,7 +261,7 @@ def test_a_query_shows_its_group_if_it_has_the_storage_policy_of_a_consumer(spar
     )
 
     def is_shown():
-        return group in {each["group"] for each in guarded.on_server.roots.replog("group", "list")[1]}
+        return group in {line["group"] for line in guarded.on_server.roots.replog("group", "list")[1]}
 
     def is_told():
         return f"progress of group {group} is not published" in spark.log_text()

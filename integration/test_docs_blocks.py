@@ -83,8 +83,8 @@ def check_recipes(spark, store):
     """The recipes did what they say, and a second run of a batch changed nothing."""
     assert len(spark.call("read", path=str(store.path), topic="large-orders")) == 5
     query = f"select count(*), count(distinct id) from parquet.`{store.folder}/customers`"
-    found = spark.call("sql", statements=[query])
-    assert found == [[4, 4]]
+    rows = spark.call("sql", statements=[query])
+    assert rows == [[4, 4]]
 
 
 def check_delta(spark, store):

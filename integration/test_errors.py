@@ -92,7 +92,7 @@ def test_no_majority_of_roots(spark, make_store):
 def test_writes(spark, store, topic, query, options, code, text):
     with pytest.raises(JobFailed) as caught:
         spark.call("write_sql", path=str(store.path), query=query, options=options)
-    assert any(f"[{each}]" in str(caught.value) for each in code.split("|"))
+    assert any(f"[{name}]" in str(caught.value) for name in code.split("|"))
     assert text in str(caught.value)
 
 

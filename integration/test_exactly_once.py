@@ -142,8 +142,8 @@ def test_two_queries_write_one_topic(spark, store):
         )  # fmt: skip
     for source in (one, two):
         spark.call("drain_named", name=source)
-    found = spark.call("count_by_value", path=path, topic=sink)
-    assert found == {"rows": 1200, "distinct": 1200, "sum": 1200 * 1199 // 2, "dense": True, "partitions": 2}
+    counts = spark.call("count_by_value", path=path, topic=sink)
+    assert counts == {"rows": 1200, "distinct": 1200, "sum": 1200 * 1199 // 2, "dense": True, "partitions": 2}
 
 
 @pytest.mark.guarantee("G3")
@@ -175,8 +175,8 @@ def test_the_same_query_twice(spark, other_spark, store):
             with contextlib.suppress(JobFailed):
                 driver.call("stop_named", name="twin")
     spark.call("copy_stream", path=path, source=source, sink=sink, checkpoint=checkpoint)
-    found = spark.call("count_by_value", path=path, topic=sink)
-    assert found == {"rows": 6000, "distinct": 6000, "sum": 6000 * 5999 // 2, "dense": True, "partitions": 2}
+    counts = spark.call("count_by_value", path=path, topic=sink)
+    assert counts == {"rows": 6000, "distinct": 6000, "sum": 6000 * 5999 // 2, "dense": True, "partitions": 2}
 
 
 def test_deleted_checkpoint(spark, store):

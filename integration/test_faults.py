@@ -38,9 +38,9 @@ def test_root_goes_and_comes_back(spark, make_store):
     away.rename(root)
     wait_for(5)
     spark.call("drain_named", name="faulty")
-    found = spark.call("count_by_value", path=path, topic=sink)
+    counts = spark.call("count_by_value", path=path, topic=sink)
     rows = 20_000
-    assert found == {"rows": rows, "distinct": rows, "sum": rows * (rows - 1) // 2, "dense": True, "partitions": 2}
+    assert counts == {"rows": rows, "distinct": rows, "sum": rows * (rows - 1) // 2, "dense": True, "partitions": 2}
 
 
 def test_any_one_root_may_be_lost_for_readers(spark, make_store):

@@ -22,12 +22,12 @@ class RealRoots:
 
     def __init__(self, servers):
         self._servers = servers
-        urls = [each.new_root("log") for each in servers]
-        self._folders = {number: Path(urls[number]) for number, each in enumerate(servers) if isinstance(each, Nfs)}
+        urls = [server.new_root("log") for server in servers]
+        self._folders = {number: Path(urls[number]) for number, server in enumerate(servers) if isinstance(server, Nfs)}
         self.path = ",".join(urls)
         self.options = {}
-        for each, url in zip(servers, urls, strict=True):
-            self.options |= {} if isinstance(each, Nfs) else each.scoped_options(url)
+        for root_server, url in zip(servers, urls, strict=True):
+            self.options |= {} if isinstance(root_server, Nfs) else root_server.scoped_options(url)
 
     def away(self, broker_id):
         folder = self._folders.get(broker_id)

@@ -36,7 +36,7 @@ def test_version(version, older_environment, make_store, work_folder):
     with SparkDriver(environment, work_folder / f"driver-{version}.log", "serve") as driver:
         assert driver.call("about")["spark"].startswith(version)
         rules = driver.call("sink_rules", path=str(store.path), topic=store.topic("rules"))
-        found = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder))
+        answers = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder))
         holds_the_source_contract(driver.call("source_contract", path=str(store.path), folder=str(store.folder)))
         holds_of_a_listener(driver, store)
         if version in ("4.0", "4.1"):
@@ -46,27 +46,27 @@ def test_version(version, older_environment, make_store, work_folder):
     assert rules["filtered"] == [1, 1]
     for name, text in REFUSALS.items():
         assert text in rules["refused"][name]
-    assert found["values"] == list(range(125))
+    assert answers["values"] == list(range(125))
     by_partition = {}
-    for partition, offset in found["offsets"]:
+    for partition, offset in answers["offsets"]:
         by_partition.setdefault(partition, []).append(offset)
     assert all(offsets == list(range(len(offsets))) for offsets in by_partition.values())
-    assert sum(found["limited"]) + sum(found["rest"]) == 125
-    assert max(found["limited"]) <= 40
-    assert found["idle"] == []
-    assert found["schema"] == SCHEMA
-    assert found["headers"] is None
+    assert sum(answers["limited"]) + sum(answers["rest"]) == 125
+    assert max(answers["limited"]) <= 40
+    assert answers["idle"] == []
+    assert answers["schema"] == SCHEMA
+    assert answers["headers"] is None
 
 
-def holds_the_source_contract(found):
+def holds_the_source_contract(answers):
     """The reading half of the connector's contract in short."""
     both = {"short-0": list(range(10)), "short-1": [0]}
-    assert found["ends"] == {"short-0": [0, 1], "short-1": [0]}
-    assert found["by_time"] == both
-    assert found["split"] == 4
-    assert found["joined"] == {"tasks": 1, "rows": both}
+    assert answers["ends"] == {"short-0": [0, 1], "short-1": [0]}
+    assert answers["by_time"] == both
+    assert answers["split"] == 4
+    assert answers["joined"] == {"tasks": 1, "rows": both}
     words = ["one of the following options", "can't be latest for batch", "must be positive", "nowhere"]
-    assert all(word in text for word, text in zip(words, found["refused"], strict=True))
-    assert [batch["rows"] for batch in found["first"]] == [both]
-    assert "offsets 10 to 12 (exclusive) of short-0" in found["loss"]
-    assert [batch["rows"] for batch in found["rest"]] == [{"short-0": [12, 13], "short-2": [0, 1]}]
+    assert all(word in text for word, text in zip(words, answers["refused"], strict=True))
+    assert [batch["rows"] for batch in answers["first"]] == [both]
+    assert "offsets 10 to 12 (exclusive) of short-0" in answers["loss"]
+    assert [batch["rows"] for batch in answers["rest"]] == [{"short-0": [12, 13], "short-2": [0, 1]}]

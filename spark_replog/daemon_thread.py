@@ -42,7 +42,7 @@ PROCESS_ENDING = threading.Event()
 
 def _stop_all() -> None:
     PROCESS_ENDING.set()
-    alive = [each for each in list(_threads) if each.is_alive()]
+    alive = [daemon for daemon in list(_threads) if daemon.is_alive()]
     for thread in alive:
         thread.stop()
     deadline_ms = SYSTEM_CLOCK.monotonic_ms() + EXIT_WAIT_SECONDS * 1000.0

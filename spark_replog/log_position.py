@@ -37,9 +37,9 @@ def parse_offset(value: object) -> int | None:
         value: a whole number, also of numpy, or its text, or a name of an end.
     """
     if isinstance(value, str):
-        found = named_end(value)
-        if found is not None:
-            return found
+        end = named_end(value)
+        if end is not None:
+            return end
         text = value.strip()
         digits = text.removeprefix("-")
         value = int(text) if _is_number(digits) else None

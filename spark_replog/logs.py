@@ -140,7 +140,7 @@ def log_to_stderr(level: int | str = logging.INFO, form: str | None = None) -> l
 def log_no_more() -> None:
     """Undo ``log_to_stderr``."""
     logger = logging.getLogger(_LOGGER)
-    for old in [each for each in logger.handlers if isinstance(each.formatter, LineFormatter)]:
+    for old in [handler for handler in logger.handlers if isinstance(handler.formatter, LineFormatter)]:
         logger.removeHandler(old)
         logger.setLevel(logging.NOTSET)
         logger.propagate = True

@@ -94,7 +94,7 @@ class Writer:
 
         Each as byte width, smallest value, each value minus it in that width. A constant column takes width 0.
         """
-        assert len({len(each) for each in columns}) <= 1, [len(each) for each in columns]
+        assert len({len(column) for column in columns}) <= 1, [len(column) for column in columns]
         for values in columns:
             if len(values) == 1 and 0 <= values[0] < 0x80:  # most columns of small appends
                 self.raw(bytes((0, values[0])))

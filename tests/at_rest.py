@@ -9,7 +9,7 @@ from tests.waiting import wait_until
 
 def wait_at_rest(brokers: BrokerSet) -> None:
     """Return when this process has no call to any of the roots that waits or runs."""
-    urls = {url for each in brokers.broker_ids for url in (brokers.url(each), brokers.store(each).url)}
+    urls = {url for broker_id in brokers.broker_ids for url in (brokers.url(broker_id), brokers.store(broker_id).url)}
 
     def is_at_rest() -> bool:
         lanes = list(IO_POOL._lanes.items())

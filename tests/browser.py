@@ -57,7 +57,7 @@ class Browser:
             os.dup2(from_browser, 4)
 
         # The pipes' numbers may be 3 or 4 themselves: duplicates far above are placed.
-        to_browser, from_browser = (_moved_up(each) for each in (to_browser, from_browser))
+        to_browser, from_browser = (_moved_up(descriptor) for descriptor in (to_browser, from_browser))
         self._process = subprocess.Popen(
             arguments, close_fds=False, preexec_fn=place_pipes, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             env={**CHROMIUM.environment(), "FONTCONFIG_FILE": str(fonts)},
@@ -69,7 +69,7 @@ class Browser:
         self.problems: list[str] = []
         self.requests: list[str] = []
         targets = self._call("Target.getTargets")["targetInfos"]
-        page = next(each["targetId"] for each in targets if each["type"] == "page")
+        page = next(target["targetId"] for target in targets if target["type"] == "page")
         self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")

@@ -25,33 +25,33 @@ _BLOCK = re.compile(r"<!-- tests of (\w+) -->\n.*?<!-- end -->", re.DOTALL)
 @cache
 def marked_tests() -> dict[str, list[str]]:
     """Return marker ids -> tests as ``file::Class::name``, in the order of files and lines."""
-    found: dict[str, list[str]] = {}
+    tests: dict[str, list[str]] = {}
     for path in sorted([*ROOT.glob("tests/**/test_*.py"), *ROOT.glob("integration/**/test_*.py")]):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         name = path.relative_to(ROOT).as_posix()
         for marker_id, test in _marks_of(tree, name):
-            found.setdefault(marker_id, []).append(test)
-    return found
+            tests.setdefault(marker_id, []).append(test)
+    return tests
 
 
 def _marks_of(tree: ast.Module, name: str) -> Iterator[tuple[str, str]]:
     for node in tree.body:
-        if isinstance(node, ast.Assign) and any(getattr(each, "id", "") == "pytestmark" for each in node.targets):
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "pytestmark" for target in node.targets):
             values = node.value.elts if isinstance(node.value, ast.List) else [node.value]
-            yield from ((each, name) for each in _ids(values))
+            yield from ((marker_id, name) for marker_id in _ids(values))
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from ((each, f"{name}::{node.name}") for each in _ids(node.decorator_list))
+            yield from ((marker_id, f"{name}::{node.name}") for marker_id in _ids(node.decorator_list))
         if isinstance(node, ast.ClassDef):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef):
                     test = f"{name}::{node.name}::{method.name}"
-                    yield from ((each, test) for each in _ids(method.decorator_list))
+                    yield from ((marker_id, test) for marker_id in _ids(method.decorator_list))
 
 
 def _ids(decorators: list[ast.expr]) -> Iterator[str]:
-    for each in decorators:
-        if isinstance(each, ast.Call) and getattr(each.func, "attr", "") in ("case", "guarantee"):
-            yield from (argument.value for argument in each.args if isinstance(argument, ast.Constant))
+    for decorator in decorators:
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") in ("case", "guarantee"):
+            yield from (argument.value for argument in decorator.args if isinstance(argument, ast.Constant))
 
 
 def listed_ids() -> list[str]:
@@ -59,7 +59,7 @@ def listed_ids() -> list[str]:
     cases = [
         match[1] for page in CASE_PAGES for line in page.read_text().splitlines() if (match := _ROW.fullmatch(line))
     ]
-    return [each for each in cases if each != "id"] + _BLOCK.findall(GUARANTEES_PAGE.read_text())
+    return [case for case in cases if case != "id"] + _BLOCK.findall(GUARANTEES_PAGE.read_text())
 
 
 def filled(page: Path, tests: dict[str, list[str]]) -> str:
@@ -68,7 +68,7 @@ def filled(page: Path, tests: dict[str, list[str]]) -> str:
     if page == GUARANTEES_PAGE:
         return _BLOCK.sub(
             lambda match: "\n".join(
-                [f"<!-- tests of {match[1]} -->", *(f"- `{each}`" for each in tests.get(match[1], ())), "<!-- end -->"]
+                [f"<!-- tests of {match[1]} -->", *(f"- `{test}`" for test in tests.get(match[1], ())), "<!-- end -->"]
             ),
             text,
         )
@@ -76,7 +76,7 @@ def filled(page: Path, tests: dict[str, list[str]]) -> str:
     for line in text.splitlines():
         match = _ROW.fullmatch(line)
         if match and match[1] != "id":
-            line = f"| {match[1]} |{match[2]}| " + ", ".join(f"`{each}`" for each in tests.get(match[1], ())) + " |"
+            line = f"| {match[1]} |{match[2]}| " + ", ".join(f"`{test}`" for test in tests.get(match[1], ())) + " |"
         lines.append(line)
     return "\n".join(lines) + "\n"
 

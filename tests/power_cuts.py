@@ -71,19 +71,19 @@ class PowerCuts:
 
     def _copy(self, path: Path, target: Path, keeps: Choice, copies: dict[int, Path]) -> None:
         status = path.stat()
-        made, removed = (known.get(_identity(status), ()) for known in (self._made, self._removed))
+        made, removed = (changes.get(_identity(status), ()) for changes in (self._made, self._removed))
         target.mkdir()
         target.chmod(stat.S_IMODE(status.st_mode))
-        for each in sorted(os.scandir(path), key=lambda each: each.name):
-            if each.name in made and not keeps(path, each.name):
+        for entry in sorted(os.scandir(path), key=lambda child: child.name):
+            if entry.name in made and not keeps(path, entry.name):
                 continue
-            if each.is_dir(follow_symlinks=False):
-                self._copy(path / each.name, target / each.name, keeps, copies)
-            elif (copy := copies.get(each.inode())) is not None:
-                os.link(copy, target / each.name)
+            if entry.is_dir(follow_symlinks=False):
+                self._copy(path / entry.name, target / entry.name, keeps, copies)
+            elif (copy := copies.get(entry.inode())) is not None:
+                os.link(copy, target / entry.name)
             else:
-                copies[each.inode()] = target / each.name
-                shutil.copy(path / each.name, target / each.name)
+                copies[entry.inode()] = target / entry.name
+                shutil.copy(path / entry.name, target / entry.name)
         for name in removed:
             if not (target / name).exists() and not keeps(path, name):
                 (target / name).write_bytes(self._removed[_identity(status)][name])

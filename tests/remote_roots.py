@@ -118,8 +118,8 @@ class Handler(BaseHTTPRequestHandler):
         self.need(tree, path)
         if tree[path] is not FOLDER:
             return self.answer(FileStatuses={"FileStatus": [self.status(tree, path, "")]})
-        found = [name for name in tree if name.rpartition("/")[0] == path and name]
-        statuses = [self.status(tree, name, name.rpartition("/")[2]) for name in found]
+        names = [name for name in tree if name.rpartition("/")[0] == path and name]
+        statuses = [self.status(tree, name, name.rpartition("/")[2]) for name in names]
         return self.answer(FileStatuses={"FileStatus": statuses})
 
     def op_mkdirs(self, tree, path, query, body):

@@ -84,7 +84,7 @@ def test_code_is_not_cut_at_the_width_of_the_site(page: Path) -> None:
 def test_the_run_time_dependencies_are_named() -> None:
     """A user who ships the wheel alone installs these on the workers."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    names = sorted(re.split(r"[^\w-]", each)[0] for each in listed)
+    names = sorted(re.split(r"[^\w-]", requirement)[0] for requirement in listed)
 
     assert f"({', '.join(names)})" in (ROOT / "docs" / "spark-submit.md").read_text()
     assert ["five", "six", "seven"][len(names) - 5] + " run-time" in (ROOT / "docs/adr/0013-extras.md").read_text()
@@ -119,17 +119,17 @@ CALLED = (
 
 def _callables(name: str) -> list[inspect.Signature]:
     """Return the signatures of a function or class of the API, and of the methods of its classes with this name."""
-    own = [each for each in CALLED if callable(each) and getattr(each, "__name__", "") == name]
-    methods = [getattr(each, name) for each in CALLED if inspect.isclass(each) and hasattr(each, name)]
-    return [inspect.signature(each) for each in (*own, *methods) if callable(each)]
+    matches = [exported for exported in CALLED if callable(exported) and getattr(exported, "__name__", "") == name]
+    methods = [getattr(owner, name) for owner in CALLED if inspect.isclass(owner) and hasattr(owner, name)]
+    return [inspect.signature(function) for function in (*matches, *methods) if callable(function)]
 
 
 def _takes(signature: inspect.Signature, call: ast.Call) -> bool:
     """Return whether the call's arguments fit, with or without `self`; settings are no topic's name."""
-    has_names = any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values())
-    if has_names and any(isinstance(each, ast.Dict | ast.Set) for each in call.args):
+    has_names = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in signature.parameters.values())
+    if has_names and any(isinstance(argument, ast.Dict | ast.Set) for argument in call.args):
         return False
-    named = {each.arg: None for each in call.keywords if each.arg}
+    named = {keyword.arg: None for keyword in call.keywords if keyword.arg}
     for count in (len(call.args), len(call.args) + 1):
         try:
             signature.bind(*[None] * count, **named)
@@ -146,20 +146,20 @@ def test_calls_inside_sentences_have_the_arguments_that_the_api_takes() -> None:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
         for code in re.findall(r"`([^`\n]+\([^`\n]*\)[^`\n]*)`", text):
             try:
-                calls = [each for each in ast.walk(ast.parse(code, mode="eval")) if isinstance(each, ast.Call)]
+                calls = [node for node in ast.walk(ast.parse(code, mode="eval")) if isinstance(node, ast.Call)]
             except SyntaxError:
                 continue  # a command, or words
             for call in calls:
-                found = _callables(getattr(call.func, "attr", getattr(call.func, "id", "")))
-                is_short = any(isinstance(each, ast.Constant) and each.value is ... for each in call.args)
-                checked += bool(found)
+                signatures = _callables(getattr(call.func, "attr", getattr(call.func, "id", "")))
+                is_short = any(isinstance(argument, ast.Constant) and argument.value is ... for argument in call.args)
+                checked += bool(signatures)
                 if (
-                    found
+                    signatures
                     and not is_short
                     and (call.args or call.keywords)
-                    and not any(_takes(each, call) for each in found)
+                    and not any(_takes(signature, call) for signature in signatures)
                 ):
                     wrong.append((page.name, code))
     assert wrong == [] and checked > 20
     bad = ast.parse('Consumer(path, "topic", {...})', mode="eval").body
-    assert isinstance(bad, ast.Call) and not any(_takes(each, bad) for each in _callables("Consumer"))
+    assert isinstance(bad, ast.Call) and not any(_takes(signature, bad) for signature in _callables("Consumer"))

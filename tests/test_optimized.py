@@ -34,8 +34,8 @@ def test_an_assertion_has_no_effect() -> None:
             assert not (isinstance(node, ast.Name) and node.id in ("__debug__", "AssertionError")), path
             if isinstance(node, ast.Assert):
                 inside = list(ast.walk(node.test))
-                assert not any(isinstance(each, ast.NamedExpr) for each in inside), f"{path}:{node.lineno}"
-                called = {_called(each) for each in inside if isinstance(each, ast.Call)}
+                assert not any(isinstance(inner, ast.NamedExpr) for inner in inside), f"{path}:{node.lineno}"
+                called = {_called(inner) for inner in inside if isinstance(inner, ast.Call)}
                 assert called <= PURE, f"{path}:{node.lineno}"
 
 

@@ -47,5 +47,5 @@ def test_a_search_finds_a_code(site):
 
 def test_a_page_loads_nothing_from_another_host(site):
     loaded = r"<(?:script|img|link)[^>]*(?:src|href)=\"(https?:)?//[^\"]*\"[^>]*>"
-    found = [found[0] for page in site.rglob("*.html") for found in re.finditer(loaded, page.read_text())]
-    assert [each for each in found if 'rel="canonical"' not in each] == []
+    tags = [match[0] for page in site.rglob("*.html") for match in re.finditer(loaded, page.read_text())]
+    assert [tag for tag in tags if 'rel="canonical"' not in tag] == []

@@ -142,18 +142,18 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 def imports(path: Path) -> tuple[str, ...]:
     """What the module imports when it runs; names for type checking only are no dependency."""
     unused: set[ast.AST] = set()
-    found: list[str] = []
+    names: list[str] = []
     for node in nodes_of(path):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             unused.update(inner for statement in node.body for inner in ast.walk(statement))
         elif node in unused:
             continue
         elif isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             assert node.level == 0, f"{name_of(path)} imports relatively"
-            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return tuple(found)
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 def room(module: str) -> str | None:
@@ -177,36 +177,36 @@ def test_module_says_what_it_is_and_fits(path):
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_imports_keep_to_the_plan(path):
     name = name_of(path)
-    own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    importer = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
     for module in imports(path):
         top = module.split(".")[0]
         if top in ONLY_IN:
             assert name.startswith(ONLY_IN[top]), f"{top} may only be imported in {ONLY_IN[top]}"
         target = room(module)
-        if target is None or target == own:
+        if target is None or target == importer:
             continue
-        if own is not None:
-            assert target in EDGES[own], f"{own}/ may not import {target}/"
+        if importer is not None:
+            assert target in EDGES[importer], f"{importer}/ may not import {target}/"
 
 
 def test_the_plan_has_no_edge_that_nobody_uses():
     used = {
-        (own, target)
+        (importer, target)
         for path in SOURCES
-        if (own := room(".".join(path.relative_to(ROOT).with_suffix("").parts))) is not None
+        if (importer := room(".".join(path.relative_to(ROOT).with_suffix("").parts))) is not None
         for module in imports(path)
         if (target := room(module)) is not None
     }
-    assert {(own, target) for own, targets in EDGES.items() for target in targets} <= used
+    assert {(start, target) for start, targets in EDGES.items() for target in targets} <= used
 
 
 def test_rooms_import_each_other_in_one_direction():
     houses: dict[str, set[str]] = {}
-    for own, targets in EDGES.items():
-        houses.setdefault(own.split("/")[0], set()).update(target.split("/")[0] for target in targets)
+    for importer, targets in EDGES.items():
+        houses.setdefault(importer.split("/")[0], set()).update(target.split("/")[0] for target in targets)
     for name, targets in houses.items():
         targets.discard(name)
-    inner = {own: {target for target in targets if "/" in target} for own, targets in EDGES.items() if "/" in own}
+    inner = {start: {target for target in targets if "/" in target} for start, targets in EDGES.items() if "/" in start}
     for waiting in (houses, inner):
         while ready := {name for name, needed in waiting.items() if not needed & waiting.keys()}:
             waiting = {name: needed for name, needed in waiting.items() if name not in ready}
@@ -235,6 +235,20 @@ def test_no_leftovers(path):
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"\b(TODO|FIXME|XXX|raise NotImplementedError)\b", text)
     assert not re.search(r"""["'](/root/|/Users/|/work/|/tmp/venv)""", text), "a machine's own path"
+
+
+PRONOUNS = {"each", "found", "known", "own", "this"}
+
+
+def test_variables_are_named_by_nouns():
+    """What a value is, not how it came: a topic, not each; the answer, not found."""
+    bound = {
+        (name_of(path), node.arg if isinstance(node, ast.arg) else node.id)
+        for path in CHECKED
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
+    }
+    assert not {(path, name) for path, name in bound if name in PRONOUNS}
 
 
 def uses(pattern: str) -> set[str]:
@@ -276,9 +290,9 @@ def test_unit_tests_start_no_process(path):
     assert not makers & set(imports(path))
     calls = [node.func for node in nodes_of(path) if isinstance(node, ast.Call)]
     names = [
-        each.attr for each in calls if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") in MODULES
+        call.attr for call in calls if isinstance(call, ast.Attribute) and getattr(call.value, "id", "") in MODULES
     ]
-    assert [each for each in names if STARTS_A_PROCESS.fullmatch(each)] == []
+    assert [name for name in names if STARTS_A_PROCESS.fullmatch(name)] == []
 
 
 def private_uses(path: Path) -> Iterator[str]:
@@ -287,7 +301,7 @@ def private_uses(path: Path) -> Iterator[str]:
         if isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id == "self"):
             yield node.attr
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
-            texts = [each.value for each in node.args[:2] if isinstance(each, ast.Constant)]
+            texts = [argument.value for argument in node.args[:2] if isinstance(argument, ast.Constant)]
             yield from (str(text).rsplit(".")[-1] for text in texts)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_replog"):
             yield from (alias.name for alias in node.names)
@@ -295,24 +309,24 @@ def private_uses(path: Path) -> Iterator[str]:
 
 def test_tests_use_no_more_private_names_than_before():
     public_in_spite = {"_replace", "_asdict", "_fields", "_field_defaults", "_exit"}
-    found = [
+    private_names = [
         f"{name_of(path)}: {name}"
         for path in ROOT.glob("tests/**/*.py")
         for name in private_uses(path)
         if re.match(r"_(?!_)", name) and name not in public_in_spite
     ]
-    assert len(found) <= PRIVATE_USES_IN_TESTS_MAX, found
+    assert len(private_names) <= PRIVATE_USES_IN_TESTS_MAX, private_names
 
 
 def test_tests_sleep_no_more_often_than_before():
     """They wait for what happens, by ``tests/waiting.py``."""
-    found = [
+    sleeps = [
         f"{name_of(path)}:{node.lineno}"
         for path in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("integration/**/*.py")]
         for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr == "sleep" and ast.unparse(node) == "time.sleep"
     ]
-    assert len(found) <= SLEEPS_IN_TESTS_MAX, found
+    assert len(sleeps) <= SLEEPS_IN_TESTS_MAX, sleeps
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
@@ -330,14 +344,14 @@ def test_messages_name_no_file_that_the_wheel_lacks(path):
 @pytest.mark.guarantee("G6")
 def test_only_these_delete_from_a_root():
     """What is not in this list cannot delete what an entry names."""
-    found = {
+    modules = {
         str(path.relative_to(ROOT / "spark_replog"))
         for path in SOURCES
         if path.is_relative_to(ROOT / "spark_replog")
         for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr in {"delete", "unlink", "rmdir", "rmtree", "rm_file"}
     }
-    assert {name for name in found if not name.startswith("storage/")} == {
+    assert {name for name in modules if not name.startswith("storage/")} == {
         "cli/demo.py",  # the folder that it has just made
         "cli/metrics.py",  # the temp file of its own output
         "cluster/mailbox.py",  # notes that were read; they prove nothing

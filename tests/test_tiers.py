@@ -24,9 +24,9 @@ FILES = sorted(
 def test_the_union_of_the_tiers_is_all_and_each_test_is_in_one():
     for path in FILES:
         for marks in ([], ["wide"]):
-            (tier,) = (each for each in tiers.TIERS if tiers.is_selected(f"{path}::test_it[a]", marks, [each]))
+            (tier,) = (name for name in tiers.TIERS if tiers.is_selected(f"{path}::test_it[a]", marks, [name]))
             assert all(
-                tiers.may_hold_selected(each, [tier]) for each in (path, *map(str, list(Path(path).parents)[:-1]))
+                tiers.may_hold_selected(place, [tier]) for place in (path, *map(str, list(Path(path).parents)[:-1]))
             )
 
 

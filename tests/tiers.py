@@ -80,7 +80,7 @@ def may_hold_selected(path: str, selection: Iterable[str]) -> bool:
     Raises:
         KeyError: it is in no folder of tests.
     """
-    wanted = {tier for each in selection for tier in (NEWCOMER_TIERS if each == NEWCOMER else (each,))}
+    wanted = {tier for choice in selection for tier in (NEWCOMER_TIERS if choice == NEWCOMER else (choice,))}
     held = {tier_of_path(path), *(tier for name, tier in TIER_OF.items() if name.startswith(f"{path}/"))}
     is_newcomers = NEWCOMER in selection and any(name.startswith((f"{path}/", f"{path}::")) for name in NEWCOMER_SPARK)
     return WIDE in wanted or not wanted.isdisjoint(held) or is_newcomers

@@ -23,8 +23,8 @@ def wait_until(condition: Callable[[], T], what: object = "a condition", *, paus
         AssertionError: it was not true within `SECONDS_MAX`.
     """
     ends_at = time.monotonic() + SECONDS_MAX
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > ends_at:
             raise AssertionError(f"not within {SECONDS_MAX:.0f} s: {what() if callable(what) else what}")
         time.sleep(pause_seconds)
-    return found
+    return value

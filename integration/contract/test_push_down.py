@@ -76,7 +76,7 @@ def test_what_a_filter_excludes_is_not_opened(spark, store, days, with_conf):
     """The sections of the first two days are unreadable on every root: only a read that needs them notices."""
     files = {}
     for root in store.path.glob("broker-*"):
-        for file in sorted(root.glob("ledgers/*/data/*/*.arrow"), key=lambda found: found.stat().st_mtime_ns)[:2]:
+        for file in sorted(root.glob("ledgers/*/data/*/*.arrow"), key=lambda path: path.stat().st_mtime_ns)[:2]:
             files[file] = file.read_bytes()
             file.write_bytes(bytes(len(files[file])))
     assert len(files) == 6

@@ -15,10 +15,10 @@ def same_content(spark, path, topic, expected):
     """Compare what lies in a topic with what a query returns, by chispa."""
     from chispa import assert_df_equality
 
-    found = spark.read.format("replog").option("subscribe", topic).option("includeHeaders", "true").load(path)
+    frame = spark.read.format("replog").option("subscribe", topic).option("includeHeaders", "true").load(path)
     wanted = spark.sql(expected)
     assert_df_equality(
-        found.select(*wanted.columns), wanted, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True
+        frame.select(*wanted.columns), wanted, ignore_row_order=True, ignore_nullable=True, ignore_metadata=True
     )
 
 

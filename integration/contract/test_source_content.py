@@ -31,11 +31,11 @@ def written_and_read(spark, path, topic, options):
         union all select binary(''), null, '{topic}', 1, 0L, timestamp'2024-05-06 07:08:09', 0, null
         """
     )
-    found = batch_frame(spark, path, {"subscribe": topic, **options})  # noqa: F821
+    frame = batch_frame(spark, path, {"subscribe": topic, **options})  # noqa: F821
     if "includeHeaders" not in options:
         expected = expected.drop("headers")
-    assert_df_equality(found, expected, ignore_nullable=True, ignore_row_order=True)
-    return [[field.name, field.dataType.simpleString(), field.nullable] for field in found.schema.fields]
+    assert_df_equality(frame, expected, ignore_nullable=True, ignore_row_order=True)
+    return [[field.name, field.dataType.simpleString(), field.nullable] for field in frame.schema.fields]
 
 
 @pytest.mark.case("connector-columns-types-nulls-tombstones")

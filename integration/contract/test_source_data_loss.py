@@ -25,11 +25,11 @@ class Stream:
 
     def rows(self):
         """Return what came since the last call, of all batches."""
-        found = {}
+        rows = {}
         for batch in self.spark.call("stream_take", name=self.name):
             for key, offsets in batch["rows"].items():
-                found.setdefault(key, []).extend(offsets)
-        return found
+                rows.setdefault(key, []).extend(offsets)
+        return rows
 
     def error(self):
         with pytest.raises(JobFailed) as caught:
@@ -176,5 +176,5 @@ def test_offsets_of_a_batch_read_that_are_not_there(spark, store, stream):
     options = {"subscribe": "short", "startingOffsets": '{"short":{"0":0}}', "endingOffsets": '{"short":{"0":9}}'}
     (text,) = spark.call("batch_refusals", path=query.path, cases=[dict(options)])
     assert "offsets 0 to 2 (exclusive) of short-0" in text
-    found = spark.call("batch_offsets", path=query.path, options={**options, "failOnDataLoss": "false"})
-    assert found["rows"] == {"short-0": [2, 3, 4, 5]}
+    answer = spark.call("batch_offsets", path=query.path, options={**options, "failOnDataLoss": "false"})
+    assert answer["rows"] == {"short-0": [2, 3, 4, 5]}

@@ -8,8 +8,8 @@ from tests.waiting import wait_until
 
 
 def committed(store, group):
-    (found,) = store.cli("group", "describe", group)
-    return {part["partition"]: (part["committed"], part["lag"]) for part in found["partitions"]}
+    (description,) = store.cli("group", "describe", group)
+    return {part["partition"]: (part["committed"], part["lag"]) for part in description["partitions"]}
 
 
 @pytest.mark.case("connector-query-group-id-seen-replog-group")

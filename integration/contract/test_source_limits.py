@@ -38,9 +38,9 @@ def split(spark, store, path):
     ],
 )
 def test_tasks_of_a_read(spark, path, split, options, tasks):
-    found = tasks_of(spark, path, split, **options)
-    assert found["tasks"] == tasks
-    assert found["rows"] == {"split-0": list(range(10)), "split-1": list(range(10)), "split-2": [0]}
+    answer = tasks_of(spark, path, split, **options)
+    assert answer["tasks"] == tasks
+    assert answer["rows"] == {"split-0": list(range(10)), "split-1": list(range(10)), "split-2": [0]}
 
 
 def run(spark, store, path, name, options, **more):
@@ -138,14 +138,14 @@ def test_a_stream_joined_with_itself(spark, store, path):
         frame = spark.readStream.format("replog").option("subscribe", topic).option("startingOffsets", "earliest")
         frame = frame.load(path)
         left, right = frame.select("offset"), frame.select("offset", "value")
-        found = []
+        offsets = []
 
         def put(batch, batch_id):
-            found.extend(row.offset for row in batch.collect())
+            offsets.extend(row.offset for row in batch.collect())
 
         query = left.join(right, "offset").writeStream.foreachBatch(put).option("checkpointLocation", checkpoint)
         query.trigger(availableNow=True).start().awaitTermination(600)
-        return sorted(found)
+        return sorted(offsets)
 
-    found = run_in(spark, self_join, path=path, topic=topic, checkpoint=store.checkpoint("self-join"))
-    assert found == [0, 1, 2]
+    answer = run_in(spark, self_join, path=path, topic=topic, checkpoint=store.checkpoint("self-join"))
+    assert answer == [0, 1, 2]

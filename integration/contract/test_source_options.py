@@ -171,8 +171,8 @@ def test_names_are_taken_in_any_case(spark, store, good):
         "endingOFFSETS": JSON % (2, -1),
         "MinPartitions": "3",
     }
-    found = spark.call("batch_offsets", path=str(store.path), options=options)
-    assert found["rows"] == {"good-0": [0, 1], "good-1": [0, 1]}
+    answer = spark.call("batch_offsets", path=str(store.path), options=options)
+    assert answer["rows"] == {"good-0": [0, 1], "good-1": [0, 1]}
 
 
 @pytest.mark.case("connector-settings-without-meaning-taken")
@@ -184,8 +184,8 @@ def test_a_job_changes_its_format_and_its_address_only(spark, store, good):
         "kafka.max.poll.records": "9", "kafka.security.protocol": "PLAINTEXT", "maxOffsetsPerTrigger": "1",
         "kafka.acks": "all",
     }  # fmt: skip
-    found = spark.call("batch_offsets", path=None, options=options)
-    assert found["rows"] == {"good-0": [0, 1, 2, 3], "good-1": [0, 1]}
+    answer = spark.call("batch_offsets", path=None, options=options)
+    assert answer["rows"] == {"good-0": [0, 1, 2, 3], "good-1": [0, 1]}
 
 
 @pytest.mark.case("connector-schema-given-user")
@@ -206,13 +206,13 @@ def test_patterns_search_and_hide_internal_topics(spark, store):
         store.topic(name, 1, 1)
     spark.call("feed", path=str(store.path), topic="search-a", rows={0: 1})
     spark.call("feed", path=str(store.path), topic="other-search", rows={0: 1})
-    found = spark.call("batch_offsets", path=str(store.path), options={"subscribePattern": "search"})
-    assert found["rows"] == {"search-a-0": [0], "other-search-0": [0]}
+    answer = spark.call("batch_offsets", path=str(store.path), options={"subscribePattern": "search"})
+    assert answer["rows"] == {"search-a-0": [0], "other-search-0": [0]}
     nothing = spark.call("batch_offsets", path=str(store.path), options={"subscribePattern": "^nothing"})
     assert nothing["rows"] == {}
 
 
 @pytest.mark.case("connector-assign-leaves-out-does-not-exist")
 def test_assigned_partitions_that_do_not_exist_are_left_out(spark, store, good):
-    found = spark.call("batch_offsets", path=str(store.path), options={"assign": '{"good":[1,9]}'})
-    assert found["rows"] == {"good-1": [0, 1]}
+    answer = spark.call("batch_offsets", path=str(store.path), options={"assign": '{"good":[1,9]}'})
+    assert answer["rows"] == {"good-1": [0, 1]}

@@ -45,8 +45,8 @@ def timed(spark, store):
     ],
 )  # fmt: skip
 def test_ends_of_a_batch_read(spark, store, timed, options, zero, one):
-    found = spark.call("batch_offsets", path=str(store.path), options={"subscribe": timed, **options})
-    assert found["rows"] == {key: rows for key, rows in (("timed-0", zero), ("timed-1", one)) if rows}
+    answer = spark.call("batch_offsets", path=str(store.path), options={"subscribe": timed, **options})
+    assert answer["rows"] == {key: rows for key, rows in (("timed-0", zero), ("timed-1", one)) if rows}
 
 
 @pytest.mark.case("connector-offsets-words-times-durations")

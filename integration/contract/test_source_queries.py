@@ -18,10 +18,10 @@ def union_of_two(spark, path, topics, checkpoint):
     batches = []
 
     def put(frame, batch_id):
-        found = {topic: [] for topic in topics}
+        offsets = {topic: [] for topic in topics}
         for row in frame.collect():
-            found[row.topic].append(row.offset)
-        batches.append([sorted(found[topic]) for topic in topics])
+            offsets[row.topic].append(row.offset)
+        batches.append([sorted(offsets[topic]) for topic in topics])
 
     writer = stream(topics[0]).union(stream(topics[1])).writeStream.foreachBatch(put)
     query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
@@ -56,11 +56,11 @@ def joined_and_started_twice(spark, path, topics, folder):
     spark.conf.set("spark.sql.shuffle.partitions", "1")
     right = right.selectExpr("offset as other", "timestamp as later")
     joined = left.join(right, expr("offset = other and timestamp <= later + interval 1 hour"))
-    found = {}
+    offsets = {}
 
     def start(name, frame):
         def put(batch, batch_id):
-            found.setdefault(name, []).extend(sorted(row.offset for row in batch.collect()))
+            offsets.setdefault(name, []).extend(sorted(row.offset for row in batch.collect()))
 
         writer = frame.writeStream.foreachBatch(put).option("checkpointLocation", f"{folder}-{name}")
         return writer.trigger(availableNow=True).start()
@@ -68,7 +68,7 @@ def joined_and_started_twice(spark, path, topics, folder):
     for query in [start("joined", joined), start("again", left), start("twice", left.union(left))]:
         query.awaitTermination(600)
     spark.conf.unset("spark.sql.shuffle.partitions")
-    return found
+    return offsets
 
 
 def test_streams_are_joined_and_a_frame_is_started_more_than_once(spark, store):
@@ -77,7 +77,7 @@ def test_streams_are_joined_and_a_frame_is_started_more_than_once(spark, store):
     spark.call("feed", path=path, topic=topics[0], rows={0: 3})
     spark.call("feed", path=path, topic=topics[1], rows={0: 2})
     arguments = {"path": path, "topics": topics, "folder": store.checkpoint("joined")}
-    found = run_in(spark, joined_and_started_twice, **arguments)
-    assert found["joined"] == [0, 1]
-    assert found["again"] == [0, 1, 2]
-    assert found["twice"] == [0, 0, 1, 1, 2, 2]
+    offsets = run_in(spark, joined_and_started_twice, **arguments)
+    assert offsets["joined"] == [0, 1]
+    assert offsets["again"] == [0, 1, 2]
+    assert offsets["twice"] == [0, 0, 1, 1, 2, 2]

@@ -87,10 +87,10 @@ class Environment:
         """
         home = self.folder / "spark-home"
         if not home.exists():
-            found = self.run(str(self.python), "-c", "import pyspark; print(pyspark.__path__[0])").stdout.strip()
+            package = self.run(str(self.python), "-c", "import pyspark; print(pyspark.__path__[0])").stdout.strip()
             home.mkdir()
             for name in ("jars", "bin"):
-                (home / name).symlink_to(Path(found) / name)
+                (home / name).symlink_to(Path(package) / name)
         return replace(self, spark_home=home, jvm_options=("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"))
 
     def quick_to_start_often(self) -> Environment:

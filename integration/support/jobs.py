@@ -148,13 +148,13 @@ def listened_copy(spark, path, source, sink, checkpoint):
     )
     try:
         query.processAllAvailable()
-        deadline, known = time.monotonic() + 60, {}
-        while time.monotonic() < deadline and (not known or known["lag"] or not known["rates"]):
+        deadline, facts = time.monotonic() + 60, {}
+        while time.monotonic() < deadline and (not facts or facts["lag"] or not facts["rates"]):
             time.sleep(0.1)
             readers = listener.readers()
             text = generate_latest(registry).decode()
             for reader in readers:
-                known = {
+                facts = {
                     "name": reader.name,
                     "lag": reader.lag,
                     "verdict": reader.verdict.value,
@@ -166,10 +166,10 @@ def listened_copy(spark, path, source, sink, checkpoint):
         query.stop()
         spark.streams.removeListener(listener)
         spark_replog.logs.log_no_more()
-    known["id"] = str(query.id)
-    known["metrics"] = sorted({line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")})
-    known["calls"] = sorted([*key, each.call_count] for found in calls.values() for key, each in found.items())
-    return known
+    facts["id"] = str(query.id)
+    facts["metrics"] = sorted({line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")})
+    facts["calls"] = sorted([*key, counts.call_count] for table in calls.values() for key, counts in table.items())
+    return facts
 
 
 def start_copy(

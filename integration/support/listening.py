@@ -37,8 +37,8 @@ def holds_what_docs_say_of_the_listener(heard):
 def holds_the_level_policy(text, query_id):
     """Of six batches no line comes with each of them, and an entry of a ledger is an event of one process at most."""
     lines = [json.loads(line) for line in text.splitlines() if line.startswith('{"time"')]
-    events = [(each["event"], each["ledger"], each["index"], each["message"]) for each in lines if "index" in each]
+    events = [(line["event"], line["ledger"], line["index"], line["message"]) for line in lines if "index" in line]
     assert events and len(set(events)) == len(events)
-    of_query = [each for each in lines if each.get("query") == query_id and "event" not in each]
-    shapes = Counter((each["logger"], re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", each["message"])) for each in of_query)
+    of_query = [line for line in lines if line.get("query") == query_id and "event" not in line]
+    shapes = Counter((line["logger"], re.sub(r"[0-9a-f]*[0-9][0-9a-f]*", "#", line["message"])) for line in of_query)
     assert [shape for shape, count in shapes.items() if count > 2] == []

@@ -15,7 +15,7 @@ spark_replog.register(spark)
 spark.range(10).selectExpr("cast(id as string) as value").write.format("replog").mode("append").option(
     "topic", "carried"
 ).save(path)
-found = spark.read.format("replog").option("subscribe", "carried").load(path).count()
+row_count = spark.read.format("replog").option("subscribe", "carried").load(path).count()
 
 
 def origin(_):
@@ -25,5 +25,5 @@ def origin(_):
 
 
 where = spark.sparkContext.parallelize([0], 1).map(origin).collect()[0]
-print(f"@@replog rows={found} driver={spark_replog.__file__} worker={where}", flush=True)
+print(f"@@replog rows={row_count} driver={spark_replog.__file__} worker={where}", flush=True)
 spark.stop()

@@ -179,7 +179,7 @@ def source_contract(spark, path, folder):
     admin(spark, path, [["create_topic", "short", 2, 3]])
     feed(spark, path, "short", {0: 10, 1: 1})
     read = {"subscribe": "short"}
-    found = {
+    answers = {
         "ends": batch_offsets(spark, path, {**read, "endingOffsets": '{"short":{"0":2,"1":-1}}'})["rows"],
         "by_time": batch_offsets(spark, path, {**read, "startingTimestamp": "-1 hour"})["rows"],
         "split": batch_offsets(spark, path, {**read, "minPartitions": "4"})["tasks"],
@@ -191,17 +191,17 @@ def source_contract(spark, path, folder):
         ),
     }
     run = {"path": path, "checkpoint": f"{folder}/short", "options": {**read, "startingOffsets": "earliest"}}
-    found["first"] = stream_run(spark, **run)
+    answers["first"] = stream_run(spark, **run)
     admin(spark, path, [["add_partitions", "short", 3]])
     feed(spark, path, "short", {0: 4, 2: 2})
     admin(spark, path, [["delete_records", "short", {"0": 12}]])
     try:
         stream_run(spark, **run)
     except Exception as error:
-        found["loss"] = str(error)
+        answers["loss"] = str(error)
     run["options"]["failOnDataLoss"] = "false"
-    found["rest"] = stream_run(spark, **run)
-    return found
+    answers["rest"] = stream_run(spark, **run)
+    return answers
 
 
 __all__ = [

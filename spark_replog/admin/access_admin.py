@@ -51,10 +51,10 @@ class AclFilter:
 
     def select(self, acls: AclSet) -> list[AclBinding]:
         """Return the matching ACLs, sorted."""
-        found: Iterable[AclBinding] = acls
+        bindings: Iterable[AclBinding] = acls
         if self.covers and self.name is not None:
             kinds = ResourceType if self.resource_type is None else (self.resource_type,)
-            found = (each for kind in kinds for each in acls.of_resource(kind, self.name or ""))
+            bindings = (acl for kind in kinds for acl in acls.of_resource(kind, self.name or ""))
         wanted = {
             "resource_type": self.resource_type,
             "name": None if self.covers else self.name,
@@ -64,7 +64,7 @@ class AclFilter:
             "permission": self.permission,
         }
         given = {field: value for field, value in wanted.items() if value is not None}
-        return sorted(each for each in found if all(getattr(each, field) == value for field, value in given.items()))
+        return sorted(acl for acl in bindings if all(getattr(acl, field) == value for field, value in given.items()))
 
 
 class AclAdmin(Admin):
@@ -84,15 +84,15 @@ class AclAdmin(Admin):
                 caller could no longer change ACLs.
         """
         wanted = [_checked(binding) for binding in dict.fromkeys(bindings)]
-        return self._change(AclsAdd, lambda acls: [each for each in wanted if each not in acls])
+        return self._change(AclsAdd, lambda acls: [binding for binding in wanted if binding not in acls])
 
     def first_of(self, bindings: Iterable[AclBinding]) -> list[tuple[ResourceType, str]]:
         """Return the resources that have no ACL, so that all may use them, and that these ACLs would restrict."""
-        named = {(each.resource_type, each.name) for each in map(_checked, bindings)}
+        named = {(binding.resource_type, binding.name) for binding in map(_checked, bindings)}
 
         def find(state: ClusterLedgerState) -> list[tuple[ResourceType, str]]:
             is_open = is_open_without_acls(state.config)
-            return sorted(each for each in named if is_open and not state.acls.of_resource(*each))
+            return sorted(resource for resource in named if is_open and not state.acls.of_resource(*resource))
 
         return self._ask(AclOperation.ALTER, find)
 
@@ -222,5 +222,5 @@ class QuotaAdmin(Admin):
 
     def describe(self) -> list[tuple[QuotaEntity, Mapping[str, int]]]:
         """Return every entity with its quotas, from the newest fold, sorted."""
-        found = self._ask(AclOperation.DESCRIBE_CONFIGS, lambda state: list(state.quotas))
-        return sorted(found, key=lambda item: (item[0].user or "", item[0].client_id or ""))
+        quotas = self._ask(AclOperation.DESCRIBE_CONFIGS, lambda state: list(state.quotas))
+        return sorted(quotas, key=lambda item: (item[0].user or "", item[0].client_id or ""))

@@ -100,7 +100,7 @@ class Admin:
         for _ in range(DECIDE_TRIES_MAX):
             results: Sequence[CommandResult] = ledger.append(propose, timeout_ms=self._timeout_ms).results
             on_results(results)
-            if not any(is_overtaken(each) for each in results):
+            if not any(is_overtaken(result) for result in results):
                 return
         raise RetriableError(
             ErrorCode.INVALID_REQUEST,
@@ -116,8 +116,8 @@ def is_overtaken(result: CommandResult) -> bool:
 
 def topic_ledgers(cluster: Cluster) -> list[Ledger[TopicLedgerState]]:
     """Return the ledgers of all published topics, as this process has folded the cluster ledger."""
-    ids = cluster.cluster_ledger.ask(lambda state: dict.fromkeys(each for _, each in state.topics.values()))
-    return [cluster.topic_ledger(each) for each in ids]
+    ids = cluster.cluster_ledger.ask(lambda state: dict.fromkeys(ledger_id for _, ledger_id in state.topics.values()))
+    return [cluster.topic_ledger(ledger_id) for ledger_id in ids]
 
 
 class BrokerAdmin(Admin):
@@ -181,7 +181,7 @@ def settle_fences(cluster: Cluster, ledger: Ledger[TopicLedgerState], timeout_ms
         # With those that were given up before: rows that only they and this one hold are lost by now.
         given_up = away & {fence.broker_id, *state.fenced} if fence.is_fenced else frozenset[BrokerId]()
         lost = state_changes.failover_commands(state, given_up, now_ms, is_forced=True)
-        return tuple(encode_command(each) for each in (*lost, fence))
+        return tuple(encode_command(command) for command in (*lost, fence))
 
     if away - ledger.ask(lambda state: frozenset(state.fenced)):
         CatchUp.of(cluster).find_copies(ledger, away)
@@ -231,7 +231,7 @@ class PartitionAdmin(Admin):
         handle, ledger = self._open(name)
         live = self._live_brokers(ledger, handle)
         if is_unclean:
-            leaders = set(self._each(ledger, handle, lambda each: each.leader))
+            leaders = set(self._each(ledger, handle, lambda partition: partition.leader))
             fail_over(self._cluster, CatchUp.of(self._cluster), ledger, leaders - live - {NO_LEADER})
 
         def decide(state: TopicLedgerState, number: int) -> PartitionChange:
@@ -239,16 +239,16 @@ class PartitionAdmin(Admin):
             partition, candidates = topic.partitions[number], live - state.fenced
             if is_unclean:
                 allowed = topic.config.get(UNCLEAN_KEY, "").lower() == "true"
-                found = _unclean(partition, candidates, name, number, allowed)
+                election = _unclean(partition, candidates, name, number, allowed)
             else:
-                found = _preferred(partition, candidates, name, number)
+                election = _preferred(partition, candidates, name, number)
             return change_partition(
                 state,
                 handle.topic_id,
                 number,
-                leader=found.leader,
-                isr=found.isr if found.is_unclean else None,
-                is_unclean=found.is_unclean,
+                leader=election.leader,
+                isr=election.isr if election.is_unclean else None,
+                is_unclean=election.is_unclean,
             )
 
         return self._change(handle, ledger, partitions, decide)
@@ -276,8 +276,8 @@ class PartitionAdmin(Admin):
             lambda state, number: state_changes.begin(state, handle.topic_id, number, targets[number]),
         )
         state_changes.complete_reassignments(ledger, self._timeout_ms)
-        errors = {each.partition: each.error for each in outcomes if each.error is not None}
-        return self._outcomes(ledger, handle, [each.partition for each in outcomes], errors)
+        errors = {outcome.partition: outcome.error for outcome in outcomes if outcome.error is not None}
+        return self._outcomes(ledger, handle, [outcome.partition for outcome in outcomes], errors)
 
     def cancel(self, name: str, partitions: Iterable[int] | None = None) -> list[PartitionOutcome]:
         """Cancel running reassignments: partitions go back to their earlier replicas.
@@ -295,17 +295,17 @@ class PartitionAdmin(Admin):
         """Return the partitions that are being moved."""
         self._require_topic(AclOperation.DESCRIBE, name)
         handle, ledger = self._open(name)
-        found = self._each(ledger, handle, state_changes.is_reassigning)
-        return self._outcomes(ledger, handle, [at for at, is_moving in enumerate(found) if is_moving], {})
+        moving_flags = self._each(ledger, handle, state_changes.is_reassigning)
+        return self._outcomes(ledger, handle, [at for at, is_moving in enumerate(moving_flags) if is_moving], {})
 
     def _each(
         self, ledger: Ledger[TopicLedgerState], handle: TopicHandle, pick: Callable[[PartitionState], T]
     ) -> list[T]:
         """Return what a function picks of each partition; no later entry may change it."""
-        return ledger.ask(lambda state: [pick(each) for each in state.topics[handle.topic_id].partitions])
+        return ledger.ask(lambda state: [pick(partition) for partition in state.topics[handle.topic_id].partitions])
 
     def _live_brokers(self, ledger: Ledger[TopicLedgerState], handle: TopicHandle) -> set[BrokerId]:
-        assigned = {each for row in self._each(ledger, handle, lambda at: at.replicas) for each in row}
+        assigned = {broker_id for row in self._each(ledger, handle, lambda at: at.replicas) for broker_id in row}
         timeout_ms = self._cluster.config.replica_lag_time_max_ms
         return roots_there(self._cluster.brokers, assigned - ledger.state.fenced, timeout_ms)
 
@@ -339,7 +339,7 @@ class PartitionAdmin(Admin):
             return tuple(commands) or None
 
         def keep(results: Sequence[CommandResult]) -> None:
-            done.update(number for number, each in zip(asked, results, strict=False) if not is_overtaken(each))
+            done.update(number for number, result in zip(asked, results, strict=False) if not is_overtaken(result))
 
         self._decide(ledger, propose, keep)
         return self._outcomes(ledger, handle, numbers, errors)
@@ -363,25 +363,25 @@ class PartitionAdmin(Admin):
 def _preferred(partition: PartitionState, live: set[BrokerId], name: str, number: int) -> Election:
     if partition.leader == partition.replicas[0]:
         raise _not_needed(name, number, partition.leader)
-    found = elect_preferred(partition.replicas, partition.isr, live)
-    if found is None:
+    election = elect_preferred(partition.replicas, partition.isr, live)
+    if election is None:
         text = (
             f"broker {partition.replicas[0]} is out of sync, fenced or away, so it cannot lead. Bring its root back "
             "and run replog coordinator run --once."
         )
         raise ReplogError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, text, topic=name, partition=number)
-    return found
+    return election
 
 
 def _unclean(partition: PartitionState, live: set[BrokerId], name: str, number: int, allowed: bool) -> Election:
     if partition.leader in live:
         raise _not_needed(name, number, partition.leader)
-    found = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=allowed)
-    if found is None:
+    election = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=allowed)
+    if election is None:
         remedy = "Bring a root back." if allowed else f"Bring a root back, or set {UNCLEAN_KEY}=true on the topic."
         text = f"no replica in sync answers{'' if allowed else ', and the topic allows no unclean leader'}. {remedy}"
         raise ReplogError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text, topic=name, partition=number)
-    return found
+    return election
 
 
 def _not_needed(name: str, number: int, leader: BrokerId) -> ReplogError:

@@ -113,9 +113,9 @@ class Controller(Admin):
         existing = self._live_handle(name)
         if existing is not None:
             if if_not_exists:
-                found = self._describe(name)
-                self._make_folders(existing.ledger_id, {each for part in found.partitions for each in part.replicas})
-                return found
+                topic = self._describe(name)
+                self._make_folders(existing.ledger_id, {root for part in topic.partitions for root in part.replicas})
+                return topic
             raise topic_rules.already_exists(name)
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
@@ -171,7 +171,7 @@ class Controller(Admin):
         self._require_topic(AclOperation.ALTER, name)
         total = topic_rules.whole_number(total, "the number of partitions", ErrorCode.INVALID_PARTITIONS)
         handle, ledger = self._open(name)
-        rows = ledger.ask(lambda state: [each.replicas for each in state.topics[handle.topic_id].partitions])
+        rows = ledger.ask(lambda state: [partition.replicas for partition in state.topics[handle.topic_id].partitions])
         count, first_row = len(rows), rows[0]
         topic_rules.check_growth(name, count, total)
         topic_rules.check_new_count(total - count)
@@ -196,7 +196,7 @@ class Controller(Admin):
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             current = live_topic(state, handle.topic_id)
             topic_rules.check_growth(name, len(current.partitions), total)
-            if any(is_reassigning(each) for each in current.partitions):
+            if any(is_reassigning(partition) for partition in current.partitions):
                 text = (
                     f"partitions of '{name}' are being moved. Let that end (replog coordinator run --once), or cancel "
                     "it (replog topic reassign NAME --cancel)."
@@ -224,14 +224,14 @@ class Controller(Admin):
         """
         self._require_topic(AclOperation.ALTER_CONFIGS, name)
         handle, ledger = self._open(name)
-        known = [key.name for key in keys_of("topic")]
+        key_names = [key.name for key in keys_of("topic")]
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             topic = live_topic(state, handle.topic_id)
             wanted = {**topic.config, **{key: value for key, value in changes.items() if value is not None}}
             for key in [key for key, value in changes.items() if value is None]:
-                if wanted.pop(key, None) is None and key not in known:
-                    raise unknown_option_error(key, known, code=ErrorCode.INVALID_CONFIG)
+                if wanted.pop(key, None) is None and key not in key_names:
+                    raise unknown_option_error(key, key_names, code=ErrorCode.INVALID_CONFIG)
             _validated_config(wanted)
             if wanted == topic.config:
                 return ()
@@ -284,7 +284,7 @@ class Controller(Admin):
                     " cleanup.policy, trim, and set it back."
                 )
                 raise ReplogError(ErrorCode.POLICY_VIOLATION, text, topic=name)
-            bounds = [(each.log_start_offset, each.high_watermark) for each in topic.partitions]
+            bounds = [(partition.log_start_offset, partition.high_watermark) for partition in topic.partitions]
             moved = topic_rules.log_starts(name, bounds, offsets)
             if not moved:
                 return ()
@@ -300,14 +300,14 @@ class Controller(Admin):
         """
         handles = self.name_topics()
         self._cluster.refresh_topics(handles)
-        found = []
+        topics = []
         for handle in handles:
             try:
                 ledger, _ = self._cluster.folded_topic(handle)
             except NotFoundError:
                 continue
-            found.append(ledger.ask(partial(describe, topic_id=handle.topic_id, name=handle.name)))
-        return found
+            topics.append(ledger.ask(partial(describe, topic_id=handle.topic_id, name=handle.name)))
+        return topics
 
     def name_topics(self) -> list[TopicHandle]:
         """Return the names and ids of all topics that the caller may describe, by name.
@@ -337,9 +337,9 @@ class Controller(Admin):
         if end not in (EARLIEST, LATEST):
             text = "offsets are read at 'earliest' or 'latest'. Give one of them."
             raise InvalidConfigError(ErrorCode.REPLOG_INVALID_OPTION, text, at=at)
-        found = self.describe_topic(name)
+        topic = self.describe_topic(name)
         return {
-            each.partition: offset_between(end, each.log_start_offset, each.high_watermark) for each in found.partitions
+            part.partition: offset_between(end, part.log_start_offset, part.high_watermark) for part in topic.partitions
         }
 
     def _place(
@@ -380,8 +380,8 @@ class Controller(Admin):
         return None
 
     def _racks(self) -> dict[BrokerId, str | None]:
-        racks = self._cluster.cluster_ledger.ask(lambda state: {at: each.rack for at, each in state.brokers.items()})
-        return {each: racks[each] for each in self._cluster.brokers.broker_ids if each in racks}
+        racks = self._cluster.cluster_ledger.ask(lambda state: {at: entry.rack for at, entry in state.brokers.items()})
+        return {broker_id: racks[broker_id] for broker_id in self._cluster.brokers.broker_ids if broker_id in racks}
 
     def _register_ledger(self, ledger_name: str | None) -> LedgerId:
         """Return the id of the named ledger, which is recorded if new; a topic's own ledger has its id as name."""
@@ -456,8 +456,8 @@ class Controller(Admin):
             check_deleted(topic_ledger.state, handle.topic_id, handle.name)
 
         def propose(state: ClusterLedgerState) -> bytes | None:
-            found = state.topics.get(handle.name)
-            is_ours = found is not None and found[0] == handle.topic_id
+            ids = state.topics.get(handle.name)
+            is_ours = ids is not None and ids[0] == handle.topic_id
             return encode_command(TopicUnpublish(handle.name, handle.topic_id)) if is_ours else None
 
         self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)

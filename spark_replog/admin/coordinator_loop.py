@@ -105,9 +105,9 @@ class CoordinatorLoop:
         """Run one round over all ledgers of the store; a ledger that fails does not stop the others."""
         now_ms = self._cluster.clock.monotonic_ms()
         config = self._cluster.config
-        this = _Round(config.auto_leader_rebalance_enable and now_ms >= self._next_balance_ms)
-        report = this.report
-        if this.is_balancing:
+        round_state = _Round(config.auto_leader_rebalance_enable and now_ms >= self._next_balance_ms)
+        report = round_state.report
+        if round_state.is_balancing:
             self._next_balance_ms = now_ms + config.leader_imbalance_check_interval_seconds * 1000
         try:
             self._cluster.refresh()
@@ -119,7 +119,7 @@ class CoordinatorLoop:
         report.failed_count += not _is_done("the cluster ledger", level)
         for ledger in topic_ledgers(self._cluster):
             report.ledger_count += 1
-            work = partial(self._look_after, ledger, this)
+            work = partial(self._look_after, ledger, round_state)
             report.failed_count += not _is_done(f"ledger {ledger.ledger_id}", work)
         for step in self._after_round:
             report.failed_count += not _is_done("the end of the round", step)
@@ -136,11 +136,11 @@ class CoordinatorLoop:
             for broker_id, reason in self._catch_up.why_out(ledger).items()
         ]
 
-    def _look_after(self, ledger: Ledger[TopicLedgerState], this: _Round) -> None:
+    def _look_after(self, ledger: Ledger[TopicLedgerState], round_state: _Round) -> None:
         ledger.refresh()
         try:
-            self._level(ledger, this.report)
-            self._look_after_replicas(ledger, this)
+            self._level(ledger, round_state.report)
+            self._look_after_replicas(ledger, round_state)
         except ReplogError:
             self._upkeep(ledger)  # it deletes garbage: where a full disk takes no entry, nothing else makes room
             raise
@@ -158,11 +158,11 @@ class CoordinatorLoop:
         if any(count < behind.get(broker_id, 0) for broker_id, count in left.items()):
             del self._next_level_ms[ledger.ledger_id]  # it takes longer than a round
 
-    def _look_after_replicas(self, ledger: Ledger[TopicLedgerState], this: _Round) -> None:
-        timeout_ms, report = self._cluster.config.delivery_timeout_ms, this.report
+    def _look_after_replicas(self, ledger: Ledger[TopicLedgerState], round_state: _Round) -> None:
+        timeout_ms, report = self._cluster.config.delivery_timeout_ms, round_state.report
         settle_fences(self._cluster, ledger, timeout_ms)
         in_sync = ledger.ask(_brokers_in_sync)
-        gone = {each for each in in_sync if not self._is_there(each, this)}
+        gone = {broker_id for broker_id in in_sync if not self._is_there(broker_id, round_state)}
         if gone:
             report.failover_count += fail_over(self._cluster, self._catch_up, ledger, gone)
         self._catch_up.copy_to_followers(ledger)
@@ -170,27 +170,27 @@ class CoordinatorLoop:
             self._catch_up.readmit(ledger)
         report.joined_count += len(ledger.ask(_brokers_in_sync) - in_sync)
         report.reassigned_count += complete_reassignments(ledger, timeout_ms)
-        if this.is_balancing:
-            report.elected_count += self._elect_preferred(ledger, this, timeout_ms)
+        if round_state.is_balancing:
+            report.elected_count += self._elect_preferred(ledger, round_state, timeout_ms)
 
-    def _is_there(self, broker_id: BrokerId, this: _Round) -> bool:
+    def _is_there(self, broker_id: BrokerId, round_state: _Round) -> bool:
         """Return whether a root answers; each root is checked once per round."""
-        if broker_id not in this.present:
+        if broker_id not in round_state.present:
             timeout_ms = self._cluster.config.replica_lag_time_max_ms
-            this.present[broker_id] = is_root_there(self._cluster.brokers, broker_id, timeout_ms)
-        return this.present[broker_id]
+            round_state.present[broker_id] = is_root_there(self._cluster.brokers, broker_id, timeout_ms)
+        return round_state.present[broker_id]
 
-    def _elect_preferred(self, ledger: Ledger[TopicLedgerState], this: _Round, timeout_ms: int) -> int:
+    def _elect_preferred(self, ledger: Ledger[TopicLedgerState], round_state: _Round, timeout_ms: int) -> int:
         """Move leaders back to preferred replicas, for brokers that lead too few of their preferred partitions."""
         count = 0
         percentage = self._cluster.config.leader_imbalance_per_broker_percentage
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             nonlocal count
-            live = {each for each in _brokers_in_sync(state) - state.fenced if self._is_there(each, this)}
+            live = {broker for broker in _brokers_in_sync(state) - state.fenced if self._is_there(broker, round_state)}
             changes = preferred_elections(state, live, percentage)
             count = len(changes)
-            return tuple(encode_command(each) for each in changes) or None
+            return tuple(encode_command(change) for change in changes) or None
 
         ledger.append(propose, timeout_ms=timeout_ms)
         return count
@@ -216,11 +216,11 @@ def preferred_elections(state: TopicLedgerState, live: set[BrokerId], percentage
     """
     preferred: dict[BrokerId, list[PartitionChange]] = {}
     total: dict[BrokerId, int] = {}
-    for topic, number, each in live_partitions(state):
-        first = each.replicas[0]
+    for topic, number, partition in live_partitions(state):
+        first = partition.replicas[0]
         total[first] = total.get(first, 0) + 1
-        found = elect_preferred(each.replicas, each.isr, live)
-        if each.leader != first and found is not None and not each.adding:
+        election = elect_preferred(partition.replicas, partition.isr, live)
+        if partition.leader != first and election is not None and not partition.adding:
             change = change_partition(state, topic.topic_id, number, leader=first)
             preferred.setdefault(first, []).append(change)
     return [

@@ -76,7 +76,7 @@ def place_replicas(
         active, partition_count, active_count, start_index=start_index, first_partition=first_partition
     )
     return tuple(
-        (*row, *(resting[(number + each) % len(resting)] for each in range(replication_factor - active_count)))
+        (*row, *(resting[(number + step) % len(resting)] for step in range(replication_factor - active_count)))
         for number, row in enumerate(rows, first_partition)
     )
 

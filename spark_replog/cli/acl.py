@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spark_replog.admin.access_admin import AclAdmin, AclFilter, QuotaAdmin
     from spark_replog.log.quotas import QuotaEntity
 
-_OPERATIONS = {each.name.lower().replace("_", "-"): each for each in AclOperation}
+_OPERATIONS = {operation.name.lower().replace("_", "-"): operation for operation in AclOperation}
 _COLUMNS = {"RESOURCE": "resourceType", "NAME": "resourceName", "PATTERN": "patternType", "PRINCIPAL": "principal",
             "OPERATION": "operation", "PERMISSION": "permissionType"}  # fmt: skip
 _PRODUCER = {
@@ -63,8 +63,8 @@ def _pattern_flag(*choices: str) -> Flag:
 
 def _resources(given: dict[str, Any]) -> list[tuple[ResourceType, str]]:
     kinds = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-    found = [(kind, name) for kind in kinds for name in given[kind.name.lower()]]
-    return [*found, (ResourceType.CLUSTER, CLUSTER_NAME)] if given["cluster"] else found
+    resources = [(kind, name) for kind in kinds for name in given[kind.name.lower()]]
+    return [*resources, (ResourceType.CLUSTER, CLUSTER_NAME)] if given["cluster"] else resources
 
 
 @acl.command(
@@ -87,12 +87,12 @@ def _resources(given: dict[str, Any]) -> list[tuple[ResourceType, str]]:
 @yes_flag
 def add(allowed: tuple[str, ...], denied: tuple[str, ...], yes: bool, **given: Any) -> int:
     """Add ACLs; existing ones stay. Warn where it is the first ACL of a resource."""
-    operations = [_OPERATIONS[each] for each in given["operations"]]
+    operations = [_OPERATIONS[word] for word in given["operations"]]
     sets = [_PRODUCER] * given["producer"] + [_CONSUMER] * given["consumer"]
     wanted = dict.fromkeys(
         (kind, name, operation)
         for kind, name in _resources(given)
-        for operation in [*operations, *(each for found in sets for each in found.get(kind, ()))]
+        for operation in [*operations, *(role_operation for role in sets for role_operation in role.get(kind, ()))]
     )
     if not allowed and not denied:
         raise click.UsageError("no principal: give --allow-principal or --deny-principal")
@@ -100,7 +100,7 @@ def add(allowed: tuple[str, ...], denied: tuple[str, ...], yes: bool, **given: A
         raise click.UsageError(
             "no resource or operation: give --topic, --group, --transactional-id or --cluster, and --operation"
         )
-    who = [(each, Permission.ALLOW) for each in allowed] + [(each, Permission.DENY) for each in denied]
+    who = [(user, Permission.ALLOW) for user in allowed] + [(user, Permission.DENY) for user in denied]
     pattern = PatternType[given["pattern"].upper()]
     bindings = [
         AclBinding(kind, name, PatternType.LITERAL if kind is ResourceType.CLUSTER else pattern, principal, operation,
@@ -127,8 +127,8 @@ def add(allowed: tuple[str, ...], denied: tuple[str, ...], yes: bool, **given: A
 def list_acls(**given: Any) -> int:
     """List ACLs. With pattern type 'match', list every ACL that applies to the resource."""
     filters, admin = _filters(given), _admin()
-    found = dict.fromkeys(each for one in filters for each in admin.list(one))
-    items = [_item(each) for each in sorted(found)]
+    bindings = dict.fromkeys(binding for one in filters for binding in admin.list(one))
+    items = [_item(binding) for binding in sorted(bindings)]
     return emit(items, table(_COLUMNS, items))
 
 
@@ -143,7 +143,7 @@ def remove(yes: bool, **given: Any) -> int:
         raise click.UsageError("no filter: give --topic, --group, --transactional-id, --cluster or --principal")
     confirm(yes, "Remove these ACLs?")
     admin = _admin()
-    return _show([each for one in _filters(given) for each in admin.remove(one)], "removed")
+    return _show([binding for one in _filters(given) for binding in admin.remove(one)], "removed")
 
 
 @acl.group("config")
@@ -204,7 +204,7 @@ def _item(binding: AclBinding) -> dict[str, Any]:
 
 
 def _show(bindings: list[AclBinding], verb: str) -> int:
-    items = [_item(each) for each in bindings]
+    items = [_item(binding) for binding in bindings]
     lines = [
         f"{item['permissionType'].lower()} {item['principal']} {item['operation'].lower()} "
         f"{item['resourceType'].lower()} {item['patternType'].lower()} {item['resourceName']}: {verb}"
@@ -213,8 +213,8 @@ def _show(bindings: list[AclBinding], verb: str) -> int:
     return emit(items, *lines or [f"no ACL {verb}"])
 
 
-def _show_config(found: dict[str, str]) -> int:
-    items = [{"key": key, "value": value} for key, value in sorted(found.items())]
+def _show_config(settings: dict[str, str]) -> int:
+    items = [{"key": key, "value": value} for key, value in sorted(settings.items())]
     return emit(items, table({"KEY": "key", "VALUE": "value"}, items))
 
 
@@ -270,9 +270,9 @@ def describe(**names: Any) -> int:
 
 
 def _show_quotas(admin: QuotaAdmin, entity: QuotaEntity | None) -> int:
-    shown = [(each, limits) for each, limits in admin.describe() if entity is None or each == entity]
-    items = [{**item_of(each, "user clientId"), "quotas": dict(sorted(limits.items()))} for each, limits in shown]
-    rows = [(each.user, each.client_id, key, limits[key]) for each, limits in shown for key in sorted(limits)]
+    shown = [(owner, limits) for owner, limits in admin.describe() if entity is None or owner == entity]
+    items = [{**item_of(owner, "user clientId"), "quotas": dict(sorted(limits.items()))} for owner, limits in shown]
+    rows = [(owner.user, owner.client_id, key, limits[key]) for owner, limits in shown for key in sorted(limits)]
     return emit(items, Table(["USER", "CLIENT-ID", "QUOTA", "BYTES/S"], rows))
 
 

@@ -30,23 +30,23 @@ def _show(cluster: Cluster, broker_ids: tuple[int, ...] = ()) -> int:
     partitions = [part for topic in view.topics for part in topic.partitions]
     items: list[dict[str, Any]] = [
         {
-            **item_of(each, "broker=broker_id url"),
-            "registeredUrl": registered[each.broker_id].url,
-            "rack": each.rack,
-            "state": "fenced" if each.is_fenced else "active",
-            "root": "away" if each.is_away else "ok",
-            "journal": each.is_metadata,
-            "leaders": view.leader_count(each.broker_id),
-            "inSync": sum(each.broker_id in part.isr for part in partitions),
-            "replicas": sum(each.broker_id in part.replicas for part in partitions),
+            **item_of(health, "broker=broker_id url"),
+            "registeredUrl": registered[health.broker_id].url,
+            "rack": health.rack,
+            "state": "fenced" if health.is_fenced else "active",
+            "root": "away" if health.is_away else "ok",
+            "journal": health.is_metadata,
+            "leaders": view.leader_count(health.broker_id),
+            "inSync": sum(health.broker_id in part.isr for part in partitions),
+            "replicas": sum(health.broker_id in part.replicas for part in partitions),
             "ok": True,
         }
-        for each in view.brokers
-        if each.broker_id in registered and (not broker_ids or each.broker_id in broker_ids)
+        for health in view.brokers
+        if health.broker_id in registered and (not broker_ids or health.broker_id in broker_ids)
     ]
     keys = ["broker", "state", "root", "journal", "leaders", "inSync", "replicas", "rack", "url"]
     columns = {"IN-SYNC" if key == "inSync" else key.upper(): key for key in keys}
-    if any(each["url"] != each["registeredUrl"] for each in items):
+    if any(item["url"] != item["registeredUrl"] for item in items):
         columns["REGISTERED AS"] = "registeredUrl"
     return emit(items, table(columns, items))
 
@@ -76,7 +76,7 @@ def fence(broker_ids: tuple[int, ...], yes: bool) -> int:
     cluster = current_settings().open_cluster()
     findings = StoreMonitor(cluster).fence_warnings(broker_ids)
     if findings:
-        shown = "; ".join(each.detail for each in findings[:_SHOWN_MAX])
+        shown = "; ".join(finding.detail for finding in findings[:_SHOWN_MAX])
         more = f"; and {len(findings) - _SHOWN_MAX} more" if len(findings) > _SHOWN_MAX else ""
         note(f"warning: {shown}{more}. Look first: replog topic describe.")
     confirm(yes, f"Fence {', '.join(map(str, broker_ids))}: take out of service?")

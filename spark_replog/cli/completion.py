@@ -88,17 +88,17 @@ def _completer(find: Callable[[Settings], list[str]]) -> Completer:
     """Return a completer that reads the store for a few seconds at most; it offers nothing if that fails."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        found: list[str] = []
+        names: list[str] = []
         settings = current_settings(context)
 
         def ask() -> None:
             with contextlib.suppress(Exception):  # a message would appear in the line that the user types
-                found.extend(find(settings))
+                names.extend(find(settings))
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(_WAIT_SECONDS)
-        return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
     return complete
 

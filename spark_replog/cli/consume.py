@@ -68,7 +68,7 @@ class RecordFilter:
             pattern = None if given["grep"] is None else re.compile(os.fsencode(given["grep"]))
         except re.error as error:
             raise click.UsageError(f"--grep is not a regular expression: {error}") from None
-        pairs = [each.partition("=") for each in given["headers"]]
+        pairs = [header.partition("=") for header in given["headers"]]
         if any(not name for name, _, _ in pairs):
             raise click.UsageError("--header has no name: give NAME or NAME=VALUE")
         headers = tuple((name, os.fsencode(value) if equals else None) for name, equals, value in pairs)
@@ -81,7 +81,7 @@ class RecordFilter:
         if self.pattern is not None and (record.value is None or self.pattern.search(record.value) is None):
             return False
         return all(
-            any(name == found and value in (None, data) for found, data in record.headers)
+            any(name == header_name and value in (None, data) for header_name, data in record.headers)
             for name, value in self.headers
         )
 
@@ -276,8 +276,8 @@ def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int,
 def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
     """Return the offsets of a position (``log_position.py``) or ``@TIME``, at most the end."""
     if where.startswith("@"):
-        found = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
-        return {key: end if (at := found[key]) is None else min(at, end) for key, end in ends.items()}
+        offsets = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
+        return {key: end if (at := offsets[key]) is None else min(at, end) for key, end in ends.items()}
     position, other = _position(where), other_meaning(where)
     if position is None:
         hint = f"For the last {other.removeprefix('end-')} rows of each partition: {other}. " if other else ""
@@ -439,12 +439,12 @@ def time_text(timestamp_us: int) -> str:
     """Return ISO 8601 in UTC with milliseconds, or microseconds if the time has them."""
     fraction, unit = (timestamp_us % 1_000_000, "us") if timestamp_us % 1000 else (timestamp_us // 1000 % 1000, "ms")
     try:
-        found = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
+        moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
     except (ValueError, OverflowError):  # after the year 9999, the limit of Python's type but not of the log's
         import numpy as np
 
         return f"+{np.datetime64(timestamp_us, 'us').astype(f'datetime64[{unit}]')}Z"
-    return f"{found:%Y-%m-%dT%H:%M:%S}.{fraction:0{6 if unit == 'us' else 3}d}Z"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:0{6 if unit == 'us' else 3}d}Z"
 
 
 def _header_text(record: ConsumerRecord, mark: bytes, null: bytes) -> bytes:
@@ -491,7 +491,7 @@ def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
             at += 1
             continue
         if word not in table:
-            raise click.UsageError(f"'{mark}{word}' is unknown. Known: {' '.join(mark + each for each in table)}")
+            raise click.UsageError(f"'{mark}{word}' is unknown. Known: {' '.join(mark + letter for letter in table)}")
         made += table[word]
         at += 2
     return bytes(made)
@@ -500,7 +500,7 @@ def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
 def _csv_row(record: ConsumerRecord) -> tuple[object, ...]:
     item = record_item(record)
     flat = [
-        each if each is None or isinstance(each, str) else json.dumps(each) for each in (item["key"], item["value"])
+        cell if cell is None or isinstance(cell, str) else json.dumps(cell) for cell in (item["key"], item["value"])
     ]
     headers = json.dumps(item["headers"], ensure_ascii=False) if item["headers"] else ""
     return (record.topic, record.partition, record.offset, item["timestamp"], *flat, headers)
@@ -555,9 +555,9 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
         ends = reader.end_offsets(keys)
         stops = dict(ends) if given["until"] is None else offsets_at(reader, ends, "--to", given["until"])
 
-        def begin_at(found: list[TopicPartition]) -> None:
+        def begin_at(partitions: list[TopicPartition]) -> None:
             """Seek the partitions that existed at the start; later ones begin at their first row."""
-            first = {key: ends.pop(key) for key in found if key in ends}
+            first = {key: ends.pop(key) for key in partitions if key in ends}
             if first:
                 seek_to(reader, first, begin)
 

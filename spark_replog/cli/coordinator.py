@@ -51,7 +51,7 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
         done = loop.run_once()
         counts = asdict(done)
         parts: list[str | Table] = ["  ".join(f"{key.removesuffix('_count')} {count}" for key, count in counts.items())]
-        out = [] if done.failed_count else [item_of(each, "ledgerId broker reason") for each in loop.out_of_sync()]
+        out = [] if done.failed_count else [item_of(broker, "ledgerId broker reason") for broker in loop.out_of_sync()]
         if out:
             parts.append(table({"BROKER": "broker", "LEDGER": "ledgerId", "NOT IN SYNC, BECAUSE": "reason"}, out))
         elif not done.failed_count:

@@ -61,8 +61,8 @@ def copy(source: str, target: str, **given: Any) -> int:
         if set(given["partitions"]) - {key.partition for key in keys}:
             raise click.UsageError(f"topic '{source}' has partitions 0 to {len(job.keys) - 1}")
         ends = job.reader.end_offsets(keys)
-        starts, stops = (offsets_at(job.reader, ends, *each)
-                         for each in (("--from", given["begin"]), ("--to", given["until"])))  # fmt: skip
+        starts, stops = (offsets_at(job.reader, ends, *place)
+                         for place in (("--from", given["begin"]), ("--to", given["until"])))  # fmt: skip
         parts = job.plan(starts, stops)
         for part in parts:
             if parse_offset(given["begin"]) == EARLIEST and 0 <= part.last < part.start:
@@ -103,10 +103,10 @@ def _target(given: dict[str, Any]) -> Cluster:
 
 
 def _words(parts: list[CopiedPartition]) -> str:
-    found = [
+    ranges = [
         f"{part.key.topic}-{part.key.partition} up to {part.position}" for part in parts if part.position > part.start
     ]
-    return ", ".join(found) or "nothing"
+    return ", ".join(ranges) or "nothing"
 
 
 def _item(part: CopiedPartition, target: str, *, is_dry_run: bool) -> dict[str, Any]:

@@ -73,14 +73,14 @@ def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> in
 
     def collect(name: str, make: Callable[[], Any]) -> Any:
         try:
-            found = make()
+            part = make()
         except Exception as error:  # continue: bundles are made of broken stores
             failed.append(name)
             code = error.code.name if isinstance(error, ReplogError) else ErrorCode.UNKNOWN_SERVER_ERROR.name
             parts[name] = {"error": code, "message": f"{type(error).__name__}: {error}"}
             return None
-        parts[name] = found
-        return found
+        parts[name] = part
+        return part
 
     collect("about", lambda: _about(settings, now_ms))
     cluster: Cluster | None = collect("store", settings.open_cluster)
@@ -94,7 +94,7 @@ def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> in
         for ledger in _ledgers(cluster):
             collect(f"ledgers/{ledger}", partial(_entries, cluster, ledger, entries))
     hide = _hider(settings, os.environ)
-    files = {f"{name}.json": json.dumps(_all_texts(found, hide), indent=1) for name, found in parts.items()}
+    files = {f"{name}.json": json.dumps(_all_texts(part, hide), indent=1) for name, part in parts.items()}
     path = Path(output or f"replog-bundle-{now_ms}.tar.gz")
     size_bytes = _write(path, files, now_ms)
     items = [{"file": str(path), "bytes": size_bytes, "parts": sorted(files), "failed": failed, "ok": True}]
@@ -107,14 +107,16 @@ def bundle(output: str | None, checkpoints: tuple[str, ...], entries: int) -> in
 
 
 def _about(settings: Settings, now_ms: int) -> dict[str, Any]:
-    found = {
-        each.metadata["Name"]: each.version for each in distributions() if _PACKAGES.match(each.metadata["Name"] or "")
+    packages = {
+        package.metadata["Name"]: package.version
+        for package in distributions()
+        if _PACKAGES.match(package.metadata["Name"] or "")
     }
     return {
         "timeMs": now_ms,
         "python": sys.version,
         "platform": platform.platform(),
-        "packages": dict(sorted(found.items())),
+        "packages": dict(sorted(packages.items())),
         "path": settings.store,
         "storageOptions": dict.fromkeys(sorted(settings.storage_options), _HIDDEN),
     }
@@ -126,7 +128,7 @@ def _store(cluster: Cluster) -> dict[str, Any]:
     return {
         "clusterId": brokers.cluster_id,
         "fsync": brokers.fsync,
-        "roots": {each: brokers.url(each) for each in brokers.broker_ids},
+        "roots": {broker_id: brokers.url(broker_id) for broker_id in brokers.broker_ids},
         "metadataBrokers": list(brokers.metadata_broker_ids),
         "config": cluster.cluster_ledger.ask(lambda state: dict(state.config)),
         "coordinator": asdict(cluster.config),
@@ -144,7 +146,7 @@ def _status(view: StoreView, settings: Settings) -> dict[str, Any]:
         **totals(view),
         "brokers": broker_items(view),
         "findings": finding_items(view.findings, settings),
-        "ledgers": [item_of(each, "ledgerId entryCount isTailUnclear behind") for each in view.ledgers],
+        "ledgers": [item_of(ledger, "ledgerId entryCount isTailUnclear behind") for ledger in view.ledgers],
         "unreadCheckpoints": {folder: str(error) for folder, error in view.unread},
     }
 
@@ -160,7 +162,7 @@ def _readers(view: StoreView) -> list[dict[str, Any]]:
         item = reader_item(reader, reader.kind)
         for part in item["partitions"]:
             part.pop("metadata")  # a program may have written anything there
-        members = [item_of(each, "member=member_id client=client_id") for each in reader.members]
+        members = [item_of(member, "member=member_id client=client_id") for member in reader.members]
         items.append({**item, **item_of(reader, "generation protocol"), "members": members})
     return items
 
@@ -206,12 +208,12 @@ def _hider(settings: Settings, environ: Mapping[str, str]) -> Callable[[str], st
 def _all_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return JSON values with every text in them changed, keys included."""
 
-    def changed(each: Any) -> Any:
-        if isinstance(each, dict):
-            return {change(name): changed(inner) for name, inner in each.items()}
-        if isinstance(each, list):
-            return [changed(inner) for inner in each]
-        return change(each) if isinstance(each, str) else each
+    def changed(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {change(name): changed(inner) for name, inner in node.items()}
+        if isinstance(node, list):
+            return [changed(inner) for inner in node]
+        return change(node) if isinstance(node, str) else node
 
     return changed(json.loads(json.dumps(value, default=str)))
 

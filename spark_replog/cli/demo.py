@@ -295,8 +295,8 @@ def write_pieces(source: Path, folder: Path) -> Pieces:
         if first is None:
             raise _bad(source, "has no rows. Give a file with at least one.")
         names = first.schema.names
-        lowered = [each.lower() for each in names]
-        if twice := [each for each in names if lowered.count(each.lower()) > 1]:
+        lowered = [name.lower() for name in names]
+        if twice := [name for name in names if lowered.count(name.lower()) > 1]:
             raise _bad(source, f"has columns that Spark takes for one: {', '.join(twice)}. Rename all but one.")
         dataset.write_dataset(
             chain([first], batches),

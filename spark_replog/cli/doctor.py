@@ -101,8 +101,8 @@ def doctor(probe: bool, is_env: bool) -> int:
 
 def spark_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which Spark finds a Java and starts its workers with this Python."""
-    found = java_environment(environ)
-    names = {"JAVA_HOME": found["JAVA_HOME"]} if "JAVA_HOME" in found else {}
+    variables = java_environment(environ)
+    names = {"JAVA_HOME": variables["JAVA_HOME"]} if "JAVA_HOME" in variables else {}
     return {**names, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
 
@@ -136,10 +136,10 @@ def _version(name: str) -> str | None:
 
 
 def _python() -> Check:
-    found = f"{_dotted(sys.version_info[:3])} at {sys.executable}"
+    detail = f"{_dotted(sys.version_info[:3])} at {sys.executable}"
     if sys.version_info[:2] < PYTHON_VERSION_MIN:
-        return Check("python", "critical", found, "Use Python 3.11 or newer.")
-    return Check("python", "ok", found)
+        return Check("python", "critical", detail, "Use Python 3.11 or newer.")
+    return Check("python", "ok", detail)
 
 
 def _dotted(parts: Iterable[object]) -> str:
@@ -147,26 +147,26 @@ def _dotted(parts: Iterable[object]) -> str:
 
 
 def _package(name: str, least: int) -> Check:
-    found = _version(name)
-    if found is not None and _major(found) >= least:
-        return Check(name, "ok", found)
-    detail = "not installed" if found is None else f"{found} is too old"
+    release = _version(name)
+    if release is not None and _major(release) >= least:
+        return Check(name, "ok", release)
+    detail = "not installed" if release is None else f"{release} is too old"
     return Check(name, "critical", detail, f"Run \"pip install '{name}>={least}'\".")
 
 
 def _pyspark(environ: Mapping[str, str]) -> Check:
-    found, install = _version("pyspark"), "pip install 'pyspark>=4.0'"
-    if found is None:
+    release, install = _version("pyspark"), "pip install 'pyspark>=4.0'"
+    if release is None:
         detail = f"not installed, and not needed for the commands and plain Python. For Spark: {install}"
         if environ.get("SPARK_HOME"):
             detail = f"not installed here; SPARK_HOME is {environ['SPARK_HOME']}"
         return Check("pyspark", "ok", detail)
-    if _major(found) < 4:
-        detail = f"{found} has no Python data source API for streams"
+    if _major(release) < 4:
+        detail = f"{release} has no Python data source API for streams"
         return Check("pyspark", "critical", detail, f'Run "{install}".')
     if _version("pandas") is None:
-        return Check("pyspark", "critical", f"{found}, but pandas is missing", 'Run "pip install pandas".')
-    return Check("pyspark", "ok", found)
+        return Check("pyspark", "critical", f"{release}, but pandas is missing", 'Run "pip install pandas".')
+    return Check("pyspark", "ok", release)
 
 
 def _major(text: str) -> int:
@@ -243,16 +243,16 @@ def worker_checks(variable: str, program: str, environ: Mapping[str, str]) -> It
     if isinstance(answer, str):
         yield Check(name, "critical", answer, remedy)
         return
-    found = f"{_dotted(answer['version'])} at {answer['program']}"
+    detail = f"{_dotted(answer['version'])} at {answer['program']}"
     if tuple(answer["version"][:2]) != sys.version_info[:2]:
         mine = f"this one is {_dotted(sys.version_info[:2])}: Spark refuses to mix minor versions"
-        yield Check(name, "critical", f"{found}, {mine}", remedy)
+        yield Check(name, "critical", f"{detail}, {mine}", remedy)
         return
     missing = _reasons({module: reason for module, reason in answer["missing"].items() if module != "pyspark"})
     if missing:
         yield Check(name, "critical", f"{answer['program']} cannot import {missing}", remedy)
         return
-    yield Check(name, "ok", found)
+    yield Check(name, "ok", detail)
     yield _registration(answer)
 
 
@@ -315,8 +315,8 @@ def store_checks(settings: Settings, *, is_probe: bool) -> Iterator[Check]:
         verdict: Verdict = "critical" if finding.level is Level.CRITICAL else "warn"
         name = finding_subject(finding) if finding.code is None else f"root {finding.broker_id}"
         yield Check(name, verdict, finding.detail, typed(finding.remedy, settings))
-    found = {finding.broker_id for finding in findings if finding.fault is not Fault.FENCED}
-    healthy = [broker for broker in brokers.broker_ids if broker not in found]
+    faulty_ids = {finding.broker_id for finding in findings if finding.fault is not Fault.FENCED}
+    healthy = [broker for broker in brokers.broker_ids if broker not in faulty_ids]
     if is_probe:
         yield from _probes(brokers, healthy)
         return

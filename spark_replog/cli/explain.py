@@ -54,8 +54,8 @@ def status_words() -> dict[str, dict[str, str]]:
 
 
 def _complete_name(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    known = (*ErrorCode.__members__, *dict.fromkeys(key.name for key in CONFIG_KEYS), *status_words())
-    return [name for name in known if name.lower().startswith(incomplete.lower())]
+    words = (*ErrorCode.__members__, *dict.fromkeys(key.name for key in CONFIG_KEYS), *status_words())
+    return [name for name in words if name.lower().startswith(incomplete.lower())]
 
 
 class _ExplainCommand(ReplogCommand):
@@ -63,8 +63,8 @@ class _ExplainCommand(ReplogCommand):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as Click does."""
-        numbers = [each for each in args if re.fullmatch(r"-\d+", each)]
-        rest = super().parse_args(ctx, [each for each in args if each not in numbers])
+        numbers = [word for word in args if re.fullmatch(r"-\d+", word)]
+        rest = super().parse_args(ctx, [word for word in args if word not in numbers])
         ctx.params["names"] = (*ctx.params.get("names", ()), *numbers)
         return rest
 
@@ -106,12 +106,12 @@ def _find(word: str) -> dict[str, Any]:
     words = status_words()
     state = re.sub(r"[\s_]+", "-", word.strip().lower())
     state = state if state in words else re.sub(r"^journals?-", "", state)
-    if (found := words.get(state)) is not None:
-        told = {"word": state, "shownBy": found["shown_by"], "meaning": found["meaning"], "remedy": found["remedy"]}
+    if (texts := words.get(state)) is not None:
+        told = {"word": state, "shownBy": texts["shown_by"], "meaning": texts["meaning"], "remedy": texts["remedy"]}
         return {**told, "ok": True}
-    known = {each.lower(): each for each in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS), *words)}
-    near = get_close_matches(word.lower(), known, n=1)
-    hint = f"Did you mean {known[near[0]]}?" if near else "'replog explain' lists all codes, '--settings' all settings."
+    terms = {term.lower(): term for term in (*ErrorCode.__members__, *(key.name for key in CONFIG_KEYS), *words)}
+    near = get_close_matches(word.lower(), terms, n=1)
+    hint = f"Did you mean {terms[near[0]]}?" if near else "'replog explain' lists all codes, '--settings' all settings."
     raise NotFoundError(ErrorCode.INVALID_REQUEST, f"no error code, setting or word '{word}'. {hint}")
 
 

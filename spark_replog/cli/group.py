@@ -74,11 +74,11 @@ def describe(names: tuple[str, ...], all_groups: bool, members: bool, fail_above
         return _described(judge(describe_group(cluster, coordinator, name), cluster.clock.now_ms()))
 
     items = act_on_each("group", wanted, act)
-    found = [item for item in items if item["ok"]]
-    shown = [_member_table(found)] if members else reader_parts(found, "group")
-    is_above = fail_above is not None and any(item["lag"] > fail_above for item in found)
-    exit_code = EXIT_CRITICAL if is_above and len(found) == len(items) else None
-    return emit(items, *(shown if found or not items else ()), exit_code=exit_code)
+    groups = [item for item in items if item["ok"]]
+    shown = [_member_table(groups)] if members else reader_parts(groups, "group")
+    is_above = fail_above is not None and any(item["lag"] > fail_above for item in groups)
+    exit_code = EXIT_CRITICAL if is_above and len(groups) == len(items) else None
+    return emit(items, *(shown if groups or not items else ()), exit_code=exit_code)
 
 
 @group.command("check", examples=["group check billing", "group check --all-groups --max-lag 10m"])
@@ -98,8 +98,8 @@ def check(names: tuple[str, ...], all_groups: bool, after: str, max_lag: str | N
     cluster = current_settings().open_cluster()
     monitor, limits = StoreMonitor(cluster), read_limits(after, max_lag)
     if all_groups:
-        known = {each.name: each for each in monitor.groups()}
-        return show_verdicts("group", known, known.__getitem__, cluster.clock, limits)
+        readers = {reader.name: reader for reader in monitor.groups()}
+        return show_verdicts("group", readers, readers.__getitem__, cluster.clock, limits)
     return show_verdicts("group", names, lambda name: monitor.groups([name])[0], cluster.clock, limits)
 
 
@@ -250,23 +250,23 @@ def _read_plan(path: str) -> Mapping[TopicPartition, int]:
 
 
 def _offset(where: str, text: str) -> int:
-    found = parse_offset(text)
-    if found is None:
+    offset = parse_offset(text)
+    if offset is None:
         raise click.UsageError(f"{where}: '{text}' is no offset. Give 0 or more, earliest or latest.")
-    return found
+    return offset
 
 
-def _described(found: Reader) -> dict[str, Any]:
-    members = [item_of(each, "member=member_id instance=instance_id client=client_id") for each in found.members]
-    return {**reader_item(found, "group"), **item_of(found, "protocol generation"), "members": members, "ok": True}
+def _described(reader: Reader) -> dict[str, Any]:
+    members = [item_of(member, "member=member_id instance=instance_id client=client_id") for member in reader.members]
+    return {**reader_item(reader, "group"), **item_of(reader, "protocol generation"), "members": members, "ok": True}
 
 
 def _member_table(items: list[dict[str, Any]]) -> Table:
     headings = ["GROUP", "STATE", "GENERATION", "ASSIGNOR", "MEMBER", "INSTANCE", "PARTITIONS"]
     rows = []
     for item in items:
-        for each in item["members"]:
-            read = [f"{p['topic']}-{p['partition']}" for p in item["partitions"] if p["member"] == each["member"]]
-            rows.append((*(item[key] for key in ("group", "state", "generation", "protocol")), each["member"],
-                         each["instance"], read))  # fmt: skip
+        for member in item["members"]:
+            read = [f"{p['topic']}-{p['partition']}" for p in item["partitions"] if p["member"] == member["member"]]
+            rows.append((*(item[key] for key in ("group", "state", "generation", "protocol")), member["member"],
+                         member["instance"], read))  # fmt: skip
     return Table(headings, rows)

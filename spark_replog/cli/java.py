@@ -51,11 +51,11 @@ class Java:
 
 def parse_version(text: str) -> int | None:
     """Return the feature release in the output of ``java -version``, None without one."""
-    found = re.search(r'version "?(\d+)(?:\.(\d+))?', text)
-    if found is None:
+    match = re.search(r'version "?(\d+)(?:\.(\d+))?', text)
+    if match is None:
         return None
-    first = int(found.group(1))
-    return int(found.group(2)) if first == 1 and found.group(2) else first
+    first = int(match.group(1))
+    return int(match.group(2)) if first == 1 and match.group(2) else first
 
 
 def ask_version(program: Path) -> int | None:

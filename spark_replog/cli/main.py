@@ -224,7 +224,7 @@ def _end(exit_code: int) -> NoReturn:
 
     A code below 0 ends it by this signal, so that whoever sent it sees that it was obeyed.
     """
-    if exit_code < 0 or threading.active_count() == sum(each.daemon for each in threading.enumerate()) + 1:
+    if exit_code < 0 or threading.active_count() == sum(thread.daemon for thread in threading.enumerate()) + 1:
         try:
             atexit._run_exitfuncs()
             for stream in (sys.stdout, sys.stderr):

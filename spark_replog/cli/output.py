@@ -126,10 +126,10 @@ def item_of(value: object, keys: str) -> dict[str, Any]:
     """
     item = {}
     for key, path in _paths(keys):
-        found: Any = value
+        field: Any = value
         for name in path:
-            found = None if found is None else getattr(found, name)
-        item[key] = list(found) if isinstance(found, tuple) else found.value if isinstance(found, Enum) else found
+            field = None if field is None else getattr(field, name)
+        item[key] = list(field) if isinstance(field, tuple) else field.value if isinstance(field, Enum) else field
     return item
 
 
@@ -175,7 +175,7 @@ def json_text(value: object) -> str:
     text = json.dumps(value, ensure_ascii="utf" not in (getattr(sys.stdout, "encoding", None) or "utf-8").lower())
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
 
 
 def note(text: str) -> None:

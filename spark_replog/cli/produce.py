@@ -149,10 +149,10 @@ class _Written:
         """Count the slices of a batch that are acknowledged: one may fail alone, as where a disk becomes full."""
         for part, row_count in zip(handle.parts, handle.row_counts, strict=True):
             if part.done() and part.exception() is None:
-                found = part.result()
+                metadata = part.result()
                 self.row_count += row_count
-                self._counts[found.partition] = self._counts.get(found.partition, 0) + row_count
-                self._firsts.setdefault(found.partition, found.offset)
+                self._counts[metadata.partition] = self._counts.get(metadata.partition, 0) + row_count
+                self._firsts.setdefault(metadata.partition, metadata.offset)
 
     def item(self) -> dict[str, Any]:
         """Return the result for scripts."""
@@ -229,9 +229,11 @@ def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], parti
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         row = [{"key": name, "value": os.fsencode(value)} for name, value in headers]
         place = batch.schema.get_field_index("headers")
-        own = pa.nulls(batch.num_rows, kind) if place < 0 else batch.column(place)
-        if pa.types.is_list(own.type) and pa.types.is_struct(own.type.value_type):  # other types are refused when sent
-            added = pa.array([[*(each or ()), *row] for each in own.to_pylist()], kind)
+        column = pa.nulls(batch.num_rows, kind) if place < 0 else batch.column(place)
+        if pa.types.is_list(column.type) and pa.types.is_struct(
+            column.type.value_type
+        ):  # other types are refused when sent
+            added = pa.array([[*(pairs or ()), *row] for pairs in column.to_pylist()], kind)
             batch = _with_column(batch, "headers", added)
     if partition is not None:
         batch = _with_column(batch, "partition", pa.array([partition] * batch.num_rows, pa.int32()))
@@ -268,7 +270,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def format_of(path: str) -> str:
     """Return the format of a file by its suffix, before that of a compression, else ``lines``; refuse binary ones."""
-    *before, last = ["", *(each.lower() for each in Path(path).suffixes)]
+    *before, last = ["", *(suffix.lower() for suffix in Path(path).suffixes)]
     if last in _NOT_LINES:
         raise _bad_input(
             f"Cannot read {path}: {last} is none of {', '.join(sorted({*_SUFFIXES, *_COMPRESSIONS}))}. Convert the "
@@ -340,8 +342,8 @@ def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]
             yield pa.record_batch({"value": pa.array(lines, pa.binary())})
             continue
         parts = [line.partition(os.fsencode(separator)) for line in lines]
-        keys = [head if found else None for head, found, _ in parts]
-        values = [tail if found else head for head, found, tail in parts]
+        keys = [head if divider else None for head, divider, _ in parts]
+        values = [tail if divider else head for head, divider, tail in parts]
         yield pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
@@ -359,13 +361,13 @@ def _json_values(data: bytes) -> Iterator[list[bytes]]:
     if not isinstance(whole, list):
         yield [text.encode()]
         return
-    at, found = 1, []
+    at, values = 1, []
     for _ in whole:
         at = _NEXT_ELEMENT.match(text, at).end()  # type: ignore[union-attr]
         _, end = decoder.raw_decode(text, at)
-        found.append(text[at:end].encode())
+        values.append(text[at:end].encode())
         at = end
-    yield found
+    yield values
 
 
 def _json_lines(
@@ -384,11 +386,11 @@ def _json_lines(
         if key is None and value is None:
             columns = _record_columns([_record(line, name, number) for number, line in rows])
         else:
-            found = [_parsed(line, name, number) for number, line in rows]
-            lacking = {field for field in lacking if not any(field in row for row in found)}
+            objects = [_parsed(line, name, number) for number, line in rows]
+            lacking = {field for field in lacking if not any(field in row for row in objects)}
             if key is not None:
-                columns["key"] = pa.array([_bytes(row.get(key)) for row in found], pa.binary())
-            whole = [line for _, line in rows] if value is None else [_bytes(row.get(value)) for row in found]
+                columns["key"] = pa.array([_bytes(row.get(key)) for row in objects], pa.binary())
+            whole = [line for _, line in rows] if value is None else [_bytes(row.get(value)) for row in objects]
             columns["value"] = pa.array(whole, pa.binary())
         first += len(lines)
         row_count += len(rows)
@@ -429,7 +431,7 @@ def _record(line: bytes, name: str, number: int) -> _Record:
         field = "timestamp"
         timestamp_us = None if row[field] is None else _microseconds(row[field])
         field = "headers"
-        headers = [(_header_name(each), _decoded(value)) for each, value in row[field] or ()]
+        headers = [(_header_name(header_key), _decoded(value)) for header_key, value in row[field] or ()]
         field = "key"
         key = _decoded(row[field])
         field = "value"
@@ -465,8 +467,8 @@ def _microseconds(text: object) -> int:
         import numpy as np
 
         return int(np.datetime64(text[1:].removesuffix("Z"), "us").astype(np.int64))
-    found = datetime.fromisoformat(text)
-    return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    moment = datetime.fromisoformat(text)
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _record_columns(records: list[_Record]) -> dict[str, pa.Array]:
@@ -482,11 +484,11 @@ def _record_columns(records: list[_Record]) -> dict[str, pa.Array]:
     }
     columns = {"value": pa.array([record.value for record in records], pa.binary())}
     for field, kind in types.items():
-        found = [getattr(record, field) for record in records]
-        if any(each is not None for each in found):
+        values = [getattr(record, field) for record in records]
+        if any(value is not None for value in values):
             if field == "headers":
-                found = [each and [{"key": name, "value": value} for name, value in each] for each in found]
-            columns[field.removesuffix("_us")] = pa.array(found, kind)
+                values = [pairs and [{"key": name, "value": value} for name, value in pairs] for pairs in values]
+            columns[field.removesuffix("_us")] = pa.array(values, kind)
     return columns
 
 
@@ -514,10 +516,10 @@ class _Joined(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        found = self._ahead[: len(buffer)] if self._ahead else self._rest.read(len(buffer))
-        self._ahead = self._ahead[len(found) :]
-        buffer[: len(found)] = found
-        return len(found)
+        chunk = self._ahead[: len(buffer)] if self._ahead else self._rest.read(len(buffer))
+        self._ahead = self._ahead[len(chunk) :]
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
 
 def _csv(stream: IO[bytes], key: str | None, value: str | None, *, is_typed: bool) -> Iterator[pa.RecordBatch]:
@@ -534,7 +536,7 @@ def _csv(stream: IO[bytes], key: str | None, value: str | None, *, is_typed: boo
     names = next(csv_reader(io.StringIO(first, newline="")), [])
     texts = [key or "key", value or "value"] if is_typed else names
     if value is None and "value" in names:
-        texts = [each for each in texts if each not in ("partition", "timestamp") or each == key]
+        texts = [name for name in texts if name not in ("partition", "timestamp") or name == key]
     options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
     parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
     source: IO[bytes] | _Joined = _Joined(ahead, stream)
@@ -577,7 +579,7 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     import pyarrow as pa
 
     names = batch.schema.names
-    twice = sorted({each for each in names if names.count(each) > 1})
+    twice = sorted({field for field in names if names.count(field) > 1})
     if twice:
         raise _bad_input(f"{name} has more than one column '{twice[0]}'. Rename all but one.")
     for wanted in (key, value):
@@ -586,7 +588,7 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     columns: dict[str, pa.Array] = {}
     is_log = value is None and "value" in names
     if is_log:
-        columns = {each: batch.column(each) for each in ("headers", "partition", "timestamp") if each in names}
+        columns = {field: batch.column(field) for field in ("headers", "partition", "timestamp") if field in names}
         if "timestamp" in columns:
             columns["timestamp"] = _as_moments(columns["timestamp"])
         if "partition" in columns and pa.types.is_integer(columns["partition"].type):
@@ -596,7 +598,7 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     if value is not None or is_log:
         columns["value"] = _as_bytes(batch.column(value or "value"), name)
     else:
-        rows = pa.record_batch([_nanoseconds_as_text(each) for each in batch.columns], names)
+        rows = pa.record_batch([_nanoseconds_as_text(column) for column in batch.columns], names)
         columns["value"] = pa.array([_bytes(row) for row in _python_values(rows, name)], pa.binary())
     return pa.record_batch(columns)
 
@@ -619,13 +621,13 @@ def _as_bytes(column: pa.Array, name: str) -> pa.Array:
     exact = _nanoseconds_as_text(column)
     values = _python_values(exact, name)
     if exact is not column:  # in quotes, as any other time
-        values = [None if each is None else _json(each) for each in values]
+        values = [None if value is None else _json(value) for value in values]
     return pa.array([_bytes(value) for value in values], pa.binary())
 
 
-def _python_values(found: pa.Array | pa.RecordBatch, name: str) -> list[Any]:
+def _python_values(rows: pa.Array | pa.RecordBatch, name: str) -> list[Any]:
     try:
-        values: list[Any] = found.to_pylist()
+        values: list[Any] = rows.to_pylist()
     except (ValueError, OverflowError) as error:
         raise _bad_input(
             f"{name} has a time that Python's types cannot hold: {error}. Convert its column to text or to a number."
@@ -641,9 +643,9 @@ def _nanoseconds_as_text(column: pa.Array) -> pa.Array:
     if not pa.types.is_timestamp(kind) or kind.unit != "ns":
         return column
     stamps: list[int | None] = column.cast(pa.int64()).to_pylist()
-    cut = pa.array([None if each is None else each // 1000 for each in stamps], pa.timestamp("us", kind.tz))
+    cut = pa.array([None if stamp is None else stamp // 1000 for stamp in stamps], pa.timestamp("us", kind.tz))
     pairs = zip(cut.to_pylist(), stamps, strict=True)
-    return pa.array([None if each is None else _time_text(moment, each % 1000) for moment, each in pairs], pa.string())
+    return pa.array([None if time is None else _time_text(moment, time % 1000) for moment, time in pairs], pa.string())
 
 
 def _time_text(moment: datetime, nanoseconds: int) -> str:
@@ -674,9 +676,9 @@ def _json(value: Any) -> str:
 def _without_nan(value: Any) -> Any:
     """Return a row with NaN and infinity as text, as in Spark's to_json."""
     if isinstance(value, dict):
-        return {name: _without_nan(each) for name, each in value.items()}
+        return {name: _without_nan(field) for name, field in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_nan(each) for each in value]
+        return [_without_nan(entry) for entry in value]
     return value if not isinstance(value, float) or math.isfinite(value) else _json_number(value)
 
 

@@ -34,12 +34,12 @@ def show_verdicts(noun: str, names: Iterable[str], read: Callable[[str], Reader]
 
     wanted = list(names)
     items = [act(wanted[0])] if len(wanted) == 1 else act_on_each(noun, wanted, act)  # alone, its error is the answer
-    found = [item for item in items if "error" not in item]
+    readers = [item for item in items if "error" not in item]
     columns = {"VERDICT": "verdict", noun.upper(): noun, "LAG": "lag", "BYTES": "lagBytes", "BEHIND": "lagMs",
                "LAST SEEN": "lastSignMs", "REASON": "reason"}  # fmt: skip
     worst = max(codes, default=0)
-    exit_code = EXIT_FAILED if len(found) < len(items) and worst != EXIT_CRITICAL else worst
-    return emit(items, table(columns, found) if found else "" if items else f"no {noun}", exit_code=exit_code)
+    exit_code = EXIT_FAILED if len(readers) < len(items) and worst != EXIT_CRITICAL else worst
+    return emit(items, table(columns, readers) if readers else "" if items else f"no {noun}", exit_code=exit_code)
 
 
 @click.group("query", cls=ReplogGroup)
@@ -54,7 +54,7 @@ def _checkpoints(names: tuple[str, ...], settings: Settings) -> list[str]:
     """Return the checkpoints of the folders; a folder that has none, or that cannot be read, is left as it is."""
     from spark_replog.monitor.query_monitor import list_checkpoints
 
-    found: dict[str, None] = {}
+    checkpoints: dict[str, None] = {}
     for name in names:
         try:
             urls = list_checkpoints(name, settings.storage_options)
@@ -64,8 +64,8 @@ def _checkpoints(names: tuple[str, ...], settings: Settings) -> list[str]:
             if len(names) == 1:
                 raise
             urls = []  # to read it raises this again, beside what the other folders have
-        found.update(dict.fromkeys(urls or [name]))
-    return list(found)
+        checkpoints.update(dict.fromkeys(urls or [name]))
+    return list(checkpoints)
 
 
 _argument = click.argument("checkpoints", nargs=-1, required=True, metavar="CHECKPOINT...")
@@ -78,8 +78,8 @@ def list_queries(checkpoints: tuple[str, ...]) -> int:
     items = _items(checkpoints)
     columns = {"CHECKPOINT": "checkpoint", "STATE": "state", "BATCH": "batch", "LAST BATCH": "lastSignMs", "LAG": "lag",
                "BYTES": "lagBytes", "BEHIND": "lagMs", "VERDICT": "verdict"}  # fmt: skip
-    found = [item for item in items if item["ok"]]
-    return emit(items, table(columns, found) if found else "")
+    queries = [item for item in items if item["ok"]]
+    return emit(items, table(columns, queries) if queries else "")
 
 
 @query.command("describe", examples=["query describe ./checkpoints/orders"])
@@ -87,8 +87,8 @@ def list_queries(checkpoints: tuple[str, ...]) -> int:
 def describe(checkpoints: tuple[str, ...]) -> int:
     """Show where queries stand in each partition, and how far they are behind."""
     items = _items(checkpoints)
-    found = [item for item in items if item["ok"]]
-    return emit(items, *(reader_parts(found, "checkpoint") if found else ()))
+    queries = [item for item in items if item["ok"]]
+    return emit(items, *(reader_parts(queries, "checkpoint") if queries else ()))
 
 
 @query.command("check", examples=["query check ./checkpoints/orders --after 10m -f json"])

@@ -124,13 +124,13 @@ def key_values(flag: str, pairs: Iterable[str]) -> dict[str, str]:
 
 def named_values(flag: str, pairs: Iterable[str], shape: str) -> list[tuple[str, str]]:
     """Return the names and values of a repeatable flag, in order."""
-    found = []
+    values = []
     for pair in pairs:
         name, separator, value = pair.partition("=")
         if not separator or not name.strip():
             raise click.UsageError(f"{flag} needs {shape}, not '{pair}'")
-        found.append((name.strip(), value))
-    return found
+        values.append((name.strip(), value))
+    return values
 
 
 def _complete_folder(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -157,10 +157,10 @@ class FiniteRange(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number, as Click does."""
-        found: float = super().convert(value, param, ctx)
-        if math.isnan(found):
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
-        return found
+        return number
 
 
 def _show_help(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -199,8 +199,8 @@ class ReplogCommand(_WithHelp):
         """Write the examples."""
         if self.examples:
             with formatter.section("Examples"):
-                for each in self.examples:
-                    formatter.write(f"{' ' * formatter.current_indent}replog {each}\n")
+                for example in self.examples:
+                    formatter.write(f"{' ' * formatter.current_indent}replog {example}\n")
 
 
 class ReplogGroup(_WithHelp, click.Group):
@@ -247,18 +247,18 @@ _MEANINGS = (
 
 def _suggestion(context: click.Context, word: str) -> str:
     """Return a sentence on a word that no command of a group has: those that may be meant, else all of its own."""
-    own, others = _names(context), _others(context)
-    alike = {each for meaning in _MEANINGS if word in meaning for each in meaning}
-    meant = [path for path, name in own.items() if name in alike]
+    own_names, others = _names(context), _others(context)
+    alike = {synonym for meaning in _MEANINGS if word in meaning for synonym in meaning}
+    meant = [path for path, name in own_names.items() if name in alike]
     meant += [path for path, name in others.items() if name == word]
     meant = meant or [path for path, name in others.items() if name in alike]
     if not meant:
-        near = dict.fromkeys(get_close_matches(word, [*own.values(), *others.values()], cutoff=_ALIKENESS))
-        meant = [path for best in near for path, name in (own | others).items() if name == best]
+        near = dict.fromkeys(get_close_matches(word, [*own_names.values(), *others.values()], cutoff=_ALIKENESS))
+        meant = [path for best in near for path, name in (own_names | others).items() if name == best]
     if meant:
         *first, last = [f"`{path}`" for path in meant[:_SUGGESTED_MAX]]
         return f"Did you mean {', '.join(first)}{' or ' if first else ''}{last}?"
-    return f"The commands of `{context.command_path}` are {', '.join(own.values())}."
+    return f"The commands of `{context.command_path}` are {', '.join(own_names.values())}."
 
 
 def _names(context: click.Context) -> dict[str, str]:
@@ -273,14 +273,14 @@ def _others(context: click.Context) -> dict[str, str]:
     above = context.parent
     if above is not None:
         return _names(above)
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     group = context.command
     assert isinstance(group, click.Group)
     for name in group.list_commands(context):
         noun = group.get_command(context, name)
         if noun is not None:
-            found |= _names(click.Context(noun, context, name, resilient_parsing=True))
-    return found
+            names |= _names(click.Context(noun, context, name, resilient_parsing=True))
+    return names
 
 
 Flag = Callable[[Any], Any]
@@ -288,11 +288,11 @@ Flag = Callable[[Any], Any]
 yes_flag = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
-def flags(*each: Flag) -> Flag:
+def flags(*options: Flag) -> Flag:
     """Return several flags as one, which the help shows in this order."""
 
     def add_all(command: Any) -> Any:
-        return reduce(lambda made, flag: flag(made), reversed(each), command)
+        return reduce(lambda made, flag: flag(made), reversed(options), command)
 
     return add_all
 
@@ -303,10 +303,10 @@ _SPAN = re.compile(r"(?=.)(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,9})m)?(?:(\d{1,
 
 def _span_ms(text: str) -> int | None:
     """Return the milliseconds of ``1d2h3m4s`` or parts of it, else None."""
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN.fullmatch(text)
+    if match is None:
         return None
-    days, hours, minutes, seconds = (int(each or 0) for each in found.groups())
+    days, hours, minutes, seconds = (int(digits or 0) for digits in match.groups())
     return 1000 * (((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
@@ -318,21 +318,21 @@ def parse_time_ms(text: str, clock: Clock = SYSTEM_CLOCK) -> int:
     if ago_ms is not None:
         return clock.now_ms() - ago_ms
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(
             f"Invalid time '{text}'. Give 2026-11-21T08:30:00, -1h30m, or epoch milliseconds."
         ) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    return (found - _EPOCH) // timedelta(milliseconds=1)  # exact, where a float may be a millisecond too early
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)  # exact, where a float may be a millisecond too early
 
 
 def parse_duration_ms(text: str) -> int:
     """Return the milliseconds of ``1h30m``, or of an ISO 8601 duration: days, hours, minutes and seconds."""
-    found = _span_ms(text)
-    if found is None:
-        found = duration_ms(text)
-    if found is None:
+    span_ms = _span_ms(text)
+    if span_ms is None:
+        span_ms = duration_ms(text)
+    if span_ms is None:
         raise click.UsageError(f"Invalid duration '{text}'. Give 30m, 1h30m, 1d or PT30M.")
-    return found
+    return span_ms

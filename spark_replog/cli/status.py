@@ -56,7 +56,7 @@ def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int
 
     cluster = settings.open_cluster()
     view = StoreWatch(cluster, checkpoints, settings.storage_options, limits).look()
-    members, gets = sum(len(each.members) for each in view.groups), idle_gets_per_second(cluster.brokers)
+    members, gets = sum(len(group.members) for group in view.groups), idle_gets_per_second(cluster.brokers)
     item = {
         "clusterId": view.cluster_id,
         "path": view.path,

@@ -114,11 +114,11 @@ def info(cost: bool, prices: str | None, readers: int, look: str) -> int:
             "currency": price_list.currency,
             "pricesAsOf": price_list.as_of,
             "formula": FORMULA,
-            "month": round(sum(each.month for each in costs), 4),
+            "month": round(sum(bill.month for bill in costs), 4),
             "topics": [
-                {"topic": each.topic, **{key: round(value) for key, value in item_of(each, _COSTS_A_DAY).items()},
-                 "month": round(each.month, 4)}
-                for each in costs
+                {"topic": bill.topic, **{key: round(value) for key, value in item_of(bill, _COSTS_A_DAY).items()},
+                 "month": round(bill.month, 4)}
+                for bill in costs
             ],
         }  # fmt: skip
         parts += ["", *_cost_parts(item["cost"])]
@@ -146,7 +146,7 @@ def _cost_parts(item: dict[str, Any]) -> list[str | Table]:
     def money(value: float) -> str:
         return f"{value:.2f}" if value >= 0.005 or not value else "<0.01"
 
-    topics = [{**each, "month": money(each["month"])} for each in item["topics"]]
+    topics = [{**topic, "month": money(topic["month"])} for topic in item["topics"]]
     return [
         f"cost     {money(item['month'])} {item['currency']} a month at this pace",
         "",
@@ -223,9 +223,9 @@ def _behind_row(lag: JournalLag) -> dict[str, Any]:
 
 def _verify_item(journals: JournalReport, snapshots: SnapshotReport, report: ScrubReport) -> dict[str, Any]:
     where = "broker=broker_id ledgerId"
-    findings = [item_of(each, f"{where} object=object_name fault detail") for each in report.findings]
-    journal_findings = [item_of(each, f"{where} fault position detail") for each in journals.findings]
-    snapshot_findings = [item_of(each, f"{where} file fault detail") for each in snapshots.findings]
+    findings = [item_of(finding, f"{where} object=object_name fault detail") for finding in report.findings]
+    journal_findings = [item_of(finding, f"{where} fault position detail") for finding in journals.findings]
+    snapshot_findings = [item_of(finding, f"{where} file fault detail") for finding in snapshots.findings]
     keys = "objects=object_count copies=copy_count checkedBytes lostObjects=lost_count unreadObjects=unread_count"
     files = "snapshotFiles=file_count lostSnapshotFiles=lost_count unreadSnapshotFiles=unread_count"
     return {
@@ -379,17 +379,17 @@ def gc(dry_run: bool, now: bool, older_than: str) -> int:
     from spark_replog.maintenance.garbage import GarbageCollector
 
     cluster = settings.open_cluster(needs=AclOperation.DESCRIBE if dry_run else AclOperation.ALTER)
-    found: list[GarbageFile] = []
+    files: list[GarbageFile] = []
     with ProgressLine(quiet=settings.quiet) as line:
         report = GarbageCollector(
             cluster,
-            on_file=found.append if dry_run else lambda _: None,
+            on_file=files.append if dry_run else lambda _: None,
             on_progress=lambda report: line.update(f"{'found' if dry_run else 'deleted'} {report.files.total()} files"),
             is_dry_run=dry_run,
             is_floor_raised=now,
             age_ms=age_ms,
         ).run()
-    items = [_garbage_item(each) for each in found] if dry_run else _garbage_sums(report)
+    items = [_garbage_item(file) for file in files] if dry_run else _garbage_sums(report)
     items += [{"ok": True, "broker": broker, "reason": "left by an interrupted writer", "files": count}
               for broker, count in sorted(report.temp_files.items()) if count]  # fmt: skip
     failures = [error_item(error, **({"broker": at} if at >= 0 else {})) for at, error in report.failures]
@@ -406,16 +406,16 @@ def gc(dry_run: bool, now: bool, older_than: str) -> int:
     return emit([*items, *failures], *parts)
 
 
-def _garbage_item(found: GarbageFile) -> dict[str, Any]:
-    since = None if found.since_ms is None else datetime.fromtimestamp(found.since_ms / 1000, UTC)
-    item = item_of(found, "broker=broker_id file=key bytes=size_bytes reason=why")
+def _garbage_item(file: GarbageFile) -> dict[str, Any]:
+    since = None if file.since_ms is None else datetime.fromtimestamp(file.since_ms / 1000, UTC)
+    item = item_of(file, "broker=broker_id file=key bytes=size_bytes reason=why")
     return {"ok": True, **item, "since": since and since.isoformat("T", "seconds")}
 
 
 def _garbage_sums(report: GarbageReport) -> list[dict[str, Any]]:
     return [
         {"ok": True, "broker": broker, "reason": why.value, "files": count, "bytes": report.size_bytes[broker, why]}
-        for (broker, why), count in sorted(report.files.items(), key=lambda each: (each[0][0], each[0][1].value))
+        for (broker, why), count in sorted(report.files.items(), key=lambda pair: (pair[0][0], pair[0][1].value))
     ]
 
 
@@ -469,16 +469,16 @@ def init(brokers: int | None, no_fsync: bool, racks: tuple[str, ...]) -> int:
     from spark_replog.cluster.init_store import TWO_BROKERS_WARNING, init_cluster
 
     cluster = init_cluster(path, brokers, settings.storage_options, fsync=not no_fsync, racks=racks or None)
-    found = cluster.brokers
-    if len(found.broker_ids) == 2 and not settings.quiet:
+    new_brokers = cluster.brokers
+    if len(new_brokers.broker_ids) == 2 and not settings.quiet:
         note(f"replog: {TWO_BROKERS_WARNING}")
     listed = [
-        {"broker": each, "url": found.url(each), "metadata": each in found.metadata_broker_ids}
-        for each in found.broker_ids
+        {"broker": broker, "url": new_brokers.url(broker), "metadata": broker in new_brokers.metadata_broker_ids}
+        for broker in new_brokers.broker_ids
     ]
-    item = {"clusterId": found.cluster_id, "brokers": listed, "fsync": found.fsync, "ok": True}
+    item = {"clusterId": new_brokers.cluster_id, "brokers": listed, "fsync": new_brokers.fsync, "ok": True}
     columns = {"BROKER": "broker", "URL": "url", "JOURNALS": "metadata"}
-    return emit([item], f"store {found.cluster_id}", table(columns, listed))
+    return emit([item], f"store {new_brokers.cluster_id}", table(columns, listed))
 
 
 _FILE_BYTES_MAX = 1 << 30
@@ -512,11 +512,11 @@ def dump(files: tuple[str, ...], ledger: str | None, broker_id: int | None, coun
         raise click.UsageError("give files, or --ledger")
     from spark_replog.monitor.file_words import file_words, journal_files, ledger_named
 
-    found: list[FileWords] = []
+    contents: list[FileWords] = []
 
     def act(name: str) -> dict[str, Any]:
-        found.append(file_words(name, _read(name)))
-        return _item(found[-1])
+        contents.append(file_words(name, _read(name)))
+        return _item(contents[-1])
 
     if ledger is None:
         items = act_on_each("name", files, act)
@@ -527,9 +527,9 @@ def dump(files: tuple[str, ...], ledger: str | None, broker_id: int | None, coun
             raise click.UsageError(f"broker {broker_id} has no journals: {', '.join(map(str, roots))} have")
         ledger_id, names = ledger_named(cluster, ledger)
         records = journal_files(cluster, ledger_id, roots[0] if broker_id is None else broker_id, count, before)
-        found = [file_words(key, data, names) for key, data in records]
-        items = [_item(words) for words in found]
-    lines = [line for words in found for line in ("", *_lines(words))]
+        contents = [file_words(key, data, names) for key, data in records]
+        items = [_item(words) for words in contents]
+    lines = [line for words in contents for line in ("", *_lines(words))]
     return emit(items, *lines[1:], exit_code=None if all(item["ok"] for item in items) else EXIT_FAILED)
 
 

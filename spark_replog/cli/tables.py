@@ -52,7 +52,7 @@ class Table:
 
     def _is_number(self, at: int) -> bool:
         column = [row[at] for row in self.rows]
-        return bool(column) and all(isinstance(each, int | float) and not isinstance(each, bool) for each in column)
+        return bool(column) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in column)
 
     def __str__(self) -> str:
         """Return plain text: a line for each row, however wide."""
@@ -85,13 +85,13 @@ class Table:
             lines = str(Table(self.headings[:count], [row[:count] for row in self.rows])).split("\n")
             if count == 1 or len(max(lines, key=len)) <= width:
                 break
-        found = lines[:1]
+        narrow_lines = lines[:1]
         for line, row in zip(lines[1:], self.rows, strict=True):
             others = zip(self.headings[count:], map(_cell, row[count:]), strict=True)
             below = "  ".join(f"{heading} {cell}" for heading, cell in others if cell not in ("", "-"))
             wrapper = textwrap.TextWrapper(width, _INDENT, _INDENT, break_long_words=False, break_on_hyphens=False)
-            found += [line, *wrapper.wrap(below)]
-        return "\n".join(found)
+            narrow_lines += [line, *wrapper.wrap(below)]
+        return "\n".join(narrow_lines)
 
 
 def cut(part: str | Table) -> Text:
@@ -146,7 +146,7 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+        sign if sign.isprintable() or sign in "\n\t" else sign.encode("unicode_escape").decode() for sign in text
     )
 
 
@@ -184,7 +184,7 @@ def sparkline(values: Sequence[float]) -> str:
     """Return a bar for each value, a full one for the highest; in ASCII if stdout is not UTF."""
     bars = _BARS if "utf" in (getattr(sys.stdout, "encoding", None) or "").lower() else _PLAIN_BARS
     top = max(values, default=0)
-    return "".join(bars[min(7, int(8 * each / top)) if each > 0 else 0] for each in values)
+    return "".join(bars[min(7, int(8 * value / top)) if value > 0 else 0] for value in values)
 
 
 _NAMES = ("broker", "partition", "leader", "leaderEpoch", "from", "to", "position", "journalRecords", "snapshotFiles",

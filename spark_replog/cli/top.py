@@ -155,7 +155,7 @@ def page(view: StoreView, settings: Settings, width: int, height: int) -> list[s
         shown.append("")
         lines = _within(part, share)
         shown += lines
-        room -= 1 + sum(1 + len(each.rows) if isinstance(each, Table) else 1 for each in lines)
+        room -= 1 + sum(1 + len(line.rows) if isinstance(line, Table) else 1 for line in lines)
     return shown[:height]
 
 
@@ -173,19 +173,19 @@ def _within(part: Table | list[str], share: int) -> list[str | Table]:
 def _faults(view: StoreView, settings: Settings) -> list[str]:
     """Return each kind of fault with its subjects, then the commands that help, each once; then what is unread."""
     kinds: dict[tuple[str, str], list[str]] = {}
-    for each in view.findings:
-        kinds.setdefault((each.level.name, each.fault.value), []).append(finding_subject(each))
+    for finding in view.findings:
+        kinds.setdefault((finding.level.name, finding.fault.value), []).append(finding_subject(finding))
     lines = [f"{level} {fault}: {len(whom)}: {', '.join(whom)}" for (level, fault), whom in kinds.items()]
-    remedies = dict.fromkeys(typed(each.remedy, settings) for each in view.findings)
+    remedies = dict.fromkeys(typed(problem.remedy, settings) for problem in view.findings)
     unread = [f"WARN {folder}: {error.args[0]}" for folder, error in view.unread]
-    lines += [*(f"-> {each}" for each in list(remedies)[:3]), *unread]
-    return [each.replace("\n", " ").replace("\t", " ") for each in lines]
+    lines += [*(f"-> {remedy}" for remedy in list(remedies)[:3]), *unread]
+    return [line.replace("\n", " ").replace("\t", " ") for line in lines]
 
 
 def _totals(view: StoreView) -> list[str]:
     rows, size_bytes = view.rates(1)
     by_minute = [topic.traffic.bytes_by(1, _MINUTES, view.now_ms) for topic in view.topics]
-    bars = sparkline([sum(each) for each in zip(*by_minute, strict=True)])
+    bars = sparkline([sum(minute) for minute in zip(*by_minute, strict=True)])
     pace, a_day = human_bytes(int(size_bytes)), human_bytes(view.bytes_per_day)
     return [
         f"{view.serving_count} of {len(view.brokers)} roots serve; topics {len(view.topics)}, partitions "
@@ -196,8 +196,8 @@ def _totals(view: StoreView) -> list[str]:
 
 def _brokers(view: StoreView) -> Table:
     made = broker_table(broker_items(view))
-    rows = {each.broker_id: number for number, each in enumerate(view.brokers)}
-    words = {rows[each.broker_id]: each.level.name for each in reversed(view.findings) if each.broker_id in rows}
+    rows = {broker.broker_id: number for number, broker in enumerate(view.brokers)}
+    words = {rows[fault.broker_id]: fault.level.name for fault in reversed(view.findings) if fault.broker_id in rows}
     return Table(made.headings, made.rows, words)
 
 
@@ -209,9 +209,9 @@ def _topics(view: StoreView, width: int) -> Table:
         return _short(topic.name, width - 57), rows, topic.traffic.rates(_MINUTES, view.now_ms)[0], pace, held, bars
 
     busiest = sorted(
-        view.topics, key=lambda each: (-each.traffic.rates(_MINUTES, view.now_ms)[1], -each.size_bytes, each.name)
+        view.topics, key=lambda topic: (-topic.traffic.rates(_MINUTES, view.now_ms)[1], -topic.size_bytes, topic.name)
     )
-    return Table(["TOPIC", "ROWS/S", "15 MIN", "BYTES/S", "HOLDS", "15 MINUTES"], [row(each) for each in busiest])
+    return Table(["TOPIC", "ROWS/S", "15 MIN", "BYTES/S", "HOLDS", "15 MINUTES"], [row(topic) for topic in busiest])
 
 
 def _readers(view: StoreView, width: int) -> Table:
@@ -219,14 +219,14 @@ def _readers(view: StoreView, width: int) -> Table:
 
     rows = [
         (
-            each.verdict.value,
-            _short(each.name, max(16, width - 56)),
-            each.lag,
-            human_duration(each.lag_ms),
-            human_duration(each.catch_up_ms),
-            each.reason,
+            reader.verdict.value,
+            _short(reader.name, max(16, width - 56)),
+            reader.lag,
+            human_duration(reader.lag_ms),
+            human_duration(reader.catch_up_ms),
+            reader.reason,
         )
-        for each in worst_first(view.readers)
+        for reader in worst_first(view.readers)
     ]
     words = {number: str(row[0]) for number, row in enumerate(rows)}
     return Table(["VERDICT", "READER", "LAG", "BEHIND", "CATCH UP", "REASON"], rows, words)
@@ -254,7 +254,7 @@ def _item(view: StoreView, settings: Settings) -> Item:
         **totals(view),
         "brokers": broker_items(view),
         "findings": finding_items(view.findings, settings),
-        "rates": [rates(each) for each in view.topics],
-        "readers": [item_of(each, "reader=name kind verdict reason lag lagMs catchUpMs") for each in view.readers],
+        "rates": [rates(topic) for topic in view.topics],
+        "readers": [item_of(reader, "reader=name kind verdict reason lag lagMs catchUpMs") for reader in view.readers],
         "unread": [folder for folder, _ in view.unread],
     }

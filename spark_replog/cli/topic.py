@@ -88,16 +88,16 @@ def list_topics(size: bool) -> int:
 
     Names and ids are read from one place, however many topics there are. With --size the log of each topic is read.
     """
-    columns, found = {"TOPIC": "topic", "ID": "topicId"}, list[Any]()
+    columns, topics = {"TOPIC": "topic", "ID": "topicId"}, list[Any]()
     keys = "topic=name topicId ledgerId"
     if size:
         names = {"PARTITIONS": "partitions", "REPLICAS": "replicas", "ROWS": "rows", "BYTES": "bytes"}
         columns = {"TOPIC": "topic", **names, "LAST WRITE": "lastAppendMs", "ID": "topicId"}
         keys += " partitions=partition_count replicas=replication_factor rows=row_count bytes=size_bytes lastAppendMs"
-        found = _controller().list_topics()
+        topics = _controller().list_topics()
     else:
-        found = _controller().name_topics()
-    items = [item_of(each, keys) for each in found]
+        topics = _controller().name_topics()
+    items = [item_of(listed_topic, keys) for listed_topic in topics]
     return emit(items, table(columns, items))
 
 
@@ -120,16 +120,16 @@ def describe(names: tuple[str, ...], size: bool) -> int:
     codes: list[int] = []
 
     def act(name: str) -> dict[str, Any]:
-        found = controller.describe_topic(name)
-        findings = topic_findings([found])
-        worst = [each for each in findings if each.level == EXIT_CRITICAL]
-        codes.extend(each.level for each in worst)
-        sizes = size_items([found], cluster.clock.now_ms()) if size else []
+        description = controller.describe_topic(name)
+        findings = topic_findings([description])
+        worst = [finding for finding in findings if finding.level == EXIT_CRITICAL]
+        codes.extend(finding.level for finding in worst)
+        sizes = size_items([description], cluster.clock.now_ms()) if size else []
         shown = finding_parts(worst, settings)
         parts.extend([""] if parts else [])
-        parts.extend(_sizes(found, sizes) if size else _description(found))
+        parts.extend(_sizes(description, sizes) if size else _description(description))
         parts.extend(["", *shown] if shown else [])
-        item = {**(sizes[0] if size else {}), **topic_item(found)}
+        item = {**(sizes[0] if size else {}), **topic_item(description)}
         return {**item, "findings": finding_items(findings, settings)}
 
     items = act_on_each("topic", names, act)
@@ -137,11 +137,11 @@ def describe(names: tuple[str, ...], size: bool) -> int:
     return emit(items, *parts, exit_code=exit_code)
 
 
-def _description(found: TopicDescription) -> list[str | Table]:
-    settings = " ".join(f"{key}={value}" for key, value in sorted(found.config.items())) or "all defaults"
+def _description(state: TopicDescription) -> list[str | Table]:
+    settings = " ".join(f"{key}={value}" for key, value in sorted(state.config.items())) or "all defaults"
     items = [{**item, "status": _status(part)}
-             for part, item in zip(found.partitions, topic_item(found)["partitions"], strict=True)]  # fmt: skip
-    is_moving = any(part.adding or part.removing for part in found.partitions)  # as Kafka: shown only then
+             for part, item in zip(state.partitions, topic_item(state)["partitions"], strict=True)]  # fmt: skip
+    is_moving = any(part.adding or part.removing for part in state.partitions)  # as Kafka: shown only then
     columns = {
         **_REPLICA_COLUMNS,
         **({"ADDING": "addingReplicas", "REMOVING": "removingReplicas"} if is_moving else {}),
@@ -152,13 +152,13 @@ def _description(found: TopicDescription) -> list[str | Table]:
         "STATUS": "status",
     }
     return [
-        f"{found.name}  id {found.topic_id}  {settings}",
-        f"{found.row_count:,} rows, {human_bytes(found.size_bytes)}, last write {human_time(found.last_append_ms)}",
+        f"{state.name}  id {state.topic_id}  {settings}",
+        f"{state.row_count:,} rows, {human_bytes(state.size_bytes)}, last write {human_time(state.last_append_ms)}",
         table(columns, items),
     ]
 
 
-def _sizes(found: TopicDescription, sizes: list[dict[str, Any]]) -> list[str | Table]:
+def _sizes(description: TopicDescription, sizes: list[dict[str, Any]]) -> list[str | Table]:
     keys = "partition rows=row_count bytes=size_bytes replicas"
     items = [
         {
@@ -166,7 +166,7 @@ def _sizes(found: TopicDescription, sizes: list[dict[str, Any]]) -> list[str | T
             "assignedBytes": part.size_bytes * len(part.replicas),
             "rowBytes": part.size_bytes / part.row_count if part.row_count else None,
         }
-        for part in found.partitions
+        for part in description.partitions
     ]
     columns = {"PARTITION": "partition", "ROWS": "rows", "BYTES": "bytes", "ALL REPLICAS": "assignedBytes",
                "BYTES A ROW": "rowBytes", "REPLICAS": "replicas"}  # fmt: skip
@@ -187,8 +187,8 @@ def _offsets_at(name: str, at: str) -> dict[int, int]:
     handle = cluster.lookup(name)
     ledger, _ = cluster.topic_state(handle)
     times = dict.fromkeys(ends, time_ms)
-    found = offsets_for_times(ledger, cluster.brokers, name, handle.topic_id, times)
-    return {number: end if found[number] is None else found[number] or 0 for number, end in ends.items()}
+    positions = offsets_for_times(ledger, cluster.brokers, name, handle.topic_id, times)
+    return {number: end if positions[number] is None else positions[number] or 0 for number, end in ends.items()}
 
 
 @topic.command("offsets", examples=["topic offsets orders --at earliest", "topic offsets orders --at @-1h"])
@@ -201,13 +201,13 @@ def offsets(name: str, at: str, partitions: str | None) -> int:
     Where no row is that late, it is the high watermark.
     """
     wanted = _numbers(partitions)
-    found = _offsets_at(name, at)
-    missing = set(wanted or ()) - set(found)
+    positions = _offsets_at(name, at)
+    missing = set(wanted or ()) - set(positions)
     if missing:
-        raise click.UsageError(f"topic '{name}' has partitions 0 to {len(found) - 1}, not {min(missing)}")
+        raise click.UsageError(f"topic '{name}' has partitions 0 to {len(positions) - 1}, not {min(missing)}")
     items = [
         {"topic": name, "partition": partition, "offset": offset}
-        for partition, offset in sorted(found.items())
+        for partition, offset in sorted(positions.items())
         if wanted is None or partition in wanted
     ]
     columns = {"TOPIC": "topic", "PARTITION": "partition", "OFFSET": "offset"}
@@ -245,8 +245,8 @@ def trim(name: str, partition: int, where: str, yes: bool) -> int:
     controller = _controller()
 
     def act(topic_name: str) -> dict[str, Any]:
-        found = controller.delete_records(topic_name, {partition: offset})
-        start = found.partitions[partition].log_start_offset
+        description = controller.delete_records(topic_name, {partition: offset})
+        start = description.partitions[partition].log_start_offset
         return {"topic": topic_name, "partition": partition, "logStartOffset": start, "ok": True}
 
     items = act_on_each("topic", (name,), act)
@@ -276,10 +276,10 @@ def compact(name: str, partitions: str | None, is_eager: bool) -> int:
 
     def act(topic_name: str) -> dict[str, Any]:
         handle = cluster.lookup(topic_name)
-        found = Compactor(cluster).compact(handle, _numbers(partitions), is_eager=is_eager, on_progress=progress)
+        report = Compactor(cluster).compact(handle, _numbers(partitions), is_eager=is_eager, on_progress=progress)
         keys = ("runs=run_count sectionsBefore sectionsAfter bytes=size_bytes removedRecords=removed_count "
                 "changedMeanwhile=lost_race_count failed=failed_count")  # fmt: skip
-        return {"topic": topic_name, **item_of(found, keys), "ok": not found.failed_count}
+        return {"topic": topic_name, **item_of(report, keys), "ok": not report.failed_count}
 
     items = act_on_each("topic", (name,), act)
     lines = [
@@ -328,23 +328,23 @@ def config(name: str, action: str, settings_given: tuple[str, ...], yes: bool) -
     controller = _controller()
     aged = controller.aged_out(name, changes) if any(key in RETENTION_KEYS for key in changes) else ()
     if aged:
-        rows, size_bytes = sum(each.row_count for each in aged), sum(each.size_bytes for each in aged)
+        rows, size_bytes = sum(part.row_count for part in aged), sum(part.size_bytes for part in aged)
         confirm(yes, f"{rows} rows of {name} ({size_bytes} bytes in {len(aged)} partitions) are beyond this retention "
                 "and will be deleted for good. Set it?")  # fmt: skip
-    found = controller.alter_config(name, changes) if changes else controller.describe_topic(name)
-    return _show_config(found)
+    description = controller.alter_config(name, changes) if changes else controller.describe_topic(name)
+    return _show_config(description)
 
 
-def _show_config(found: TopicDescription) -> int:
+def _show_config(description: TopicDescription) -> int:
     from spark_replog.config.registry import keys_of
 
     items = []
     for key in keys_of("topic"):
-        default, value = None if key.default is None else key.default_text, found.config.get(key.name)
+        default, value = None if key.default is None else key.default_text, description.config.get(key.name)
         source, shown = ("default", default) if value is None else ("topic", value)
         items.append({"key": key.name, "value": shown, "source": source, "default": default})
     columns = {key.upper(): key for key in ("key", "value", "source", "default")}
-    return emit([{"topic": found.name, "settings": items, "ok": True}], table(columns, items))
+    return emit([{"topic": description.name, "settings": items, "ok": True}], table(columns, items))
 
 
 def _partition_admin() -> PartitionAdmin:
@@ -362,18 +362,18 @@ def _numbers(text: str | None) -> list[int] | None:
         raise click.UsageError(f"-p needs numbers such as 0,1, not '{text}'") from None
 
 
-def _move_item(name: str, found: PartitionOutcome) -> dict[str, Any]:
+def _move_item(name: str, outcome: PartitionOutcome) -> dict[str, Any]:
     keys = "partition leader leaderEpoch isr replicas addingReplicas=adding removingReplicas=removing"
-    fields = {"topic": name, **item_of(found, keys)}
-    if found.error is None:
+    fields = {"topic": name, **item_of(outcome, keys)}
+    if outcome.error is None:
         return {**fields, "ok": True}
-    if found.error.code is ErrorCode.ELECTION_NOT_NEEDED:
-        return {**fields, "ok": True, "note": found.error.code.name}
-    return {**error_item(found.error), **fields, "ok": False}
+    if outcome.error.code is ErrorCode.ELECTION_NOT_NEEDED:
+        return {**fields, "ok": True, "note": outcome.error.code.name}
+    return {**error_item(outcome.error), **fields, "ok": False}
 
 
 def _show_moves(name: str, outcomes: Sequence[PartitionOutcome]) -> int:
-    items = [_move_item(name, each) for each in outcomes]
+    items = [_move_item(name, outcome) for outcome in outcomes]
     results = [{**item, "result": item.get("error", item.get("note", "ok"))} for item in items]
     return emit(items, table(_MOVE_COLUMNS, results) if items else f"topic {name}: no reassignment in progress")
 
@@ -406,7 +406,7 @@ def _cancelled(admin: PartitionAdmin, name: str, numbers: list[int] | None) -> l
     """Cancel reassignments; without numbers, leave out the partitions that had none, unless none had one."""
     outcomes = admin.cancel(name, numbers)
     idle = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-    moved = [each for each in outcomes if each.error is None or each.error.code is not idle]
+    moved = [outcome for outcome in outcomes if outcome.error is None or outcome.error.code is not idle]
     return moved if moved and numbers is None else outcomes
 
 
@@ -434,6 +434,6 @@ def reassign(name: str, targets: tuple[str, ...], cancel: bool, partitions: str 
     if not wanted:
         return _show_moves(name, admin.list_reassignments(name))
     outcomes = admin.reassign(name, wanted)
-    if any(each.adding for each in outcomes):
+    if any(outcome.adding for outcome in outcomes):
         note("The new replicas catch up with the next commits. To catch up now: replog coordinator run --once")
     return _show_moves(name, outcomes)

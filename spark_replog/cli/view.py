@@ -61,7 +61,7 @@ def finding_subject(finding: Finding) -> str:
 def finding_items(findings: Iterable[Finding], settings: Settings) -> list[Item]:
     """Return findings in their order."""
     keys = "level=level.name fault topic partition broker=broker_id detail remedy"
-    return [{**item_of(each, keys), "remedy": typed(each.remedy, settings)} for each in findings]
+    return [{**item_of(finding, keys), "remedy": typed(finding.remedy, settings)} for finding in findings]
 
 
 def finding_parts(findings: Iterable[Finding], settings: Settings) -> list[str | Table]:
@@ -70,8 +70,8 @@ def finding_parts(findings: Iterable[Finding], settings: Settings) -> list[str |
     Findings with the same fault and remedy are one row, since a fenced broker needs only one action.
     """
     kinds: dict[tuple[int, str, str], list[Finding]] = {}
-    for each in sorted(findings, key=lambda each: (-each.level, each.topic in INTERNAL_TOPICS)):
-        kinds.setdefault((each.level, each.fault.value, typed(each.remedy, settings)), []).append(each)
+    for finding in sorted(findings, key=lambda problem: (-problem.level, problem.topic in INTERNAL_TOPICS)):
+        kinds.setdefault((finding.level, finding.fault.value, typed(finding.remedy, settings)), []).append(finding)
     if not kinds:
         return []
     rows = [
@@ -104,8 +104,8 @@ def totals(view: StoreView) -> Item:
 
     parts = [part for topic in view.topics for part in topic.partitions]
     rates = {f"{minutes}m": view.rates(minutes) for minutes in (1, 5, 15)}
-    behind = [each for each in view.groups if each.lag]
-    worst = max(behind, key=lambda each: (each.lag_ms, each.lag), default=None)
+    behind = [group for group in view.groups if group.lag]
+    worst = max(behind, key=lambda group: (group.lag_ms, group.lag), default=None)
     return {
         "topics": len(view.topics),
         "partitions": len(parts),
@@ -174,7 +174,7 @@ def size_items(topics: Iterable[TopicDescription], now_ms: int) -> list[Item]:
     from spark_replog.health.store import growth_of
 
     items = []
-    for topic in sorted(topics, key=lambda each: (-each.size_bytes, each.name)):
+    for topic in sorted(topics, key=lambda description: (-description.size_bytes, description.name)):
         growth = growth_of(topic, now_ms)
         items.append(
             {
@@ -205,7 +205,7 @@ _PARTITION_KEYS = (
 def reader_item(reader: Reader, noun: str) -> Item:
     """Return a reader with its verdict and its partitions."""
     item = item_of(reader, f"{noun}=name state verdict reason lag lagBytes lagMs catchUpMs lastSignMs")
-    parts = [item_of(each, _PARTITION_KEYS) for each in reader.partitions]
+    parts = [item_of(partition, _PARTITION_KEYS) for partition in reader.partitions]
     for part in parts:
         part["speed"] = part["speed"] and round(part["speed"], 3)
     return {**item, "lastSignMs": item["lastSignMs"] or None, "partitions": parts}
@@ -216,10 +216,10 @@ def reader_parts(items: Sequence[Item], noun: str) -> list[str | Table]:
     columns = {noun.upper(): noun, "TOPIC": "topic", "PARTITION": "partition", "COMMITTED": "committed",
                "END": "highWatermark", "LAG": "lag", "BEHIND": "lagMs", "VERDICT": "verdict", "MEMBER": "member",
                "NOTE": "metadata"}  # fmt: skip
-    parts: list[str | Table] = [table(columns, [{**each, noun: item[noun]} for item in items
-                                                for each in item["partitions"]]), ""]  # fmt: skip
+    parts: list[str | Table] = [table(columns, [{**partition, noun: item[noun]} for item in items
+                                                for partition in item["partitions"]]), ""]  # fmt: skip
     for item in items:
-        lacking = sum(each["committed"] is None for each in item["partitions"])
+        lacking = sum(partition["committed"] is None for partition in item["partitions"])
         without = f"{lacking} partitions without a position, " if lacking else ""
         parts.append(
             f"{quoted(item[noun])}: {item['state']}, {item['lag']:,} rows and {human_bytes(item['lagBytes'])} behind, "
@@ -231,7 +231,7 @@ def reader_parts(items: Sequence[Item], noun: str) -> list[str | Table]:
 def unwell_items(view: StoreView, settings: Settings) -> list[Item]:
     """Return the readers that are not OK, the worst first, with the command that helps."""
     keys = "verdict kind reader=name rows=lag ms=lag_ms reason remedy"
-    return [{**item_of(each, keys), "remedy": typed(each.remedy, settings)} for each in view.unwell]
+    return [{**item_of(reader, keys), "remedy": typed(reader.remedy, settings)} for reader in view.unwell]
 
 
 def unwell_parts(items: Sequence[Item]) -> list[str | Table]:
@@ -239,6 +239,6 @@ def unwell_parts(items: Sequence[Item]) -> list[str | Table]:
     if not items:
         return []
     columns = {"VERDICT": "verdict", "READER": "reader", "ROWS": "rows", "BEHIND": "ms", "REASON": "reason"}
-    remedies = [f"-> {each['remedy']}" for each in items[:_READERS_SHOWN_MAX]]
+    remedies = [f"-> {reader['remedy']}" for reader in items[:_READERS_SHOWN_MAX]]
     left = more(len(items) - _READERS_SHOWN_MAX)
     return [table(columns, items[:_READERS_SHOWN_MAX]), *left, "", *remedies]

@@ -142,9 +142,9 @@ class ArrowSender:
 
     def _appender(self, entry: TopicEntry) -> ArrowAppender:
         name = entry.plan.name
-        known = self._appenders.get(name)
-        if known is not None and known[0] is entry:
-            return known[1]
+        pair = self._appenders.get(name)
+        if pair is not None and pair[0] is entry:
+            return pair[1]
         config, partitioner = self._settings.producer, self._form.partitioner
         if partitioner is not None:
             partitioner.check_arrow_form()

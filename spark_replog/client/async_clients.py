@@ -308,16 +308,16 @@ class AsyncConsumer(_OnOneThread[Consumer]):
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records for ever, waiting for new ones; a position moves past a record when it is yielded."""
         consumer = self._client
-        found: list[Iterator[ConsumerRecord]] = []
+        iterators: list[Iterator[ConsumerRecord]] = []
 
         def poll() -> ConsumerRecords:
             records = consumer.poll(timeout_ms=500)
-            found[:] = [consumer.one_by_one(records)]  # here: a call after this one counts only what was yielded
+            iterators[:] = [consumer.one_by_one(records)]  # here: a call after this one counts only what was yielded
             return records
 
         while True:
             await self._poll(poll)
-            for record in found.pop():
+            for record in iterators.pop():
                 yield record
 
     subscribe = _on_thread(Consumer.subscribe)

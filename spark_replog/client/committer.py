@@ -173,7 +173,7 @@ class Appender:
             deadline_ms: on the monotonic clock; it also ends a running attempt.
             is_atomic: whether one refused partition refuses all.
         """
-        found: dict[Place, PartitionResponse] = {}
+        responses: dict[Place, PartitionResponse] = {}
         doubt: ReplogError | None = None  # of the first attempt that may be in the log
         attempt_count = 0
         while True:
@@ -182,12 +182,12 @@ class Appender:
                 response = self._ask(ledger_id, append, deadline_ms, is_atomic=False)
             error = response.error
             places = response.partitions.items()
-            own = {place: each for place, each in places if error is None or each.error is not error}
-            found |= {place: _told(doubt, each) for place, each in own.items()}
+            own_responses = {place: reply for place, reply in places if error is None or reply.error is not error}
+            responses |= {place: _told(doubt, reply) for place, reply in own_responses.items()}
             if error is None:
-                return Answer(found)
-            if own:
-                append = without_partitions(append, own)
+                return Answer(responses)
+            if own_responses:
+                append = without_partitions(append, own_responses)
             if doubt is None and may_be_in_log(error):
                 doubt = error
             attempt_count += 1
@@ -195,7 +195,7 @@ class Appender:
             is_worth_it = _is_passing(error) and not is_rebuilt and bool(append.objects)
             if not is_worth_it or not self._pause(attempt_count, deadline_ms):
                 told = _told(doubt, PartitionResponse(error))
-                return Answer(dict.fromkeys(response.partitions, told) | found, told.error)
+                return Answer(dict.fromkeys(response.partitions, told) | responses, told.error)
 
     def _pause(self, attempt_count: int, deadline_ms: int) -> bool:
         """Wait before the next attempt; False: there is none."""
@@ -286,10 +286,10 @@ class Committer:
 
     def poll(self) -> Sequence[DeliveryResult]:
         """Return the answers since the last call."""
-        found = []
+        results = []
         while self._results:
-            found.append(self._results.popleft())
-        return found
+            results.append(self._results.popleft())
+        return results
 
     @property
     def is_idle(self) -> bool:
@@ -391,13 +391,13 @@ def results_of(group: Sequence[StoredObject], answer: Answer) -> list[DeliveryRe
     for item in group:
         responses = {}
         for name, place in item.places.items():
-            found = answer.responses.get(place) or PartitionResponse(answer.error)
+            response = answer.responses.get(place) or PartitionResponse(answer.error)
             before = rows_before.get(place, 0)
             rows_before[place] = before + item.row_counts[place]
             responses[name] = PartitionResponse(
-                error=found.error,
-                base_offset=found.base_offset + before if found.base_offset >= 0 else found.base_offset,
-                log_append_time_ms=found.log_append_time_ms,
+                error=response.error,
+                base_offset=response.base_offset + before if response.base_offset >= 0 else response.base_offset,
+                log_append_time_ms=response.log_append_time_ms,
             )
         results.append(DeliveryResult(item.sequence, responses))
     return results

@@ -140,9 +140,9 @@ class Consumer:
         group: str | None = None,
         **settings: object,
     ) -> None:
-        found = ConsumerSettings.read(config or {}, group, settings)
-        self._config, self._maker, self._interceptors = found.consumer, found.maker, found.interceptors
-        self._cluster = Cluster.of(store, found.storage, found.coordinator)
+        options = ConsumerSettings.read(config or {}, group, settings)
+        self._config, self._maker, self._interceptors = options.consumer, options.maker, options.interceptors
+        self._cluster = Cluster.of(store, options.storage, options.coordinator)
         self._authorizer = Authorizer(self._cluster, self._config.principal)
         self._counters = ConsumerMetrics()
         self._guard = AccessGuard()
@@ -279,17 +279,17 @@ class Consumer:
                     if not records:
                         raise refusal
                     break
-            found = ConsumerRecords(records)
+            result = ConsumerRecords(records)
             for interceptor in self._interceptors:
-                answer = ask(interceptor, "on_consume", found)
-                found = found if answer is None else answer
+                answer = ask(interceptor, "on_consume", result)
+                result = result if answer is None else answer
         except BaseException:  # as Ctrl-C: these records are not returned, so the last auto commit must not count them
             for record in reversed(records):
                 at = self._subscription.positions.get(TopicPartition(record.topic, record.partition))
                 if at is not None and at.offset is not None and record.offset < at.offset:
                     at.offset = record.offset
             raise
-        return found
+        return result
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Yield records for ever, waiting for new ones; see ``one_by_one``."""
@@ -411,8 +411,8 @@ class Consumer:
     def seek_to_time(self, timestamp_ms: int, partitions: Collection[TopicPartition] = ()) -> None:
         """Continue from the first record at or after a time; from the end if there is none."""
         keys = list(partitions) or list(self._subscription.positions)
-        found = self.offsets_for_times(dict.fromkeys(keys, timestamp_ms))
-        for key, offset in found.items():
+        offsets = self.offsets_for_times(dict.fromkeys(keys, timestamp_ms))
+        for key, offset in offsets.items():
             if offset is None:
                 self._reset([key], "latest")
             else:
@@ -454,8 +454,8 @@ class Consumer:
         """
         self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
-        _, found = self._cluster.folded_topic(self._cluster.newest_topics([topic])[topic])
-        return [TopicPartition(topic, number) for number in range(len(found.partitions))]
+        _, state = self._cluster.folded_topic(self._cluster.newest_topics([topic])[topic])
+        return [TopicPartition(topic, number) for number in range(len(state.partitions))]
 
     @guarded
     def list_topics(self) -> list[str]:
@@ -626,10 +626,10 @@ class Consumer:
 
     def _checked_ends(self, deadline_ms: int) -> tuple[dict[str, TopicHandle], dict[TopicPartition, int]]:
         """Return what ``_ends`` returns, with positions that can be read."""
-        found = self._ends(self._ready(deadline_ms))
+        ends = self._ends(self._ready(deadline_ms))
         errors = self._fetcher.check(self._positions())
         if not errors:
-            return found
+            return ends
         self._keeper.recover(errors, self._fetcher.diverged)
         self._fetcher.forget(errors)
         return self._ends()

@@ -76,11 +76,11 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
 
     def partitions(self) -> list[TopicPartition]:
         """Return the partitions that have records, in order."""
-        return list(dict.fromkeys(TopicPartition(each.topic, each.partition) for each in self._records))
+        return list(dict.fromkeys(TopicPartition(record.topic, record.partition) for record in self._records))
 
     def records(self, key: TopicPartition) -> list[ConsumerRecord]:
         """Return the records of one partition."""
-        return [each for each in self._records if each.topic == key.topic and each.partition == key.partition]
+        return [record for record in self._records if record.topic == key.topic and record.partition == key.partition]
 
 
 class RecordMaker:
@@ -136,7 +136,7 @@ def _headers(batch: pa.RecordBatch) -> Iterable[tuple[tuple[str, bytes | None], 
     """Return the headers of each row; empty without any."""
     if batch.num_columns < 8 or batch.column(7).null_count == batch.num_rows:
         return repeat(())
-    return [tuple([(each["key"], each["value"]) for each in found or ()]) for found in batch.column(7).to_pylist()]
+    return [tuple([(header["key"], header["value"]) for header in row or ()]) for row in batch.column(7).to_pylist()]
 
 
 def _refusal(key: TopicPartition, offset: int, error: Exception) -> ReplogError:

@@ -31,32 +31,32 @@ Assignor = Callable[[Mapping[str, int], Mapping[str, GroupSubscription]], Assign
 
 def range_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
     """Cut each topic into even, contiguous ranges; the first members get one more if it does not divide evenly."""
-    found: Assignment = {member: [] for member in members}
+    assignment: Assignment = {member: [] for member in members}
     for topic in sorted(counts):
         readers = [member for member, wants in members.items() if topic in wants.topics]
         if not readers:
             continue
-        each, extra = divmod(counts[topic], len(readers))
+        share, extra = divmod(counts[topic], len(readers))
         first = 0
         for number, member in enumerate(readers):
-            size = each + (number < extra)
-            found[member] += [TopicPartition(topic, first + step) for step in range(size)]
+            size = share + (number < extra)
+            assignment[member] += [TopicPartition(topic, first + step) for step in range(size)]
             first += size
-    return found
+    return assignment
 
 
 def round_robin_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
     """Give each partition to the next member in turn that subscribes to its topic."""
-    found: Assignment = {member: [] for member in members}
+    assignment: Assignment = {member: [] for member in members}
     names = list(members)
     topics = {member: set(wants.topics) for member, wants in members.items()}
     turn = 0
     for key in _partitions(counts, members):
         while key.topic not in topics[names[turn % len(names)]]:
             turn += 1
-        found[names[turn % len(names)]].append(key)
+        assignment[names[turn % len(names)]].append(key)
         turn += 1
-    return found
+    return assignment
 
 
 def sticky_assignor(counts: Mapping[str, int], members: Mapping[str, GroupSubscription]) -> Assignment:
@@ -76,22 +76,22 @@ def make_assignors(setting: str) -> dict[str, Assignor]:
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION.
     """
-    found: dict[str, Assignor] = {}
+    assignors: dict[str, Assignor] = {}
     for word in (part.strip().removeprefix(_KAFKAS_PACKAGE) for part in setting.split(",")):
         word = _KAFKAS_CLASSES.get(word, word)
         if word in _BY_NAME:
-            found[word] = _BY_NAME[word]
+            assignors[word] = _BY_NAME[word]
         elif "." in word:
             custom = load_class("partition.assignment.strategy", word)
             name, assign = getattr(custom, "name", None), getattr(custom, "assign", None)
             if not isinstance(name, str) or not callable(assign):
                 raise _unknown(word)
-            found[name] = assign
+            assignors[name] = assign
         elif word:
             raise _unknown(word)
-    if not found:
+    if not assignors:
         raise _unknown(setting)
-    return found
+    return assignors
 
 
 _BY_NAME: Mapping[str, Assignor] = {
@@ -144,60 +144,60 @@ def _sticky_equal(
 ) -> Assignment:
     """All members subscribe to the same topics: quotas. Source: ``ConstrainedAssignmentBuilder``."""
     least, over = divmod(len(keys), len(members))
-    found: Assignment = {}
+    assignment: Assignment = {}
     over_count = 0
     for member in members:
         quota = least
         if over and len(kept[member]) > least and over_count < over:
             quota, over_count = least + 1, over_count + 1
-        found[member] = kept[member][:quota]
-    taken = {key for owned in found.values() for key in owned}
+        assignment[member] = kept[member][:quota]
+    taken = {key for owned in assignment.values() for key in owned}
     free = deque(key for key in keys if key not in taken)
-    below = [member for member in members if len(found[member]) < least]
+    below = [member for member in members if len(assignment[member]) < least]
     while free and below:
         for member in below[: len(free)]:
-            found[member].append(free.popleft())
-        below = [member for member in below if len(found[member]) < least]
-    for member in [each for each in members if len(found[each]) == least]:
+            assignment[member].append(free.popleft())
+        below = [member for member in below if len(assignment[member]) < least]
+    for member in [candidate for candidate in members if len(assignment[candidate]) == least]:
         if free:
-            found[member].append(free.popleft())
-    return found
+            assignment[member].append(free.popleft())
+    return assignment
 
 
 def _sticky_unequal(
     keys: Sequence[TopicPartition], members: Mapping[str, GroupSubscription], kept: Assignment
 ) -> Assignment:
     """Subscriptions differ: fill the least loaded member, then move partitions while that improves the balance."""
-    found = {member: list(kept[member]) for member in members}
-    sizes = {member: len(owned) for member, owned in found.items()}
+    assignment = {member: list(kept[member]) for member in members}
+    sizes = {member: len(owned) for member, owned in assignment.items()}
     readers: dict[str, list[str]] = {}
     for member, wants in members.items():
         for topic in wants.topics:
             readers.setdefault(topic, []).append(member)
-    taken = {key for owned in found.values() for key in owned}
+    taken = {key for owned in assignment.values() for key in owned}
     for key in sorted((key for key in keys if key not in taken), key=lambda key: (len(readers[key.topic]), key)):
         target = min(readers[key.topic], key=sizes.__getitem__)
-        found[target].append(key)
+        assignment[target].append(key)
         sizes[target] += 1
     is_moving = True
     while is_moving:  # each move lowers the sum of squares, so it ends
         is_moving = False
-        for member in sorted(found, key=lambda each: -sizes[each]):
-            is_moving |= _move_one(member, found, sizes, readers)
-    return found
+        for member in sorted(assignment, key=lambda candidate: -sizes[candidate]):
+            is_moving |= _move_one(member, assignment, sizes, readers)
+    return assignment
 
 
-def _move_one(member: str, found: Assignment, sizes: dict[str, int], readers: Mapping[str, Sequence[str]]) -> bool:
+def _move_one(member: str, assignment: Assignment, sizes: dict[str, int], readers: Mapping[str, Sequence[str]]) -> bool:
     """Move one partition to its least loaded subscriber if that improves the balance; return whether one moved."""
     seen: set[str] = set()
-    for key in reversed(found[member]):
+    for key in reversed(assignment[member]):
         if key.topic in seen:
             continue
         seen.add(key.topic)
         target = min(readers[key.topic], key=sizes.__getitem__)
         if sizes[target] + 1 < sizes[member]:
-            found[member].remove(key)
-            found[target].append(key)
+            assignment[member].remove(key)
+            assignment[target].append(key)
             sizes[member] -= 1
             sizes[target] += 1
             return True
@@ -262,9 +262,9 @@ class GroupAssignment:
 
     def of_members(self, metadata: GroupMetadata) -> dict[str, bytes]:
         """Return the leader's assignment; members in Kafka's order: static ones by instance, first."""
-        members = sorted(metadata.members, key=lambda each: (not each.instance_id, each.instance_id or each.member_id))
-        wants = {each.member_id: decode_subscription(dict(each.protocols)[metadata.protocol]) for each in members}
-        topics = {topic for each in wants.values() for topic in each.topics}
+        members = sorted(metadata.members, key=lambda peer: (not peer.instance_id, peer.instance_id or peer.member_id))
+        wants = {member.member_id: decode_subscription(dict(member.protocols)[metadata.protocol]) for member in members}
+        topics = {topic for subscription in wants.values() for topic in subscription.topics}
         self._counts = self._discovery.counts_of(topics)
         assigned = self._assignors[metadata.protocol](self._counts, wants)
         return {member: encode_assignment(keys) for member, keys in assigned.items()}

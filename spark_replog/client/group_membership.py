@@ -538,10 +538,10 @@ class GroupMembership:
 
     def _write(self, names: list[NoteName] | None) -> None:
         request = self._standing.request
-        own = (
+        notes = (
             [] if request is None or (names and request.name is not None and request.name in names) else [request.note]
         )
-        self._coordinator.relay.write(self._group, own, names)
+        self._coordinator.relay.write(self._group, notes, names)
 
     def _as_member(self, owned: tuple[TopicPartition, ...]) -> GroupMember:
         self._is_enforced = False
@@ -573,7 +573,7 @@ class GroupMembership:
 
     def _is_overdue(self, metadata: GroupMetadata, me: GroupMember, now_ms: int) -> bool:
         """Return whether the rebalance timed out by this member's clock; members check at different times."""
-        limit_ms = max(each.rebalance_timeout_ms for each in metadata.members) + turn_ms(metadata, me.member_id)
+        limit_ms = max(member.rebalance_timeout_ms for member in metadata.members) + turn_ms(metadata, me.member_id)
         return self._pace.rebalance_ms(metadata.generation, now_ms) >= limit_ms
 
     def _remove_silent(self, state: GroupState, now_ms: int) -> None:

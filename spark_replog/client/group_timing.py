@@ -141,7 +141,7 @@ class SignsOfLife:
             return
         self.is_gatherer = gatherer(state.metadata) == identity.member_id
         self._generation = state.metadata.generation
-        order = [each.member_id for each in state.metadata.members]
+        order = [member.member_id for member in state.metadata.members]
         self._turn_ms = self._session_ms // 8 * order.index(identity.member_id) // len(order)
         beats = state.beats.get(identity.member_id, 0)
         if beats != self._own_beats:
@@ -179,14 +179,14 @@ class SignsOfLife:
                 relay.write(group, [note], ())
 
 
-def rank_of(names: Sequence[NoteName], own: NoteName) -> int:
+def rank_of(names: Sequence[NoteName], note: NoteName) -> int:
     """Return the number of urgent notes with a lower name: their members write first."""
-    return sum(name.kind.is_urgent and (name.member, name.number) < (own.member, own.number) for name in names)
+    return sum(name.kind.is_urgent and (name.member, name.number) < (note.member, note.number) for name in names)
 
 
 def turn_ms(metadata: GroupMetadata, member_id: str) -> int:
     """Return how much later than the gatherer this member acts."""
     if gatherer(metadata) == member_id:
         return 0
-    order = [each.member_id for each in metadata.members]
+    order = [member.member_id for member in metadata.members]
     return (1 + order.index(member_id)) * RANK_STEP_MS if member_id in order else 0

@@ -78,14 +78,14 @@ class LookSchedule:
         """
         wanted = dict.fromkeys([*ledger_ids, rarely])
         if wanted.keys() != self._looks.keys():
-            known = self._looks
-            self._looks = {each: known.get(each) or _Looks(now_ms) for each in wanted}
-            self._looks[rarely] = known.get(rarely) or _Looks(-inf, looked_ms=now_ms, pause_min_ms=rarely_ms)
+            looks = self._looks
+            self._looks = {ledger_id: looks.get(ledger_id) or _Looks(now_ms) for ledger_id in wanted}
+            self._looks[rarely] = looks.get(rarely) or _Looks(-inf, looked_ms=now_ms, pause_min_ms=rarely_ms)
 
     def is_idle(self, now_ms: float) -> bool:
         """Return whether every ledger was looked at and none had rows lately."""
         return bool(self._looks) and all(
-            each.looked_ms > -inf and self._is_asleep(each, now_ms) for each in self._looks.values()
+            looks.looked_ms > -inf and self._is_asleep(looks, now_ms) for looks in self._looks.values()
         )
 
     def due(self, now_ms: float) -> dict[LedgerId, bool]:
@@ -93,39 +93,39 @@ class LookSchedule:
 
         Those that are late come first. Each costs what it is expected to.
         """
-        if all(now_ms - each.rows_ms > IDLE_SHARE * self._longest_ms for each in self._looks.values()):
+        if all(now_ms - looks.rows_ms > IDLE_SHARE * self._longest_ms for looks in self._looks.values()):
             self._free_ms = max(self._free_ms, now_ms)  # the looks that rows allowed have had their time
-        late = [(at_ms, each) for each in self._looks if (at_ms := self._due_ms(self._looks[each], now_ms)) <= now_ms]
-        found: dict[LedgerId, bool] = {}
-        for at_ms, each in sorted(late):
+        late = [(at_ms, key) for key in self._looks if (at_ms := self._due_ms(self._looks[key], now_ms)) <= now_ms]
+        ledgers: dict[LedgerId, bool] = {}
+        for at_ms, ledger_id in sorted(late):
             if at_ms == -inf:
-                found[each] = True  # the first look, or one that a watch asks for: not limited
+                ledgers[ledger_id] = True  # the first look, or one that a watch asks for: not limited
             elif self._free_ms <= now_ms:
-                found[each] = not self._is_asleep(self._looks[each], now_ms)
-                self._spend(self._root_count if found[each] else self._peek_gets, now_ms)
-        return found
+                ledgers[ledger_id] = not self._is_asleep(self._looks[ledger_id], now_ms)
+                self._spend(self._root_count if ledgers[ledger_id] else self._peek_gets, now_ms)
+        return ledgers
 
     def next_ms(self, now_ms: float) -> float:
         """Return when `due` returns something."""
-        at_ms = min((self._due_ms(each, now_ms) for each in self._looks.values()), default=inf)
+        at_ms = min((self._due_ms(looks, now_ms) for looks in self._looks.values()), default=inf)
         return at_ms if at_ms == -inf else max(at_ms, self._free_ms)
 
     def looked(self, ledger_ids: Iterable[LedgerId], now_ms: float, took_ms: float) -> None:
         """Note that these were looked at just now."""
-        for each in ledger_ids:
-            if each in self._looks:
-                self._looks[each].looked_ms, self._looks[each].took_ms = now_ms, took_ms
+        for ledger_id in ledger_ids:
+            if ledger_id in self._looks:
+                self._looks[ledger_id].looked_ms, self._looks[ledger_id].took_ms = now_ms, took_ms
 
     def told(self, ledger_ids: Iterable[LedgerId]) -> None:
         """Look at these at once: a watch has reported new entries."""
-        for each in ledger_ids:
-            if each in self._looks:
-                self._looks[each].looked_ms = -inf
+        for ledger_id in ledger_ids:
+            if ledger_id in self._looks:
+                self._looks[ledger_id].looked_ms = -inf
 
     def rows_came(self, ledger_ids: Iterable[LedgerId], now_ms: float) -> None:
         """Look at these more often again, since more rows may come."""
-        for each in ledger_ids:
-            self._looks[each].rows_ms = now_ms
+        for ledger_id in ledger_ids:
+            self._looks[ledger_id].rows_ms = now_ms
             self._free_ms = min(self._free_ms, now_ms - self._credit_ms)
 
     def spend_elsewhere(self, get_count: float, now_ms: float) -> None:

@@ -129,13 +129,13 @@ class ProducerMetrics:
         now_ms = self._clock.monotonic_ms()
         with self._lock:
             # The share of time that appends waited for memory: milliseconds per second, divided by 1,000.
-            found: dict[str, float] = {"bufferpool-wait-ratio": self._pool_waits.rate(now_ms) / 1000}
-            found["buffer-exhausted-rate"] = self._pool_exhausted.rate(now_ms)
+            numbers: dict[str, float] = {"bufferpool-wait-ratio": self._pool_waits.rate(now_ms) / 1000}
+            numbers["buffer-exhausted-rate"] = self._pool_exhausted.rate(now_ms)
             for name, total in self._totals.items():
                 plain = {"byte": "outgoing-byte"}.get(name, name)
-                found[f"{plain}-total"] = total
-                found[f"{plain}-rate"] = self._rates[name].rate(now_ms)
+                numbers[f"{plain}-total"] = total
+                numbers[f"{plain}-rate"] = self._rates[name].rate(now_ms)
             for name, sampled in self._averages.items():
-                found[f"{name}-avg"] = sampled.average(now_ms)
-                found[f"{name}-max"] = sampled.maximum(now_ms)
-        return found
+                numbers[f"{name}-avg"] = sampled.average(now_ms)
+                numbers[f"{name}-max"] = sampled.maximum(now_ms)
+        return numbers

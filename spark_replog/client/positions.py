@@ -60,9 +60,9 @@ class PositionKeeper:
             self._require(operation, {key.topic for key, at in positions.items() if at.offset is None})
         unknown = [key for key, at in positions.items() if at.offset is None and at.reset is None]
         if unknown:
-            found = self._committer.committed(unknown) if self._config.group_id else {}
+            commits = self._committer.committed(unknown) if self._config.group_id else {}
             for key in unknown:
-                value = found.get(key)
+                value = commits.get(key)
                 if value is not None:
                     positions[key].offset = value.offset
                 else:
@@ -170,15 +170,15 @@ class PositionKeeper:
                 )
         self._require(AclOperation.DESCRIBE, {key.topic for key in times_ms})
         handles = self._fold(times_ms)
-        found: dict[TopicPartition, int | None] = {}
+        offsets: dict[TopicPartition, int | None] = {}
         for name, handle in handles.items():
             wanted = {key.partition: time_ms for key, time_ms in times_ms.items() if key.topic == name}
             for partition in wanted:
                 self._bounds(TopicPartition(name, partition))
             ledger = self._cluster.topic_ledger(handle.ledger_id)
             answers = offsets_for_times(ledger, self._cluster.brokers, name, handle.topic_id, wanted)
-            found.update({TopicPartition(name, partition): offset for partition, offset in answers.items()})
-        return found
+            offsets.update({TopicPartition(name, partition): offset for partition, offset in answers.items()})
+        return offsets
 
     def _reset(self, keys: Collection[TopicPartition], since: int | None = None) -> None:
         if not keys:
@@ -190,8 +190,8 @@ class PositionKeeper:
         for key in keys:
             at = positions[key]
             start, end = self._bounds(key)
-            found = start if at.reset == "earliest" else by_time.get(key)
-            at.offset, at.reset = (end if found is None else found), None
+            offset = start if at.reset == "earliest" else by_time.get(key)
+            at.offset, at.reset = (end if offset is None else offset), None
 
     @property
     def _policy(self) -> str:
@@ -214,8 +214,8 @@ class PositionKeeper:
             topic = ledger.state.topics[handle.topic_id]
             if not 0 <= key.partition < len(topic.partitions):
                 raise unknown_partition(key.topic, key.partition, len(topic.partitions))
-            found = topic.partitions[key.partition]
-            return found.log_start_offset, found.high_watermark
+            partition = topic.partitions[key.partition]
+            return partition.log_start_offset, partition.high_watermark
 
 
 class OffsetCommitter:
@@ -341,8 +341,8 @@ class OffsetCommitter:
             group = self._coordinator.folded(self._config.group_id or "")
             decided = {} if group is None else group.offsets
             for key, at in self._noted.items():
-                found = decided.get((key.topic, key.partition))
-                if found is None or found.offset != at:
+                commit = decided.get((key.topic, key.partition))
+                if commit is None or commit.offset != at:
                     break
                 self._committed[key] = (at, now_ms)
             else:

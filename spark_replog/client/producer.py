@@ -75,18 +75,18 @@ class Producer:
         clock: Clock = SYSTEM_CLOCK,
         **settings: object,
     ) -> None:
-        self._settings = found = ProducerSettings.read(config, **settings)
+        self._settings = options = ProducerSettings.read(config, **settings)
         self._clock = clock
-        client = found.client
-        self._interceptors = Interceptors.of(client.interceptor_classes, found.objects.get("interceptor.classes"))
-        self._form = RecordForm(found)
+        client = options.client
+        self._interceptors = Interceptors.of(client.interceptor_classes, options.objects.get("interceptor.classes"))
+        self._form = RecordForm(options)
         self.client_id = client.client_id or f"producer-{next(_numbers)}"
-        cluster = Cluster.of(store, found.storage)
+        cluster = Cluster.of(store, options.storage)
         self._refusal: ReplogError | None = None
         self._metrics = ProducerMetrics(client.metrics_num_samples, client.metrics_sample_window_ms, clock)
         self._parts = connect_parts(
             cluster,
-            found,
+            options,
             self._form,
             self._interceptors,
             self._metrics,
@@ -99,7 +99,7 @@ class Producer:
         self._topics = self._parts.metadata.topics
         self._append_record = self._parts.accumulator.append_record
         self._now_ms = clock.now_ms
-        self._max_block_ms = found.producer.max_block_ms
+        self._max_block_ms = options.producer.max_block_ms
         _producers.add(self)
         self._parts.thread.start()
 
@@ -190,7 +190,7 @@ class Producer:
             return True
         if self._transactions is not None and not self._transactions.has_claimed(entry.plan.ledger_id):
             return True
-        size_bytes = sum(len(each) for each in (key, value) if isinstance(each, (bytes, bytearray, str)))
+        size_bytes = sum(len(part) for part in (key, value) if isinstance(part, (bytes, bytearray, str)))
         batch_size_bytes = self._settings.producer.batch_size_bytes
         return (
             bool(self._parts.accumulator.pool.waiters)
@@ -219,7 +219,7 @@ class Producer:
         """
         if self._refusal is not None:
             raise self._refusal
-        found = TableHandle() if handle is None else handle
+        table_handle = TableHandle() if handle is None else handle
         transactions = self._transactions
         try:
             if transactions is not None:
@@ -227,14 +227,14 @@ class Producer:
             entry, _ = self._wait_for(topic, None)
             entry.is_used = True
             if transactions is None:
-                self._parts.arrow.send(entry, data, found)
+                self._parts.arrow.send(entry, data, table_handle)
             else:
                 transactions.add_ledger(topic, entry.plan.ledger_id)
-                self._send_arrow_in(transactions, entry, data, found)
+                self._send_arrow_in(transactions, entry, data, table_handle)
         finally:
             if transactions is not None:
                 transactions.end_send()
-        return found
+        return table_handle
 
     def flush(self, timeout: float | None = None) -> None:
         """Send waiting records, and wait for the outcome of every earlier record (in a transaction: until stored).
@@ -473,23 +473,23 @@ class Producer:
         """Return a failed handle for what Kafka calls an API error; raise other errors of the caller."""
         if not isinstance(topic, str):
             raise invalid_topic(topic)
-        found = error.error if isinstance(error, RecordError) else error
-        if self._parts.thread.error is not None and getattr(found, "code", None) is ErrorCode.REPLOG_PRODUCER_CLOSED:
-            found = self._parts.thread.error  # why it closed
+        cause = error.error if isinstance(error, RecordError) else error
+        if self._parts.thread.error is not None and getattr(cause, "code", None) is ErrorCode.REPLOG_PRODUCER_CLOSED:
+            cause = self._parts.thread.error  # why it closed
         where = TopicPartition(topic, -1 if partition is None else partition)
         if self._interceptors:
-            self._interceptors.on_acknowledgement(RecordMetadata(topic, where.partition, -1, -1), found)
-        if not isinstance(found, ReplogError) or self._refusal is not None:
-            raise found
-        if isinstance(error, InvalidConfigError) and found.code not in _API_CODES:
-            raise found
+            self._interceptors.on_acknowledgement(RecordMetadata(topic, where.partition, -1, -1), cause)
+        if not isinstance(cause, ReplogError) or self._refusal is not None:
+            raise cause
+        if isinstance(error, InvalidConfigError) and cause.code not in _API_CODES:
+            raise cause
         self._metrics.count("record-error", 1)
         if self._transactions is not None:
-            self._transactions.current.error = self._transactions.current.error or found
-            if isinstance(found, FencedError):
-                raise found
+            self._transactions.current.error = self._transactions.current.error or cause
+            if isinstance(cause, FencedError):
+                raise cause
         result = BatchResult(where)
-        result.decide(error=found)
+        result.decide(error=cause)
         return RecordHandle(result, 0)
 
     def _refuse_in_child(self) -> None:

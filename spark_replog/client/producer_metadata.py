@@ -202,8 +202,8 @@ class ProducerMetadata:
         """Return a question that names the most similar topics, of those that the principal may write to."""
         authorizer = Authorizer(self._cluster, self._settings.client.principal)
         names = authorizer.allowed_topics(AclOperation.WRITE, self._cluster.topic_names())
-        near = get_close_matches(topic, [each for each in names if each not in INTERNAL_TOPICS])
-        shown = " or ".join(f"'{each}'" for each in near)
+        near = get_close_matches(topic, [name for name in names if name not in INTERNAL_TOPICS])
+        shown = " or ".join(f"'{name}'" for name in near)
         return f"Did you mean {shown}? " if near else ""
 
     def _look_up(self, topic: str, partition: int | None) -> TopicEntry | _Missing:
@@ -233,15 +233,15 @@ class ProducerMetadata:
 
     def _apply(self, plan: TopicPlan) -> TopicEntry:
         """Adopt a topic's newest plan."""
-        known = self.topics.get(plan.name)
-        if known is not None and known.plan.topic_id == plan.topic_id and known.plan.fold_index > plan.fold_index:
-            return known  # another thread's plan, of a newer fold
-        if known is not None and known.plan == plan:
-            return known
+        current = self.topics.get(plan.name)
+        if current is not None and current.plan.topic_id == plan.topic_id and current.plan.fold_index > plan.fold_index:
+            return current  # another thread's plan, of a newer fold
+        if current is not None and current.plan == plan:
+            return current
         whole = self._builder.plan
         others = tuple(topic for topic in whole.topics if topic.name != plan.name)
         self._builder.plan = replace(whole, topics=(*others, plan))
-        queues = [self._accumulator.queue(TopicPartition(plan.name, each)) for each in range(len(plan.replica_sets))]
+        queues = [self._accumulator.queue(TopicPartition(plan.name, index)) for index in range(len(plan.replica_sets))]
         for number, queue in enumerate(queues):
             self._accumulator.assign(queue, destination_of(plan, number, self._settings.producer))
         sticky = StickyPartitioner(

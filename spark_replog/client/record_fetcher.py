@@ -44,7 +44,9 @@ SCAN_SLICES_MAX = 1 << 15
 """A scan plans partitions together until they have this many sections: their objects are then read once for all."""
 WATCH_AGAIN_MS = 10_000
 """How long until journals that could not be watched are tried again: a root may be back."""
-_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in read_schema(True)], schema=read_schema(True))
+_NO_ROWS = pa.RecordBatch.from_arrays(
+    [pa.nulls(0, field.type) for field in read_schema(True)], schema=read_schema(True)
+)
 
 
 @dataclass(slots=True)
@@ -143,7 +145,7 @@ class RecordFetcher:
         is_idle = max_wait_ms > 0 and self._schedule.is_idle(clock.monotonic_ms())
         self._require_read(topics, is_folded=is_idle)
         handles = {name: self._cluster.lookup(name) for name in topics}
-        by_ledger = {each.ledger_id: each for each in handles.values()}
+        by_ledger = {handle.ledger_id: handle for handle in handles.values()}
         self._schedule.keep(by_ledger, clock.monotonic_ms(), rarely=cluster_id, rarely_ms=ACCESS_AGE_MS)
         watch, marks = self._watch_of((*by_ledger, cluster_id)), [since]
         if max_wait_ms <= 0:
@@ -167,7 +169,7 @@ class RecordFetcher:
             errors = self.renewed(positions) or errors
             slices = [] if errors else slices
         if slices:
-            self._schedule.rows_came({each.object.ledger_id for each in slices}, clock.monotonic_ms())
+            self._schedule.rows_came({section.object.ledger_id for section in slices}, clock.monotonic_ms())
             self._metrics.fetches += 1
             self._last = TopicPartition(slices[-1].topic, slices[-1].partition)
             for key, batch, end in self._read(slices):
@@ -188,18 +190,18 @@ class RecordFetcher:
         errors = self.renewed(positions)
         self.diverged = {}
         for key, offset in positions.items() if not errors else ():
-            found = look(self._ask(self._cluster.lookup(key.topic), key, offset), 0, one_section_min=False)
-            self._note(key, found, errors)
+            state = look(self._ask(self._cluster.lookup(key.topic), key, offset), 0, one_section_min=False)
+            self._note(key, state, errors)
         return errors
 
     def renewed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ErrorCode]:
         """Return the partitions whose topic, as folded, was deleted and created again since their rows were read."""
-        found = {}
+        errors = {}
         for key in positions:
             topic_id = self.topic_id(key)
             if topic_id and topic_id != self._cluster.lookup(key.topic).topic_id:
-                found[key] = ErrorCode.UNKNOWN_TOPIC_ID
-        return found
+                errors[key] = ErrorCode.UNKNOWN_TOPIC_ID
+        return errors
 
     def topic_id(self, key: TopicPartition) -> TopicId:
         """Return the id of the topic whose rows led to a partition's position; "": it was set, not reached."""
@@ -217,26 +219,26 @@ class RecordFetcher:
         slices: list[FetchSlice] = []
         errors: dict[TopicPartition, ErrorCode] = {}
         rest_bytes = self._config.fetch_max_bytes
-        for ledger, group in groupby(asked.items(), key=lambda each: each[1].ledger):
+        for ledger, group in groupby(asked.items(), key=lambda pair: pair[1].ledger):
             items = list(group)
-            found, planned = ledger.ask(partial(_plan, items, rest_bytes, not slices))
+            states, planned = ledger.ask(partial(_plan, items, rest_bytes, not slices))
             slices += planned
-            rest_bytes = max(0, rest_bytes - sum(each.available_bytes for each in found))
-            for (key, item), each in zip(items, found, strict=True):
-                self._note(key, each, errors)
-                if each.error is None:
-                    self._fetched[key] = (each.leader_epoch, item.topic_id)
+            rest_bytes = max(0, rest_bytes - sum(fetch_state.available_bytes for fetch_state in states))
+            for (key, item), state in zip(items, states, strict=True):
+                self._note(key, state, errors)
+                if state.error is None:
+                    self._fetched[key] = (state.leader_epoch, item.topic_id)
         return slices, errors
 
-    def _note(self, key: TopicPartition, found: FetchState, errors: dict[TopicPartition, ErrorCode]) -> None:
-        if found.error is not None:
-            errors[key] = found.error
-            if found.diverging_offset is not None:
-                self.diverged[key] = found.diverging_offset
+    def _note(self, key: TopicPartition, state: FetchState, errors: dict[TopicPartition, ErrorCode]) -> None:
+        if state.error is not None:
+            errors[key] = state.error
+            if state.diverging_offset is not None:
+                self.diverged[key] = state.diverging_offset
 
     def take(self, positions: Mapping[TopicPartition, int], max_records: int) -> Iterator[FetchedRows]:
         """Take at most ``max_records`` buffered rows from the positions on; drop batches without the position."""
-        for key in [each for each in self._buffers if each in positions]:
+        for key in [partition for partition in self._buffers if partition in positions]:
             expected = positions[key]
             buffer = self._buffers[key]
             while buffer and max_records:
@@ -277,8 +279,8 @@ class RecordFetcher:
         for number, (key, (start, end)) in enumerate(spans.items(), 1):
             handle = handles[key.topic]
             ledger, _ = self._cluster.folded_topic(handle)
-            found, epochs[key] = ledger.ask(partial(_plan_span, key, handle.topic_id, start, end))
-            slices += found
+            span_slices, epochs[key] = ledger.ask(partial(_plan_span, key, handle.topic_id, start, end))
+            slices += span_slices
             if len(slices) < SCAN_SLICES_MAX and number < len(spans):
                 continue
             for rows in self._read(slices):
@@ -316,7 +318,7 @@ class RecordFetcher:
 
         These stay due: entries may have come since, before a watch began.
         """
-        by_ledger = {each.ledger_id: each for each in self._cluster.unread_since(handles, since)}
+        by_ledger = {handle.ledger_id: handle for handle in self._cluster.unread_since(handles, since)}
         began_ms = self._cluster.clock.monotonic_ms()
         self._cluster.refresh_topics(by_ledger.values())
         self._metrics.refreshes += len(by_ledger)
@@ -340,9 +342,11 @@ class RecordFetcher:
             return None
         if set(self._watched) != set(ledger_ids) or (self._watch is None and now_ms >= self._watch_again_ms):
             self._watched, self._watch, self._watch_again_ms = ledger_ids, None, now_ms + WATCH_AGAIN_MS
-            roots = [brokers.url(each).removeprefix("file://") for each in metadata_ids]
+            roots = [brokers.url(broker_id).removeprefix("file://") for broker_id in metadata_ids]
             try:
-                self._watch = FolderWatch([[f"{root}/{journal_folder(each)}" for root in roots] for each in ledger_ids])
+                self._watch = FolderWatch(
+                    [[f"{root}/{journal_folder(ledger_id)}" for root in roots] for ledger_id in ledger_ids]
+                )
                 self._schedule.told(ledger_ids)  # whatever came before the watch
             except OSError as error:
                 _LOG.debug("the journals cannot be watched, so they are read at intervals: %s", error)
@@ -365,7 +369,7 @@ class RecordFetcher:
         if watch is None:
             return False
         told = watch.wait(timeout_ms)
-        self._schedule.told(self._watched[each] for each in told)
+        self._schedule.told(self._watched[index] for index in told)
         self._schedule.is_told = watch.has_told
         return bool(told)
 
@@ -381,15 +385,15 @@ class RecordFetcher:
         if not due:
             return self._schedule.next_ms(began_ms)
         asked = [
-            cluster.cluster_ledger if each == cluster_id else cluster.topic_ledger(each)
-            for each, is_read in due.items()
+            cluster.cluster_ledger if ledger_id == cluster_id else cluster.topic_ledger(ledger_id)
+            for ledger_id, is_read in due.items()
             if not is_read
         ]
         grown = self._peek.grown(asked)
-        read = [each for each, is_read in due.items() if is_read or each in grown]
-        if any(is_seen for each, is_seen in grown.items() if each != cluster_id):
+        read = [ledger_id for ledger_id, is_read in due.items() if is_read or ledger_id in grown]
+        if any(is_seen for ledger_id, is_seen in grown.items() if ledger_id != cluster_id):
             cluster.refresh_ahead()  # of the rights: rows that come after a long wait need them at once
-        wanted = [handles[each] for each in read if each != cluster_id]
+        wanted = [handles[ledger_id] for ledger_id in read if ledger_id != cluster_id]
         topics = cluster.unread_since(wanted, since)
         cluster.refresh_topics(topics)
         if cluster_id in read:
@@ -397,8 +401,8 @@ class RecordFetcher:
         self._metrics.peeks += len(asked)
         self._metrics.refreshes += len(topics)
         now_ms = cluster.clock.monotonic_ms()
-        left = {each.ledger_id for each in wanted} - {each.ledger_id for each in topics}
-        self._schedule.looked([each for each in due if each not in left], now_ms, now_ms - began_ms)
+        left = {handle.ledger_id for handle in wanted} - {handle.ledger_id for handle in topics}
+        self._schedule.looked([ledger_id for ledger_id in due if ledger_id not in left], now_ms, now_ms - began_ms)
         return self._schedule.next_ms(now_ms)
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
@@ -437,7 +441,7 @@ class RecordFetcher:
         self._metrics.hedges += stats.hedges - hedged
 
     def _read_planned(self, slices: Sequence[FetchSlice], done: dict[TopicPartition, int]) -> Iterator[FetchedRows]:
-        ends = {TopicPartition(each.topic, each.partition): each.end_offset for each in slices}
+        ends = {TopicPartition(section.topic, section.partition): section.end_offset for section in slices}
         for batch in self._fetcher.fetch(slices, include_headers=True):
             key = TopicPartition(batch.column(2)[0].as_py(), batch.column(3)[0].as_py())
             done[key] = batch.column(4)[-1].as_py() + 1
@@ -447,9 +451,9 @@ class RecordFetcher:
 
     def _plan_again(self, slices: Sequence[FetchSlice], done: Mapping[TopicPartition, int]) -> list[FetchSlice]:
         spans: dict[TopicPartition, tuple[FetchSlice, int]] = {}
-        for each in slices:
-            key = TopicPartition(each.topic, each.partition)
-            spans[key] = (spans.get(key, (each, 0))[0], each.end_offset)
+        for section in slices:
+            key = TopicPartition(section.topic, section.partition)
+            spans[key] = (spans.get(key, (section, 0))[0], section.end_offset)
         again: list[FetchSlice] = []
         for key, (first, end) in spans.items():
             ledger = self._cluster.topic_ledger(first.object.ledger_id)
@@ -463,7 +467,7 @@ class RecordFetcher:
 
 
 def _places(slices: Iterable[FetchSlice]) -> set[tuple[ObjectId, frozenset[BrokerId]]]:
-    return {(each.object.id, each.object.holders) for each in slices}
+    return {(section.object.id, section.object.holders) for section in slices}
 
 
 def _plan_span(
@@ -538,21 +542,21 @@ def _look(
     topic = state.topics.get(item.topic_id)
     if topic is None or topic.closed or item.partition >= len(topic.partitions):
         return FetchState(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, item.fetch_offset, 0)
-    found = topic.partitions[item.partition]
-    diverging_offset = _diverging_offset(item, found)
+    partition = topic.partitions[item.partition]
+    diverging_offset = _diverging_offset(item, partition)
     if diverging_offset is not None:
-        return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, found.leader_epoch, diverging_offset)
-    if not found.log_start_offset <= item.fetch_offset <= found.log_end_offset:
+        return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0, partition.leader_epoch, diverging_offset)
+    if not partition.log_start_offset <= item.fetch_offset <= partition.log_end_offset:
         return FetchState(ErrorCode.OFFSET_OUT_OF_RANGE, item.fetch_offset, 0)
     size_bytes = 0
-    if item.fetch_offset < found.high_watermark and (budget or one_section_min):
-        for row in found.sections_between(item.fetch_offset, found.high_watermark):
+    if item.fetch_offset < partition.high_watermark and (budget or one_section_min):
+        for row in partition.sections_between(item.fetch_offset, partition.high_watermark):
             if size_bytes + row.size_bytes > budget and (size_bytes or not one_section_min):
                 break
             size_bytes += row.size_bytes
             rows.append(row)
-    end = min(rows[-1].end_offset, found.high_watermark) if rows else item.fetch_offset
-    return FetchState(None, end, size_bytes, found.leader_epoch)
+    end = min(rows[-1].end_offset, partition.high_watermark) if rows else item.fetch_offset
+    return FetchState(None, end, size_bytes, partition.leader_epoch)
 
 
 def _plan(
@@ -560,23 +564,23 @@ def _plan(
 ) -> tuple[list[FetchState], list[FetchSlice]]:
     """Return the state of each partition, all of one ledger, and the sections to read within the budget."""
     states: list[FetchState] = []
-    found: list[tuple[FetchRange, list[SectionRow]]] = []
+    ranges: list[tuple[FetchRange, list[SectionRow]]] = []
     for key, item in asked:
         rows: list[SectionRow] = []
-        each = _look(state, item, min(item.max_bytes, budget), one_section_min and not found, rows)
-        states.append(each)
+        fetch_state = _look(state, item, min(item.max_bytes, budget), one_section_min and not ranges, rows)
+        states.append(fetch_state)
         if rows:
             where = key.topic, item.topic_id, key.partition
-            found.append((FetchRange(*where, item.fetch_offset, each.end_offset, state.ledger_id), rows))
-            budget = max(0, budget - each.available_bytes)
-    return states, list(chain.from_iterable(slices_of(found, state)))
+            ranges.append((FetchRange(*where, item.fetch_offset, fetch_state.end_offset, state.ledger_id), rows))
+            budget = max(0, budget - fetch_state.available_bytes)
+    return states, list(chain.from_iterable(slices_of(ranges, state)))
 
 
-def _diverging_offset(item: FetchPartition, found: PartitionState) -> int | None:
+def _diverging_offset(item: FetchPartition, partition: PartitionState) -> int | None:
     """Return the first offset where the log differs from the reader's rows, else None. Source: KIP-320."""
-    if item.last_fetched_epoch in (UNDEFINED_EPOCH, found.leader_epoch):
+    if item.last_fetched_epoch in (UNDEFINED_EPOCH, partition.leader_epoch):
         return None
-    ended = found.leader_epochs.end_offset_for(item.last_fetched_epoch, found.log_end_offset)
+    ended = partition.leader_epochs.end_offset_for(item.last_fetched_epoch, partition.log_end_offset)
     return ended.start_offset if UNDEFINED_OFFSET < ended.start_offset < item.fetch_offset else None
 
 
@@ -584,9 +588,9 @@ def is_answered(partitions: Sequence[FetchPartition], min_bytes: int) -> bool:
     """Return whether there is an error, or enough bytes, so that waiting is pointless."""
     size_bytes = 0
     for item in partitions:
-        found = look(item)
-        size_bytes += min(found.available_bytes, item.max_bytes)
-        if found.error is not None or size_bytes >= min_bytes:
+        state = look(item)
+        size_bytes += min(state.available_bytes, item.max_bytes)
+        if state.error is not None or size_bytes >= min_bytes:
             return True
     return False
 

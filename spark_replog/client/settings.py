@@ -80,15 +80,15 @@ class ProducerSettings:
 
 
 def _check_names(given: Mapping[str, object]) -> None:
-    known = {key.name for key in keys_of(*_GROUPS)}
+    option_names = {key.name for key in keys_of(*_GROUPS)}
     for name in given:
         why = unused_reason(name, "producer")
         if why is not None:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_UNKNOWN_OPTION, f"The producer setting '{name}' has no meaning here. {why}"
             )
-        if name not in known and not name.startswith("storage."):
-            raise unknown_option_error(name, known)
+        if name not in option_names and not name.startswith("storage."):
+            raise unknown_option_error(name, option_names)
 
 
 def _producer(plain: Mapping[str, object]) -> ProducerConfig:
@@ -139,8 +139,8 @@ class ConsumerSettings:
                 "enable.auto.commit needs a group.id to commit for. Set group.id, or remove enable.auto.commit.",
             )
         names = [name for name in (config.interceptor_classes or "").split(",") if name.strip()]
-        own = {key.name for key in keys_of("coordinator")}
-        coordinator = {name: value for name, value in options.items() if normalise_key(name) in own}
+        coordinator_names = {key.name for key in keys_of("coordinator")}
+        coordinator = {name: value for name, value in options.items() if normalise_key(name) in coordinator_names}
         return cls(
             config,
             RecordMaker(*(make_deserializer(name, hook) for name, hook in hooks.items())),

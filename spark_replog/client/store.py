@@ -179,12 +179,12 @@ class TopicScan:
         self._handle = handle = cluster.newest_topics([topic])[topic]
         ledger, _ = cluster.folded_topic(handle)
         with ledger.lock:
-            found = ledger.state.topics[handle.topic_id].partitions
-            bounds = [(each.log_start_offset, each.high_watermark) for each in found]
+            partition_states = ledger.state.topics[handle.topic_id].partitions
+            bounds = [(partition.log_start_offset, partition.high_watermark) for partition in partition_states]
         for number in range(len(bounds)) if partitions is None else sorted(set(partitions)):
             if not 0 <= number < len(bounds):
                 raise unknown_partition(topic, number, len(bounds))
-            first, last = (_offset(each, number, *bounds[number]) for each in (start, end))
+            first, last = (_offset(bound, number, *bounds[number]) for bound in (start, end))
             self.spans[TopicPartition(topic, number)] = (first, max(first, last))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:

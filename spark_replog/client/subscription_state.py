@@ -107,14 +107,14 @@ class SubscriptionState:
         Raises:
             ReplogError: INVALID_REQUEST: it is not assigned.
         """
-        found = self.positions.get(key)
-        if found is None:
+        position = self.positions.get(key)
+        if position is None:
             raise ReplogError(
                 ErrorCode.INVALID_REQUEST,
                 f"{key.topic}-{key.partition} is not assigned to this consumer. Assign it, or poll until the group"
                 " has assigned it.",
             )
-        return found
+        return position
 
     def fetchable(self) -> list[TopicPartition]:
         """Return the partitions with a known position that are not paused."""
@@ -153,7 +153,7 @@ class TopicDiscovery:
         self._cluster = cluster
         self._subscription = subscription
         self._config = config
-        self._found: dict[str, int] = {}
+        self._counts: dict[str, int] = {}
         self._looked_ms: int | None = None
         self._peek = JournalPeek(cluster.brokers)
         self._on_gets = on_gets
@@ -170,11 +170,11 @@ class TopicDiscovery:
         """
         now_ms = self._cluster.clock.monotonic_ms()
         if self._looked_ms is None or now_ms - self._looked_ms >= self._cluster.config.metadata_max_age_ms:
-            self._found = self.counts_of(
+            self._counts = self.counts_of(
                 self._names(), refresh=True, peek=None if self._looked_ms is None else self._peek
             )
             self._looked_ms = now_ms
-        return dict(self._found)
+        return dict(self._counts)
 
     def counts_of(
         self, names: Collection[str], *, refresh: bool = False, peek: JournalPeek | None = None
@@ -186,7 +186,7 @@ class TopicDiscovery:
             refresh: fold the newest entries first.
             peek: of a ledger that it shows to have grown.
         """
-        found = {}
+        counts = {}
         handles = []
         for name in sorted(names):
             try:
@@ -196,7 +196,7 @@ class TopicDiscovery:
                     raise
                 continue
             handles.append(handle)
-        ledgers = {each.ledger_id: self._cluster.topic_ledger(each.ledger_id) for each in handles}
+        ledgers = {topic.ledger_id: self._cluster.topic_ledger(topic.ledger_id) for topic in handles}
         newer: Collection[LedgerId] = ()
         if refresh:
             newer = ledgers if peek is None else peek.grown(ledgers.values())
@@ -217,8 +217,8 @@ class TopicDiscovery:
                     raise
                 continue
             with ledger.lock:
-                found[handle.name] = len(ledger.state.topics[handle.topic_id].partitions)
-        return found
+                counts[handle.name] = len(ledger.state.topics[handle.topic_id].partitions)
+        return counts
 
     def _names(self) -> Collection[str]:
         pattern = self._subscription.pattern

@@ -117,7 +117,7 @@ class TopicCopy:
             InvalidConfigError: INVALID_REQUEST: earlier runs left out rows of a range and copied later ones. The order
                 of rows is kept, so these rows can only be copied under another name.
         """
-        found = []
+        partitions = []
         for key, start in sorted(starts.items()):
             last, ranges = self._copied(key)
             left_out = _left_out(ranges, start, min(ends[key], last))
@@ -130,8 +130,8 @@ class TopicCopy:
                 )
             if start > last:
                 ranges = f"{ranges}{last},{start}-" if last >= 0 else f"{start}-"
-            found.append(CopiedPartition(key, start, ends[key], max(start, last), last, ranges))
-        return found
+            partitions.append(CopiedPartition(key, start, ends[key], max(start, last), last, ranges))
+        return partitions
 
     def run(self, parts: list[CopiedPartition], on_progress: Callable[[], object] = lambda: None) -> None:
         """Copy the ranges, one after another. `parts` always shows the decided progress.
@@ -173,8 +173,8 @@ class TopicCopy:
         identity = self._identity(key, 0, "")
 
         def look(state: TopicLedgerState) -> tuple[int, str]:
-            known = state.producers.get(identity)
-            return (-1, "") if known is None else (known.last_sequences[known.incarnation], known.incarnation)
+            writer = state.producers.get(identity)
+            return (-1, "") if writer is None else (writer.last_sequences[writer.incarnation], writer.incarnation)
 
         return self._ledger.ask(look)
 
@@ -249,13 +249,13 @@ class TopicCopy:
 
 def _left_out(ranges: str, start: int, end: int) -> str:
     """Return the offsets of [start, end) that are in none of the ranges, as ``0-10,15-18``; the last one is open."""
-    found, at = [], start
-    for each in filter(None, ranges.split(",")):
-        begin, _, stop = each.partition("-")
+    gaps, at = [], start
+    for span in filter(None, ranges.split(",")):
+        begin, _, stop = span.partition("-")
         if at < min(int(begin), end):
-            found.append(f"{at}-{min(int(begin), end)}")
+            gaps.append(f"{at}-{min(int(begin), end)}")
         at = max(at, int(stop or end))
-    return ",".join(found)
+    return ",".join(gaps)
 
 
 def _made_again(topic: str) -> ReplogError:

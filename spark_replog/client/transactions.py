@@ -243,7 +243,7 @@ class TransactionCoordinator:
                 "Raise it, or make transactions shorter.",
             )
         if current.error is None:
-            current.error = next((each.error for each in current.batch_results if each.error is not None), None)
+            current.error = next((result.error for result in current.batch_results if result.error is not None), None)
         self._check_error()
 
     def commit(self) -> Future[None]:
@@ -255,14 +255,14 @@ class TransactionCoordinator:
             return done
         current, was_in_doubt = self.current, self.state is TransactionState.IN_DOUBT
         assert current.ledger_id is not None
-        known, ledger_id = current.append, current.ledger_id
+        earlier_append, ledger_id = current.append, current.ledger_id
         if was_in_doubt:
             self._move_to(TransactionState.ENDING)
-        append = current.append = known or self._make_append(self._parked, ledger_id)
+        append = current.append = earlier_append or self._make_append(self._parked, ledger_id)
         try:
             IO_POOL.post_to(f"commit {ledger_id} {id(self)}", self._work, append, ledger_id, done)
         except RuntimeError:  # no thread can be started: nothing was sent
-            current.append = known
+            current.append = earlier_append
             self._move_to(TransactionState.IN_DOUBT if was_in_doubt else TransactionState.OPEN)
             if self._drop_error is not None:
                 self.drop(self._drop_error)
@@ -340,8 +340,8 @@ class TransactionCoordinator:
     def poll(self) -> Sequence[DeliveryResult]:
         """Return the answers since the last call."""
         with self._lock:
-            found, self._results = self._results, []
-        return found
+            results, self._results = self._results, []
+        return results
 
     @property
     def is_idle(self) -> bool:
@@ -398,7 +398,7 @@ class TransactionCoordinator:
         try:
             deadline_ms = began_ms + self._settings.producer.delivery_timeout_ms
             answer = self._appender.append(ledger_id, append, deadline_ms, is_atomic=True)
-            error = answer.error or next((each.error for each in answer.responses.values() if each.error), None)
+            error = answer.error or next((reply.error for reply in answer.responses.values() if reply.error), None)
         except Exception as unexpected:  # the user's thread must get an answer
             error = ReplogError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The commit ended with {unexpected!r}. Report it.")
         self._metrics.count("commit", 1)
@@ -456,12 +456,12 @@ def claim_producer(
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
         nonlocal asked_epoch
-        known = state.producers.sequenced.producers.get(producer_id)
-        epoch = -1 if known is None else known.epoch
-        if known is not None and known.instance_id == instance_id:
+        holder = state.producers.sequenced.producers.get(producer_id)
+        epoch = -1 if holder is None else holder.epoch
+        if holder is not None and holder.instance_id == instance_id:
             asked_epoch = epoch
             return None
-        is_taken = known is not None and previous_instance_id not in (None, known.instance_id)
+        is_taken = holder is not None and previous_instance_id not in (None, holder.instance_id)
         if is_taken or (asked_epoch is not None and epoch >= asked_epoch):
             raise FencedError(
                 ErrorCode.PRODUCER_FENCED,
@@ -475,12 +475,12 @@ def claim_producer(
     ledger.append(propose, timeout_ms=timeout_ms)
     # The fold decides, not the answer: a lost race left the id with the other instance.
     with ledger.lock:
-        known = ledger.state.producers.sequenced.producers.get(producer_id)
-    if known is None or known.instance_id != instance_id:
+        producer = ledger.state.producers.sequenced.producers.get(producer_id)
+    if producer is None or producer.instance_id != instance_id:
         raise FencedError(
             ErrorCode.PRODUCER_FENCED,
             f"another program took the transactional.id '{producer_id}' at the same time. Stop one of them, or give "
             "each an id of its own.",
             ledger=ledger.ledger_id,
         )
-    return known.epoch
+    return producer.epoch

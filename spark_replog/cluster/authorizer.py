@@ -58,8 +58,8 @@ def is_allowed(
     name: str,
 ) -> bool:
     """Return the decision: super users, then deny, then allow, then the default of a resource without ACLs."""
-    super_users = [each.strip() for each in config.get(SUPER_USERS_KEY, "").split(";")]
-    if principal in [normal_principal(each) for each in super_users if each]:
+    super_users = [user.strip() for user in config.get(SUPER_USERS_KEY, "").split(";")]
+    if principal in [normal_principal(user) for user in super_users if user]:
         return True
     decision = acls.decide(principal, operation, resource_type, name)
     if decision is Decision.NO_ACL:

@@ -146,7 +146,7 @@ class Cluster:
         with _SHARED_LOCK:
             kept = _SHARED.pop(key, opened)
             cluster = _SHARED[key] = opened if kept.brokers.cluster_id != opened.brokers.cluster_id else kept
-            for oldest in [each for each in _SHARED if each[0] == key[0]][:-SHARED_SETS_MAX]:
+            for oldest in [other_key for other_key in _SHARED if other_key[0] == key[0]][:-SHARED_SETS_MAX]:
                 del _SHARED[oldest]
         return cluster
 
@@ -209,10 +209,10 @@ class Cluster:
         """
         agreed_ms = ledger.ask(lambda state: state.agreed_time.now_ms)
         clocks: dict[str, int] = {}
-        for each in list(self._topic_ledgers.values()):
-            with each.lock:
-                found = each.state.agreed_time.clocks
-            for writer, clock_ms in found.items():
+        for topic_ledger in list(self._topic_ledgers.values()):
+            with topic_ledger.lock:
+                writer_clocks = topic_ledger.state.agreed_time.clocks
+            for writer, clock_ms in writer_clocks.items():
                 clocks[writer] = max(clock_ms, clocks.get(writer, 0))
         return min(self.clock.now_ms(), max(agreed_ms, agreed_of(clocks.values())))
 
@@ -286,12 +286,12 @@ class Cluster:
         self._refreshed_ms = self.clock.monotonic_ms()
         with self.cluster_ledger.lock:
             root_ids = {
-                each.broker_id: root_id for each in state.brokers.values() if (root_id := each.root_id) is not None
+                node.broker_id: root_id for node in state.brokers.values() if (root_id := node.root_id) is not None
             }
         recorded = self.brokers.root_ids
         if root_ids != recorded:
             self.brokers.root_ids = root_ids
-            for broker_id in root_ids.keys() - {each for each in recorded if recorded[each] == root_ids.get(each)}:
+            for broker_id in root_ids.keys() - {root for root in recorded if recorded[root] == root_ids.get(root)}:
                 self._check_again(broker_id)
 
     def _check_again(self, broker_id: BrokerId) -> None:
@@ -315,7 +315,7 @@ class Cluster:
             if isinstance(error, ReplogError) and error.code is ErrorCode.REPLOG_ROOT_STALE:
                 self._check_again(check[1])  # without it, reads check the other roots too
         brokers.require_own_place()
-        far = [each for each in brokers.metadata_broker_ids if each not in brokers.local_ids]
+        far = [root for root in brokers.metadata_broker_ids if root not in brokers.local_ids]
         if far and now_ms - self._root_checked_ms >= ROOT_CHECK_MS and not (is_own and self._root_check is not None):
             broker_id = far[self._root_turn % len(far)]
             self._root_turn, self._root_checked_ms = self._root_turn + 1, float(now_ms)
@@ -369,13 +369,13 @@ class Cluster:
 
     def unread_since(self, handles: Iterable[TopicHandle], since: int | None) -> list[TopicHandle]:
         """Return the topics whose ledgers this process has not read since a mark (`ledger.mark`); all for None."""
-        return [each for each in handles if not self.topic_ledger(each.ledger_id).is_read_since(since)]
+        return [handle for handle in handles if not self.topic_ledger(handle.ledger_id).is_read_since(since)]
 
     def refresh_topics(self, handles: Iterable[TopicHandle], *, may_be_stale: bool = False) -> None:
         """Fold the newest entries of the topics' ledgers, each once, in parallel. Raises REPLOG_NO_QUORUM."""
         self._check_roots_in_turn()
-        ledgers = [self.topic_ledger(each) for each in {handle.ledger_id: None for handle in handles}]
-        pending = [IO_POOL.submit(each.refresh, may_be_stale=may_be_stale) for each in ledgers[1:]]
+        ledgers = [self.topic_ledger(ledger_id) for ledger_id in {handle.ledger_id: None for handle in handles}]
+        pending = [IO_POOL.submit(ledger.refresh, may_be_stale=may_be_stale) for ledger in ledgers[1:]]
         for first in ledgers[:1]:  # so the usual single ledger costs no thread
             first.refresh(may_be_stale=may_be_stale)
         for future in pending:
@@ -434,7 +434,7 @@ class Cluster:
                 missing[name] = error
         if problem is not None and folded.issubset(handles.values()):
             raise problem  # otherwise the old ledger of a topic that was created again may have failed
-        self.refresh_topics([each for each in handles.values() if problem is not None or each not in folded])
+        self.refresh_topics([topic for topic in handles.values() if problem is not None or topic not in folded])
         return handles, missing
 
     def folded_topic(self, handle: TopicHandle) -> tuple[Ledger[TopicLedgerState], TopicState]:
@@ -469,8 +469,8 @@ class Cluster:
         The ledger of a topic that turns out not to be published is not read; then these looks are for nothing.
         """
         topics = {name: self.cluster_ledger.state.topics.get(name) for name in self._wanted}  # of a snapshot
-        ledger_ids = {name: each[1] for name, each in topics.items() if each is not None}
-        for command in (each for payload in payloads for each in decode_commands(payload)):
+        ledger_ids = {name: ids[1] for name, ids in topics.items() if ids is not None}
+        for command in (entry_command for payload in payloads for entry_command in decode_commands(payload)):
             if isinstance(command, TopicPublish) and command.name in self._wanted:
                 ledger_ids[command.name] = command.ledger_id
         for ledger_id in set(ledger_ids.values()):
@@ -485,7 +485,7 @@ class Cluster:
         self, ledger_id: LedgerId, state: _State, on_found: Callable[[Sequence[bytes]], None] | None = None
     ) -> Ledger[_State]:
         brokers = self.brokers
-        checks = {each: partial(brokers.check_root, each) for each in brokers.metadata_broker_ids}
+        checks = {broker_id: partial(brokers.check_root, broker_id) for broker_id in brokers.metadata_broker_ids}
         roots = [
             JournalRoot(broker_id, brokers.store(broker_id), check, partial(check, is_first=True))
             for broker_id, check in checks.items()
@@ -512,7 +512,7 @@ class Cluster:
         if not _LOG.isEnabledFor(logging.INFO):
             return
         try:
-            before, owner = (each.hex()[:8] for each in owners)
+            before, owner = (owner_id.hex()[:8] for owner_id in owners)
             if any(owners[0]) and self._deposed.is_first((ledger_id, before)):
                 words = f"this process, {owner}, writes ledger {ledger_id} now; before it did {before}"
                 fields = {"ledger": ledger_id, "index": index, "owner": owner, "before": before}

@@ -56,9 +56,9 @@ def init_cluster(
     urls = root_urls(path, broker_count)
     brokers = _brokers_to_finish(urls, options, racks, fsync)
     probes = {
-        each: IO_POOL.submit_to(brokers.url(each), probe_root, brokers.store(each)) for each in brokers.broker_ids
+        root: IO_POOL.submit_to(brokers.url(root), probe_root, brokers.store(root)) for root in brokers.broker_ids
     }
-    reports = {each: json.dumps(probe.result().to_dict(), sort_keys=True) for each, probe in probes.items()}
+    reports = {root: json.dumps(probe.result().to_dict(), sort_keys=True) for root, probe in probes.items()}
     for broker_id in brokers.metadata_broker_ids:
         for folder in ledger_folders(brokers.cluster_id):
             brokers.store(broker_id).make_folder(folder)

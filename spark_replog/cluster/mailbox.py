@@ -114,14 +114,14 @@ class Mailbox:
                 calls[store.url].set_exception(error)
         needed = majority_of(len(calls))
         answers = answers_of(calls, _WAIT_MS, needed_count=needed)
-        if len(answers.found) < needed:
+        if len(answers.by_root) < needed:
             raise RetriableError(
                 ErrorCode.REPLOG_NO_QUORUM,
-                f"{len(answers.found)} of {len(calls)} metadata roots took or listed notes, {needed} are needed: "
+                f"{len(answers.by_root)} of {len(calls)} metadata roots took or listed notes, {needed} are needed: "
                 f"{answers.reasons or f'no answer in {_WAIT_MS} ms'}. Bring a root back; the call is repeated.",
                 ledger_id=self._ledger_id,
             )
-        return list(answers.found.values())
+        return list(answers.by_root.values())
 
 
 def _delete(store: ObjectStore, keys: list[str]) -> None:

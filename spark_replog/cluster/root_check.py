@@ -33,11 +33,11 @@ def is_root_there(brokers: BrokerSet, broker_id: BrokerId, timeout_ms: int = ROO
 
 def roots_there(brokers: BrokerSet, broker_ids: Iterable[BrokerId], timeout_ms: int = ROOT_TIMEOUT_MS) -> set[BrokerId]:
     """Return the roots that answer in time with the expected ``replog.json``; all are asked at once."""
-    calls = {each: IO_POOL.submit_to(brokers.url(each), brokers.check_root, each) for each in broker_ids}
+    calls = {root: IO_POOL.submit_to(brokers.url(root), brokers.check_root, root) for root in broker_ids}
     answers = answers_of(calls, timeout_ms)
     for call in answers.silent.values():
         call.cancel()
-    return set(answers.found)
+    return set(answers.by_root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def look_at_roots(
     A root that has not answered within `timeout_ms` is unavailable.
     """
     brokers = cluster.brokers
-    newest = [(each, IO_POOL.submit(_newest_copies, each, brokers.broker_ids)) for each in ledgers]
+    newest = [(ledger, IO_POOL.submit(_newest_copies, ledger, brokers.broker_ids)) for ledger in ledgers]
     looks = {
         broker_id: IO_POOL.submit_to(brokers.url(broker_id), _look, cluster, broker_id, ledgers, newest)
         for broker_id in brokers.broker_ids
@@ -111,7 +111,7 @@ def _look(
     brokers.check_root(broker_id)
     submit, lane = IO_POOL.submit_to, f"{brokers.url(broker_id)}#look"  # this job occupies a thread of the root's lane
     if broker_id in brokers.metadata_broker_ids:
-        named = [(each.ledger_id, each.named_position(broker_id)) for each in ledgers]
+        named = [(topic_ledger.ledger_id, topic_ledger.named_position(broker_id)) for topic_ledger in ledgers]
         cluster_ledger = cluster.cluster_ledger
         for ledger_id, position in ((cluster_ledger.ledger_id, cluster_ledger.named_position(broker_id)), *named):
             calls.append(submit(lane, _check_journal, brokers, broker_id, ledger_id, position))
@@ -156,7 +156,7 @@ def _check_copy(brokers: BrokerSet, broker_id: BrokerId, ledger: Ledger[TopicLed
         return
     with suppress(RetriableError):
         ledger.refresh()  # its rows may have been deleted since, and the copy with them
-    if item.id in [each.id for each in _newest_copies(ledger, [broker_id])[broker_id]]:
+    if item.id in [copy.id for copy in _newest_copies(ledger, [broker_id])[broker_id]]:
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE,
             f"a copy that the log names is missing on this root: {key}. Run 'replog store verify', then 'replog "

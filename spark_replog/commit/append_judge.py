@@ -148,9 +148,9 @@ class AppendJudge:
         self._clock = clock
         # Tasks make their copies after the puts of their own rows.
         after = min((item.after_index for item in request.append.objects), default=-1)
-        self.known = Replication(
+        self.replication = Replication(
             {key: set(brokers) for key, brokers in request.copied.items()},
-            copied_after={(key, each): after for key, brokers in request.copied.items() for each in brokers},
+            copied_after={(key, broker_id): after for key, brokers in request.copied.items() for broker_id in brokers},
         )
         self.failed: dict[PartitionKey, ReplogError] = {}
         self.has_elected = False
@@ -172,13 +172,13 @@ class AppendJudge:
         try:
             self.look_again(state, settling)
             nothing = replace(appended, objects=())
-            this = plan_round(state, self._ledger_id, nothing, self.known, self._clock.monotonic_ms())
-            if this.missing:
-                return Verdict(Phase.REPLICATING, appended, round=this)
-            self.failures(state, this, this.errors(), is_decided=True)
+            copy_round = plan_round(state, self._ledger_id, nothing, self.replication, self._clock.monotonic_ms())
+            if copy_round.missing:
+                return Verdict(Phase.REPLICATING, appended, round=copy_round)
+            self.failures(state, copy_round, copy_round.errors(), is_decided=True)
         except ReplogError as error:
             return Verdict(Phase.DONE, appended, error=error)
-        commands, leaving = self._side_commands(state, this.departed)
+        commands, leaving = self._side_commands(state, copy_round.departed)
         return Verdict(Phase.SETTLING, appended, commands, leaving=leaving)
 
     def look_again(self, state: TopicLedgerState, settling: Settling) -> Settling:
@@ -220,7 +220,7 @@ class AppendJudge:
     def failures(
         self,
         state: TopicLedgerState,
-        this: ReplicationRound,
+        copy_round: ReplicationRound,
         errors: Mapping[PartitionKey, ErrorCode],
         *,
         is_decided: bool = False,
@@ -233,19 +233,19 @@ class AppendJudge:
         """
         if not errors:
             return {}
-        own = self._request.append.row_counts.keys() - self.failed.keys()
+        own_keys = self._request.append.row_counts.keys() - self.failed.keys()
         refusals = {
-            key: self._refusal(state, this, key, code, len(errors), is_own=key in own, is_decided=is_decided)
+            key: self._refusal(state, copy_round, key, code, len(errors), is_own=key in own_keys, is_decided=is_decided)
             for key, code in errors.items()
         }
         # A partition of another append above the stable index holds back this one as a whole.
-        if is_decided or self._request.is_atomic or not own >= errors.keys():
+        if is_decided or self._request.is_atomic or not own_keys >= errors.keys():
             raise refusals[min(errors)]
         return refusals
 
     def _judge(self, state: TopicLedgerState, refused: dict[PartitionKey, ReplogError]) -> Verdict:
         request = self._request
-        append = self.known.doubt(state, request.append) if state.leadership.left_at else request.append
+        append = self.replication.doubt(state, request.append) if state.leadership.left_at else request.append
         partitions = append.row_counts
         errors = self._authorizer.refused_partitions(state, append, partitions)
         if errors and not self.has_newest_access:  # newer ACLs must be read first, which may not happen here
@@ -272,9 +272,9 @@ class AppendJudge:
                 append = self._leave_out(append, refused, short)
         else:
             if self._is_in_doubt(state, append):
-                this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())
-                if this.missing:
-                    return Verdict(Phase.REPLICATING, append, refused=refused, round=this)
+                copy_round = plan_round(state, self._ledger_id, append, self.replication, self._clock.monotonic_ms())
+                if copy_round.missing:
+                    return Verdict(Phase.REPLICATING, append, refused=refused, round=copy_round)
             append = self._confirmed(state, append, refused)
             absent = self._leaders_without(state, append)
             if absent:
@@ -282,21 +282,21 @@ class AppendJudge:
         # Source: ``ReplicaManager.delayedProduceRequestRequired``: acks=all, data, and a partition that is not refused.
         is_waiting = request.required_acks == -1 and len(refused) < len(partitions)
         departed: Mapping[BrokerId, str] = {}
-        if is_waiting and not is_replicated(state, append, self.known):
-            this = plan_round(state, self._ledger_id, append, self.known, self._clock.monotonic_ms())
-            if this.missing:
-                return Verdict(Phase.REPLICATING, append, refused=refused, round=this)
-            failed = self.failures(state, this, this.errors())
+        if is_waiting and not is_replicated(state, append, self.replication):
+            copy_round = plan_round(state, self._ledger_id, append, self.replication, self._clock.monotonic_ms())
+            if copy_round.missing:
+                return Verdict(Phase.REPLICATING, append, refused=refused, round=copy_round)
+            failed = self.failures(state, copy_round, copy_round.errors())
             if failed:
                 return Verdict(Phase.JUDGING, append, refused=refused, failed=failed)
-            departed = this.departed
+            departed = copy_round.departed
         if not append.objects:
             return Verdict(Phase.SETTLING, append, result=CommandResult(Outcome.APPLIED), refused=refused)
-        known, objects = self.known, append.objects
+        replication, objects = self.replication, append.objects
         commands: tuple[bytes, ...] = ()
         leaving: dict[BrokerId, str] = {}
-        if departed or known.copied:
-            objects = tuple(replace(item, holders=known.holders(item.id, item.holders)) for item in objects)
+        if departed or replication.copied:
+            objects = tuple(replace(item, holders=replication.holders(item.id, item.holders)) for item in objects)
             commands, leaving = self._side_commands(state, departed)
         decided = replace(append, objects=objects, append_time_ms=self._clock.now_ms())
         commands = (*commands, encode_command(decided))
@@ -333,25 +333,25 @@ class AppendJudge:
 
         The append was judged without exactly these brokers: with one more, fewer than min.insync.replicas could stay.
         """
-        known = self.known
+        replication = self.replication
         shrinks = leave_isr(state, departed, self._clock.now_ms())
         commands: list[IsrChange | HoldersAdd] = [*shrinks]
         for missing in state.under_replicated(include_out_of_sync=True):
-            brokers = known.holders(missing.object.id, frozenset()).intersection(missing.missing)
+            brokers = replication.holders(missing.object.id, frozenset()).intersection(missing.missing)
             if brokers:
                 place = (missing.entry_index, missing.command_no, missing.object_no)
                 commands.append(HoldersAdd(*place, tuple(sorted(brokers))))
-        leaving = {each.broker_id: departed[each.broker_id] for each in shrinks}
+        leaving = {shrink.broker_id: departed[shrink.broker_id] for shrink in shrinks}
         return tuple(encode_command(command) for command in commands), leaving
 
     def _is_in_doubt(self, state: TopicLedgerState, append: Append) -> bool:
         """Acks 0 and 1: return whether all in-sync holders of some rows are doubtful, so that a copy must be read."""
-        doubtful = self.known.doubtful
+        doubtful = self.replication.doubtful
         isrs = [
-            (item, each.isr)
+            (item, partition.isr)
             for item in append.objects
             if item.id in doubtful
-            for each in partitions_of(state, item.sections)
+            for partition in partitions_of(state, item.sections)
         ]
         return any(item.holders.isdisjoint(isr) and not doubtful[item.id].isdisjoint(isr) for item, isr in isrs)
 
@@ -383,7 +383,7 @@ class AppendJudge:
             }
             return self._leave_out(append, refused, errors)
         kept = {item.id for item in confirmed}
-        dropped = sum(each.row_count for item in append.objects if item.id not in kept for each in item.sections)
+        dropped = sum(portion.row_count for item in append.objects if item.id not in kept for portion in item.sections)
         _log.warning(
             "[%s] %d rows of batch %d of %s are on no in-sync replica and are dropped, as acks=0 allows.",
             ErrorCode.REPLOG_ACKS0_DROPPED.name,
@@ -397,13 +397,13 @@ class AppendJudge:
         """Acks 0 and 1: return the leaders that lack their rows because the writer could not reach them."""
         if self.has_elected:
             return frozenset()
-        led = [(item, each.leader) for item in append.objects for each in partitions_of(state, item.sections)]
+        led = [(item, partition.leader) for item in append.objects for partition in partitions_of(state, item.sections)]
         return frozenset(leader for item, leader in led if leader not in item.holders)
 
     def _refusal(
         self,
         state: TopicLedgerState,
-        this: ReplicationRound,
+        copy_round: ReplicationRound,
         key: PartitionKey,
         code: ErrorCode,
         refused_count: int,
@@ -412,9 +412,9 @@ class AppendJudge:
         is_decided: bool,
     ) -> ReplogError:
         topic_id, partition = key
-        tail = this.partitions[key]
+        tail = copy_round.partitions[key]
         name = state.topics[topic_id].name if topic_id in state.topics else topic_id
-        departed = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(self.known.departed.items()))
+        departed = "; ".join(f"broker {broker}: {why}" for broker, why in sorted(self.replication.departed.items()))
         if code is ErrorCode.REQUEST_TIMED_OUT:
             what = f"the replicas of {name}-{partition} did not take their copies in {self._request.timeout_ms} ms"
             remedy = "Raise request.timeout.ms, or find out why the roots are slow."
@@ -447,7 +447,7 @@ def held_by_ledger(state: TopicLedgerState, append: Append) -> Append:
     """
     objects = []
     for item in append.objects:
-        replicas = (each.replicas for each in partitions_of(state, item.sections) if item.inline)
+        replicas = (partition.replicas for partition in partitions_of(state, item.sections) if item.inline)
         objects.append(replace(item, holders=frozenset().union(*replicas)) if item.inline else item)
     return replace(append, objects=tuple(objects))
 
@@ -512,14 +512,14 @@ def _find_under_min_isr(
     refused: dict[PartitionKey, ReplogError] = {}
     for topic_id, number in partitions:
         topic = state.topics[topic_id]
-        found = topic.partitions[number]
-        if len(found.isr) < found.min_insync:
+        part = topic.partitions[number]
+        if len(part.isr) < part.min_insync:
             refused[topic_id, number] = RetriableError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(found.isr)} replicas are in sync and min.insync.replicas is {found.min_insync}. Nothing was "
+                f"{len(part.isr)} replicas are in sync and min.insync.replicas is {part.min_insync}. Nothing was "
                 "decided. Bring a root back, or lower min.insync.replicas.",
                 topic=topic.name,
                 partition=number,
-                isr=",".join(map(str, found.isr)),
+                isr=",".join(map(str, part.isr)),
             )
     return refused

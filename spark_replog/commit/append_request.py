@@ -79,8 +79,8 @@ def refuse_all(
     refused: Mapping[PartitionKey, ReplogError] | None = None,
 ) -> ProduceResponse:
     """Answer an append that failed: each partition gets its own error, else the common one."""
-    own = refused or {}
-    return ProduceResponse(error, result, {key: PartitionResponse(own.get(key, error)) for key in append.row_counts})
+    errors = refused or {}
+    return ProduceResponse(error, result, {key: PartitionResponse(errors.get(key, error)) for key in append.row_counts})
 
 
 def respond(
@@ -204,7 +204,7 @@ def without_partitions(append: Append, refused: Collection[PartitionKey]) -> App
     """Return the append without the rows of the refused partitions; their bytes stay in the objects, unnamed."""
     objects = []
     for item in append.objects:
-        sections = tuple(each for each in item.sections if (each.topic_id, each.partition) not in refused)
+        sections = tuple(section for section in item.sections if (section.topic_id, section.partition) not in refused)
         if sections:
             objects.append(item if len(sections) == len(item.sections) else replace(item, sections=sections))
     return replace(append, objects=tuple(objects))

@@ -118,16 +118,16 @@ class CatchUp:
         missing = ledger.ask(lambda state: state.under_replicated() if state.stable_index < state.applied_index else [])
         if not missing:
             return
-        wanted = [(each, to) for each in missing for to in each.missing if not fetcher.is_backing_off(to)]
+        wanted = [(copy, to) for copy in missing for to in copy.missing if not fetcher.is_backing_off(to)]
         after = _newest(ledger)
         failed: set[BrokerId] = set()
         late: list[tuple[MissingCopy, BrokerId]] = []
         copied = self._copy(wanted, is_throttled=False, budget_ms=budget_ms, failed=failed, late=late)
         self._record(ledger, copied, None, after)
         if late and budget_ms >= lag_ms:
-            sources = {source for each, _ in late for source in each.object.holders}
+            sources = {source for copy, _ in late for source in copy.object.holders}
             answering = roots_there(self._brokers, sources, lag_ms)
-            failed |= {to for each, to in late if not answering.isdisjoint(each.object.holders)}
+            failed |= {to for copy, to in late if not answering.isdisjoint(copy.object.holders)}
         self._shrink(ledger, failed - {to for _, to in copied})
 
     def _shrink(self, ledger: Ledger[TopicLedgerState], lagging: Collection[BrokerId]) -> None:
@@ -137,12 +137,12 @@ class CatchUp:
         leaving: list[BrokerId] = []
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-            lacking = {broker_id for each in state.under_replicated() for broker_id in each.missing}
+            lacking = {broker_id for copy in state.under_replicated() for broker_id in copy.missing}
             commands = failover_commands(state, frozenset(lacking & set(lagging)), now_ms)
-            if any(isinstance(each, Truncate) for each in commands):
+            if any(isinstance(command, Truncate) for command in commands):
                 return None
-            leaving[:] = [each.broker_id for each in commands if isinstance(each, IsrChange)]
-            return tuple(encode_command(each) for each in commands) or None
+            leaving[:] = [command.broker_id for command in commands if isinstance(command, IsrChange)]
+            return tuple(encode_command(command) for command in commands) or None
 
         outcome = ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
         if outcome.result is not None:
@@ -172,15 +172,15 @@ class CatchUp:
                 ``replica.rejoin.wait.ms`` ago, because a slow replica is better than none.
         """
         rests_ms = self._rests_ms(ledger, 0 if is_short else self._config.replica_rejoin_wait_ms)
-        due = [each for each, rest_ms in rests_ms.items() if not rest_ms]
+        due = [root for root, rest_ms in rests_ms.items() if not rest_ms]
         returned = sorted(roots_there(self._brokers, due, self._config.replica_lag_time_max_ms))
-        return sum(self._readmit_one(ledger, each) for each in returned) > 0  # not any(): every broker gets its turn
+        return sum(self._readmit_one(ledger, root) for root in returned) > 0  # not any(): every broker gets its turn
 
     def why_out(self, ledger: Ledger[TopicLedgerState]) -> dict[BrokerId, str]:
         """Return why the brokers that are out of some ISR of the folded state have not joined, by broker, ascending."""
         rests_ms = self._rests_ms(ledger, self._config.replica_rejoin_wait_ms)
         with ledger.lock:
-            assigned = {broker_id for _, _, each in live_partitions(ledger.state) for broker_id in each.replicas}
+            assigned = {broker_id for _, _, part in live_partitions(ledger.state) for broker_id in part.replicas}
             fenced = assigned.intersection(ledger.state.fenced)
         reasons = {}
         for broker_id in sorted(rests_ms.keys() | fenced):
@@ -202,7 +202,7 @@ class CatchUp:
         chosen = within(missing, self._config.replica_catchup_bytes)
         after = _newest(ledger)
         copied = self._copy(
-            [(each, broker_id) for each in chosen], is_throttled=True, budget_ms=self._config.replica_catchup_budget_ms
+            [(copy, broker_id) for copy in chosen], is_throttled=True, budget_ms=self._config.replica_catchup_budget_ms
         )
         has_all = len(copied) == len(missing)
         is_back = self._record(ledger, copied, broker_id if has_all else None, after)
@@ -238,12 +238,12 @@ class CatchUp:
                 return Admission(True, object_count, copied_bytes)
             if ledger.ask(lambda state: state.leadership.left_at.get(broker_id, NO_INDEX)) > verified_after:
                 verified = ()
-            known = {id(each) for each in missing if each.object.id in verified}
-            wanted = [(each, broker_id) for each in missing if id(each) not in known]
+            held_ids = {id(copy) for copy in missing if copy.object.id in verified}
+            wanted = [(copy, broker_id) for copy in missing if id(copy) not in held_ids]
             copied = self._copy(wanted, is_throttled=True, budget_ms=None)
             object_count += len(copied)
-            copied_bytes += sum(each.object.size_bytes for each, _ in copied)
-            copied += [(each, broker_id) for each in missing if id(each) in known]
+            copied_bytes += sum(copy.object.size_bytes for copy, _ in copied)
+            copied += [(copy, broker_id) for copy in missing if id(copy) in held_ids]
             has_all = len(copied) == len(missing)
             if self._record(ledger, copied, broker_id if has_all else None, after) or not (copied or has_all):
                 break
@@ -258,8 +258,8 @@ class CatchUp:
         """
         ledger.refresh()
         needed = ledger.ask(lambda state: state.under_replicated())
-        missing = [each for each in needed if each.object.holders <= set(broker_ids)]
-        wanted = [(each, to) for each in missing for to in each.missing if to not in broker_ids]
+        missing = [copy for copy in needed if copy.object.holders <= set(broker_ids)]
+        wanted = [(copy, to) for copy in missing for to in copy.missing if to not in broker_ids]
         after = _newest(ledger)
         copied = self._copy(wanted, is_throttled=False, budget_ms=self._config.delivery_timeout_ms)
         self._record(ledger, copied, None, after)
@@ -276,14 +276,14 @@ class CatchUp:
         unasked, after = set(gone), _newest(ledger)
         lacked = ledger.ask(partial(_unstable_on, holders=frozenset(gone)))
         at_once = self._config.num_replica_fetchers
-        found: list[tuple[MissingCopy, BrokerId]] = []
+        copies: list[tuple[MissingCopy, BrokerId]] = []
         for first in range(0, len(lacked), at_once):
             some = lacked[first : first + at_once]
             holding = self._find_holders(some, unasked)
-            found += holding
-            if len({each.object.id for each, _ in holding}) < len(some):
+            copies += holding
+            if len({copy.object.id for copy, _ in holding}) < len(some):
                 break
-        self._record(ledger, found, None, after)
+        self._record(ledger, copies, None, after)
 
     def _find_holders(
         self, lacked: Iterable[MissingCopy], unasked: set[BrokerId]
@@ -309,11 +309,11 @@ class CatchUp:
         """
         with ledger.lock:
             left_ms = {
-                each: ledger.state.leadership.last_shrink_ms.get(each, 0) for each in sorted(out_of_sync(ledger.state))
+                root: ledger.state.leadership.last_shrink_ms.get(root, 0) for root in sorted(out_of_sync(ledger.state))
             }
         now_ms = self._clock.now_ms()
-        rests_ms = {each: at_ms + wait_ms - now_ms for each, at_ms in left_ms.items()}
-        return {each: rest_ms if 0 < rest_ms < 2 * wait_ms else 0 for each, rest_ms in rests_ms.items()}
+        rests_ms = {root: at_ms + wait_ms - now_ms for root, at_ms in left_ms.items()}
+        return {root: rest_ms if 0 < rest_ms < 2 * wait_ms else 0 for root, rest_ms in rests_ms.items()}
 
     def _copy(
         self,
@@ -380,10 +380,10 @@ class CatchUp:
         then: Callable[[TopicLedgerState], list[IsrChange]] = lambda _: [],
     ) -> None:
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
-            left = {each for each, index in state.leadership.left_at.items() if index > after}
-            kept = [replace(each, broker_ids=tuple(sorted(set(each.broker_ids) - left))) for each in holders]
-            commands: list[HoldersAdd | IsrChange] = [each for each in kept if each.broker_ids]
-            return tuple(encode_command(each) for each in (*commands, *then(state)))
+            left = {broker_id for broker_id, index in state.leadership.left_at.items() if index > after}
+            kept = [replace(command, broker_ids=tuple(sorted(set(command.broker_ids) - left))) for command in holders]
+            commands: list[HoldersAdd | IsrChange] = [command for command in kept if command.broker_ids]
+            return tuple(encode_command(command) for command in (*commands, *then(state)))
 
         ledger.append(propose, timeout_ms=self._config.delivery_timeout_ms)
 
@@ -406,11 +406,11 @@ def within(missing: Iterable[MissingCopy], size_bytes_max: int) -> list[MissingC
     """Return the oldest objects that fit, at least one if there is any."""
     chosen: list[MissingCopy] = []
     size_bytes = 0
-    for each in missing:
-        size_bytes += each.object.size_bytes
+    for copy in missing:
+        size_bytes += copy.object.size_bytes
         if chosen and size_bytes > size_bytes_max:
             break
-        chosen.append(each)
+        chosen.append(copy)
     return chosen
 
 
@@ -439,10 +439,10 @@ def plan_copies(cluster: Cluster, ledger_ids: Iterable[LedgerId], config: Coordi
             if not any(ledger.state.objects.missing.values()):  # as usual
                 continue
         missing, in_sync = ledger.ask(_missing_and_in_sync)
-        for each in missing:
-            targets = tuple(to for to in each.missing if to in in_sync or _is_back(cluster, to, config))
+        for copy in missing:
+            targets = tuple(to for to in copy.missing if to in in_sync or _is_back(cluster, to, config))
             if targets:
-                job = _job(each)
+                job = _job(copy)
                 planned.append(PlannedCopy(job.ledger_id, job.id, job.size_bytes, job.checksums, job.sources, targets))
             if len(planned) == PLANNED_COPIES_MAX:
                 return tuple(planned)
@@ -459,25 +459,25 @@ def _unstable_on(state: TopicLedgerState, holders: frozenset[BrokerId]) -> list[
     if state.stable_index == state.applied_index:
         return []
     return [
-        each
-        for each in state.under_replicated()
-        if each.entry_index > state.stable_index
-        and each.object.holders <= holders
-        and not holders.issuperset(each.missing)
+        copy
+        for copy in state.under_replicated()
+        if copy.entry_index > state.stable_index
+        and copy.object.holders <= holders
+        and not holders.issuperset(copy.missing)
     ]
 
 
 def _missing_on(state: TopicLedgerState, broker_id: BrokerId) -> list[MissingCopy]:
-    return [each for each in state.under_replicated(include_out_of_sync=True) if broker_id in each.missing]
+    return [copy for copy in state.under_replicated(include_out_of_sync=True) if broker_id in copy.missing]
 
 
 def _is_back(cluster: Cluster, broker_id: BrokerId, config: CoordinatorConfig) -> bool:
     key = (cluster.brokers.cluster_id, broker_id)
     now_ms = cluster.clock.monotonic_ms()
-    found = _seen.get(key)
-    if found is None or now_ms - found[0] >= config.replica_rejoin_wait_ms:
-        found = _seen[key] = (now_ms, is_root_there(cluster.brokers, broker_id, PLANNER_ROOT_TIMEOUT_MS))
-    return found[1]
+    answer = _seen.get(key)
+    if answer is None or now_ms - answer[0] >= config.replica_rejoin_wait_ms:
+        answer = _seen[key] = (now_ms, is_root_there(cluster.brokers, broker_id, PLANNER_ROOT_TIMEOUT_MS))
+    return answer[1]
 
 
 def check_task_age(plan: WritePlan, config: CoordinatorConfig, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -507,17 +507,17 @@ def copy_share(
     started: dict[Future[None], MadeCopy] = {}
     size_bytes = 0
 
-    def rank(each: PlannedCopy) -> bytes:
-        return blake2b(f"{each.id.name} {batch_id} {task_id}".encode(), digest_size=8).digest()
+    def rank(planned_copy: PlannedCopy) -> bytes:
+        return blake2b(f"{planned_copy.id.name} {batch_id} {task_id}".encode(), digest_size=8).digest()
 
-    for each in sorted(planned, key=rank):
-        size_bytes += each.size_bytes * len(each.targets)
+    for copy in sorted(planned, key=rank):
+        size_bytes += copy.size_bytes * len(copy.targets)
         if started and size_bytes > fetcher.config.replica_catchup_bytes:
             break
-        job = CopyJob(each.ledger_id, each.id, each.size_bytes, each.checksums, each.sources, True)
-        for target in each.targets:
+        job = CopyJob(copy.ledger_id, copy.id, copy.size_bytes, copy.checksums, copy.sources, True)
+        for target in copy.targets:
             future = fetcher.submit(job, target, _log_failure, is_throttled=True)
-            started[future] = MadeCopy(each.ledger_id, each.id, target)
+            started[future] = MadeCopy(copy.ledger_id, copy.id, target)
     done, late = wait(started, timeout=fetcher.config.replica_catchup_budget_ms / 1000.0)
     for future in late:
         future.cancel()

@@ -45,7 +45,7 @@ def fail_over(
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
         commands = failover_commands(state, gone, cluster.clock.now_ms())
-        return tuple(encode_command(each) for each in commands) or None
+        return tuple(encode_command(command) for command in commands) or None
 
     outcome = ledger.append(propose, timeout_ms=config.delivery_timeout_ms, is_first=True)
     result: CommandResult | None = outcome.result
@@ -73,7 +73,7 @@ def _refresh(cluster: Cluster, ledger: Ledger[TopicLedgerState]) -> None:
 
 def _cut_with(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozenset[BrokerId]:
     """Return the brokers whose rows an election cuts; none if it cuts nothing, or may not happen now."""
-    is_cut = any(isinstance(each, Truncate) for each in failover_commands(state, gone, 0))
+    is_cut = any(isinstance(command, Truncate) for command in failover_commands(state, gone, 0))
     return able_to_leave(state, gone) if is_cut else frozenset()
 
 

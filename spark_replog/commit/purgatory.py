@@ -298,7 +298,7 @@ class DelayedOperationPurgatory:
         with self._lock:
             self._registered_at_purge = self._registered_count - self.timer.size
             for key, operations in list(self.watchers.items()):
-                purged_count += self._drop(key, [each for each in operations if each.is_completed])
+                purged_count += self._drop(key, [operation for operation in operations if operation.is_completed])
         return purged_count
 
     def await_completion(
@@ -329,8 +329,8 @@ class DelayedOperationPurgatory:
 
     def _drop(self, key: Hashable, operations: Sequence[DelayedOperation]) -> int:
         """Take operations off a list, under the lock; return how many were on it."""
-        found = self.watchers.get(key, {})
-        dropped_count = sum(found.pop(each, self) is None for each in operations)
-        if not found:
+        watchers = self.watchers.get(key, {})
+        dropped_count = sum(watchers.pop(operation, self) is None for operation in operations)
+        if not watchers:
             self.watchers.pop(key, None)
         return dropped_count

@@ -64,7 +64,7 @@ def copy_job(
     holders: Iterable[BrokerId],
 ) -> CopyJob:
     """Return the job that copies an object; holders are read in order of id, distrusted ones last."""
-    checksums = tuple((each.start_byte, each.size_bytes, each.crc32c) for each in sections)
+    checksums = tuple((section.start_byte, section.size_bytes, section.crc32c) for section in sections)
     return CopyJob(ledger_id, item.id, item.size_bytes, checksums, tuple(sorted(holders)))
 
 
@@ -250,33 +250,33 @@ class ReplicaFetcher:
         """
         if not self.brokers.own_puts.wait(target, job.storage_key):
             return False
-        found = self.brokers.store(target).get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
-        return found is not None and memoryview(found).nbytes == 1
+        tail = self.brokers.store(target).get(job.storage_key, start=job.size_bytes - 1, size_bytes=2)
+        return tail is not None and memoryview(tail).nbytes == 1
 
     def _note(self, target: BrokerId, *, is_failed: bool) -> None:
         with self._lock:
-            found = self._targets[target]
+            queue = self._targets[target]
             if not is_failed:
-                found.failure_count = found.retry_at_ms = 0
+                queue.failure_count = queue.retry_at_ms = 0
                 return
-            found.retry_at_ms = self.clock.monotonic_ms() + int(self._backoff.pause_ms(found.failure_count))
-            found.failure_count += 1
+            queue.retry_at_ms = self.clock.monotonic_ms() + int(self._backoff.pause_ms(queue.failure_count))
+            queue.failure_count += 1
 
     def _start(self, target: BrokerId) -> None:
         while True:
             with self._lock:
-                found = self._targets[target]
-                if not found.waiting or found.active_count >= self.config.num_replica_fetchers:
+                queue = self._targets[target]
+                if not queue.waiting or queue.active_count >= self.config.num_replica_fetchers:
                     return
-                future = next(iter(found.waiting))
-                run = found.waiting.pop(future)
-                found.active_count += 1
+                future = next(iter(queue.waiting))
+                run = queue.waiting.pop(future)
+                queue.active_count += 1
             try:
                 # A separate lane: bulk copies must not delay the journal's creates on this root.
                 IO_POOL.submit_to(f"{self.brokers.url(target)}#fetch", run)
             except RuntimeError as error:  # no thread can be started
                 with self._lock:
-                    found.active_count -= 1
+                    queue.active_count -= 1
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
 
@@ -284,7 +284,7 @@ class ReplicaFetcher:
         """Return the body from the first source whose bytes match every section's checksum."""
         failure: ReplogError | None = None
         now_ms = self.clock.monotonic_ms()
-        for source in sorted(job.sources, key=lambda each: self._distrusted_until_ms.get(each, 0) > now_ms):
+        for source in sorted(job.sources, key=lambda broker_id: self._distrusted_until_ms.get(broker_id, 0) > now_ms):
             try:
                 body = self.brokers.store(source).get(job.storage_key)
             except ReplogError as error:

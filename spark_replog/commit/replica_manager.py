@@ -182,7 +182,7 @@ class LedgerAppend:
     def _replicate(self) -> Phase:
         """Copy what is missing, or let replicas leave the ISR; then judge again."""
         assert self._verdict is not None and self._verdict.round is not None
-        this, services, judge = self._verdict.round, self._services, self._judge
+        copy_round, services, judge = self._verdict.round, self._services, self._judge
         # Counted from the first round: a cold read of the ledger while a root is away must not use up the time in
         # which that root leaves the ISR.
         now_ms = services.clock.monotonic_ms()
@@ -190,44 +190,46 @@ class LedgerAppend:
         rest_ms = max(0, self._copied_by_ms - now_ms)
         # The look-up refers to the ledger only: a parked operation must not keep this append or its objects in memory.
         lookup, refresh = partial(_leader_and_isr, self._ledger), self._ledger.refresh
-        waiting = WaitingRound(this, judge.known, services.purgatory, services.fetcher, lookup, refresh, rest_ms)
-        errors = waiting.run(partial(self._help_late, this))
+        waiting = WaitingRound(
+            copy_round, judge.replication, services.purgatory, services.fetcher, lookup, refresh, rest_ms
+        )
+        errors = waiting.run(partial(self._help_late, copy_round))
         back = Phase.JUDGING if self._decided is None else Phase.SETTLING
         if errors is None:
             return back
-        if judge.known.lost:
+        if judge.replication.lost:
             self._fail_over()
-        elif not (errors and self._is_source_lost(this)) and _MOVED.isdisjoint(errors.values()):
+        elif not (errors and self._is_source_lost(copy_round)) and _MOVED.isdisjoint(errors.values()):
             with self._ledger.lock:
                 state = self._ledger.state
-                judge.failed.update(judge.failures(state, this, errors, is_decided=self._decided is not None))
+                judge.failed.update(judge.failures(state, copy_round, errors, is_decided=self._decided is not None))
         return back
 
-    def _is_source_lost(self, this: ReplicationRound) -> bool:
+    def _is_source_lost(self, copy_round: ReplicationRound) -> bool:
         """Elect again if replicas are late because the source of their copies hangs; return whether it happened."""
         if self._failover_count >= FAILOVERS_MAX:
             return False
-        own = {item.id for item in self._request.append.objects}
-        late = [job for job, target in this.missing if target not in this.copies[job.id]]
-        suspects = {broker_id for job in late if job.id not in own for broker_id in job.sources}
+        own_object_ids = {item.id for item in self._request.append.objects}
+        late = [job for job, target in copy_round.missing if target not in copy_round.copies[job.id]]
+        suspects = {broker_id for job in late if job.id not in own_object_ids for broker_id in job.sources}
         return bool(suspects) and self._is_elected_without(suspects)
 
-    def _help_late(self, this: ReplicationRound) -> bool:
+    def _help_late(self, copy_round: ReplicationRound) -> bool:
         """Help if late replicas cannot leave the ISR because min.insync.replicas needs them."""
-        return self._is_source_lost(this) or self._services.catch_up.readmit(self._ledger, is_short=True)
+        return self._is_source_lost(copy_round) or self._services.catch_up.readmit(self._ledger, is_short=True)
 
     def _fail_over(self) -> None:
         """Elect without the brokers that should hold the objects that cannot be copied, then judge again."""
-        known = self._judge.known
-        lost = dict(known.lost)
-        known.lost.clear()
-        own = {item.id for item in self._request.append.objects}
+        replication = self._judge.replication
+        lost = dict(replication.lost)
+        replication.lost.clear()
+        own_object_ids = {item.id for item in self._request.append.objects}
         suspects = {broker_id for sources in lost.values() for broker_id in sources}
-        if own.isdisjoint(lost) and self._failover_count < FAILOVERS_MAX:
+        if own_object_ids.isdisjoint(lost) and self._failover_count < FAILOVERS_MAX:
             if not self._is_elected_without(suspects):
                 self._failover_count += 1
                 self._ledger.refresh()  # another process may have cut them, or found them, long ago
-                known.start_over()
+                replication.start_over()
                 self._complete_parked()
             return
         raise RetriableError(
@@ -237,7 +239,7 @@ class LedgerAppend:
             "answers and its file is gone: replog store repair.",
             ledger=self._ledger.ledger_id,
             brokers=",".join(map(str, sorted(suspects))),
-            unreadable=len(own.intersection(lost)),
+            unreadable=len(own_object_ids.intersection(lost)),
         )
 
     def _elect(self) -> Phase:
@@ -251,7 +253,7 @@ class LedgerAppend:
         if not fail_over(self._services.cluster, self._services.catch_up, self._ledger, suspects):
             return False
         self._failover_count += 1
-        self._judge.known.start_over()  # judged again, with the new leaders
+        self._judge.replication.start_over()  # judged again, with the new leaders
         self._complete_parked()
         return True
 
@@ -285,8 +287,8 @@ def _leader_and_isr(ledger: Ledger[TopicLedgerState], key: PartitionKey) -> Lead
         topic = ledger.state.topics.get(topic_id)
         if topic is None or topic.closed:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        found = topic.partitions[number]
-        return LeaderAndIsr(found.leader_epoch, found.isr)
+        partition = topic.partitions[number]
+        return LeaderAndIsr(partition.leader_epoch, partition.isr)
 
 
 class ReplicaManager:
@@ -322,8 +324,8 @@ class ReplicaManager:
             finds the decided ones as duplicates.
         """
         responses: dict[LedgerId, ProduceResponse] = {}
-        appends = [partial(self._append, each, requests[each], responses) for each in requests]
-        threads = [DaemonThread(each, name="replog-append") for each in appends[1:]]
+        appends = [partial(self._append, ledger_id, requests[ledger_id], responses) for ledger_id in requests]
+        threads = [DaemonThread(append, name="replog-append") for append in appends[1:]]
         for thread in threads:
             thread.start()
         for first in appends[:1]:
@@ -335,12 +337,12 @@ class ReplicaManager:
             for ledger_id, response in responses.items()
             if response.result is not None and response.result.outcome is Outcome.APPLIED
         }
-        limit_ms = min([each.timeout_ms for each in requests.values()], default=0) // 2
+        limit_ms = min([request.timeout_ms for request in requests.values()], default=0) // 2
         throttle_ms = self._cluster.produce_throttle_ms(applied, limit_ms)
         if not throttle_ms:
-            return {each: responses[each] for each in requests}
+            return {ledger_id: responses[ledger_id] for ledger_id in requests}
         self._cluster.clock.sleep_ms(throttle_ms)
-        return {each: replace(responses[each], throttle_time_ms=throttle_ms) for each in requests}
+        return {ledger_id: replace(responses[ledger_id], throttle_time_ms=throttle_ms) for ledger_id in requests}
 
     def prepare(self) -> None:
         """Begin to read the ACLs and quotas of an append whose objects are being put now; returns at once."""
@@ -367,8 +369,8 @@ class ReplicaManager:
         deadline_ms = self._services.clock.monotonic_ms() + request.timeout_ms
         ledger = self._cluster.topic_ledger(ledger_id)
         response = self._attempt(ledger, request)
-        errors = [response.error, *(each.error for each in response.partitions.values())]
-        if any(each is not None and each.code is ErrorCode.NOT_ENOUGH_REPLICAS for each in errors):
+        errors = [response.error, *(partition.error for partition in response.partitions.values())]
+        if any(problem is not None and problem.code is ErrorCode.NOT_ENOUGH_REPLICAS for problem in errors):
             # Perhaps no other process looks for a root that is back, and without it no append would succeed again.
             is_back = self._look_after_replicas(ledger, is_short=True)
             rest_ms = deadline_ms - self._services.clock.monotonic_ms()

@@ -113,7 +113,7 @@ class Partition:
 
         Also the leader: it is a root like the others, and the rows that it lacks are elsewhere.
         """
-        return [each for each in sorted(self.in_sync) if not self.is_caught_up(each, now_ms, lag_ms)]
+        return [replica for replica in sorted(self.in_sync) if not self.is_caught_up(replica, now_ms, lag_ms)]
 
     def high_watermark(self) -> int:
         """Return the least end of the in-sync replicas; never falls, frozen below ``min_insync``."""
@@ -290,38 +290,38 @@ class ReplicationRound:
 
     def errors(self) -> dict[PartitionKey, ErrorCode]:
         """Return the partitions that cannot be acknowledged now."""
-        found = {}
+        errors = {}
         for key, status in self.statuses.items():
             is_done, error = self.partitions[key].check_enough_replicas_reach_offset(status.required_offset)
             if error is not None or not is_done:
-                found[key] = error or ErrorCode.REQUEST_TIMED_OUT
-        return found
+                errors[key] = error or ErrorCode.REQUEST_TIMED_OUT
+        return errors
 
 
 def partitions_of(state: TopicLedgerState, sections: Iterable[Section]) -> list[PartitionState]:
     """Return the partition of each section."""
-    return [state.topics[each.topic_id].partitions[each.partition] for each in sections]
+    return [state.topics[section.topic_id].partitions[section.partition] for section in sections]
 
 
-def is_replicated(state: TopicLedgerState, append: Append, known: Replication) -> bool:
+def is_replicated(state: TopicLedgerState, append: Append, replication: Replication) -> bool:
     """Return whether the append need not wait: the usual case, found without building a tail.
 
     False if an entry above the stable index holds everything back.
     """
-    if state.stable_index != state.applied_index or known.departed:
+    if state.stable_index != state.applied_index or replication.departed:
         return False
     topics = state.topics
     for item in append.objects:
-        holders = known.holders(item.id, item.holders) if known.copied else item.holders
-        for each in item.sections:
-            partition = topics[each.topic_id].partitions[each.partition]
+        holders = replication.holders(item.id, item.holders) if replication.copied else item.holders
+        for section in item.sections:
+            partition = topics[section.topic_id].partitions[section.partition]
             if not passes_high_watermark(holders, partition.isr, partition.min_insync):
                 return False
     return True
 
 
 def plan_round(
-    state: TopicLedgerState, ledger_id: LedgerId, append: Append, known: Replication, now_ms: int
+    state: TopicLedgerState, ledger_id: LedgerId, append: Append, replication: Replication, now_ms: int
 ) -> ReplicationRound:
     """Build the provisional tail on a fold, called under the ledger's lock.
 
@@ -330,29 +330,29 @@ def plan_round(
     partitions: dict[PartitionKey, Partition] = {}
     copies: dict[ObjectId, Holders] = {}
     jobs: list[tuple[CopyJob, frozenset[BrokerId]]] = []
-    departed = known.departures()
+    departed = replication.departures()
     for topic in state.topics.values():
-        for number, found in enumerate(topic.partitions):
-            if not topic.closed and found.log_end_offset > found.high_watermark:
+        for number, partition_state in enumerate(topic.partitions):
+            if not topic.closed and partition_state.log_end_offset > partition_state.high_watermark:
                 key = (topic.topic_id, number)
-                partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
+                partitions[key] = _tail_of(state, key, partition_state, replication, copies, now_ms)
     for missing in state.under_replicated():
         ref = missing.object
-        holders = frozenset(_holders_of(ref, known, copies))
+        holders = frozenset(_holders_of(ref, replication, copies))
         jobs.append((copy_job(ledger_id, ref, missing.sections, holders), frozenset(missing.missing) - holders))
     for item in append.objects:
-        held_by = _holders_of(item, known, copies)
+        held_by = _holders_of(item, replication, copies)
         for section in item.sections:
             key = (section.topic_id, section.partition)
             partition = partitions.get(key)
             if partition is None:
-                found = state.topics[section.topic_id].partitions[section.partition]
-                partition = partitions[key] = _tail_of(state, key, found, known, copies, now_ms)
+                partition_state = state.topics[section.topic_id].partitions[section.partition]
+                partition = partitions[key] = _tail_of(state, key, partition_state, replication, copies, now_ms)
             partition.append(section.row_count, held_by)
-        lacking = frozenset[BrokerId]().union(*(each.isr for each in partitions_of(state, item.sections))) - held_by
+        lacking = frozenset[BrokerId]().union(*(part.isr for part in partitions_of(state, item.sections))) - held_by
         if lacking:
             job = copy_job(ledger_id, item, item.sections, held_by)
-            doubtful = known.doubtful.get(item.id, frozenset()) - held_by
+            doubtful = replication.doubtful.get(item.id, frozenset()) - held_by
             if doubtful:  # most still have their copy: look before writing
                 job = replace(job, sources=(*job.sources, *sorted(doubtful)), may_exist=True)
             jobs.append((job, lacking))
@@ -369,33 +369,33 @@ def plan_round(
     )
 
 
-def _holders_of(item: DataObject | ObjectRef, known: Replication, copies: dict[ObjectId, Holders]) -> Holders:
+def _holders_of(item: DataObject | ObjectRef, replication: Replication, copies: dict[ObjectId, Holders]) -> Holders:
     """Return the one set of an object: copies that end during a round must not give two views of the object."""
-    found = copies.get(item.id)
-    if found is None:
-        found = copies[item.id] = set(known.holders(item.id, item.holders))
-    return found
+    holders = copies.get(item.id)
+    if holders is None:
+        holders = copies[item.id] = set(replication.holders(item.id, item.holders))
+    return holders
 
 
 def _tail_of(
     state: TopicLedgerState,
     key: PartitionKey,
-    found: PartitionState,
-    known: Replication,
+    partition_state: PartitionState,
+    replication: Replication,
     copies: dict[ObjectId, Holders],
     now_ms: int,
 ) -> Partition:
     partition = Partition(
-        found.replicas,
-        found.isr,
-        found.min_insync,
-        found.high_watermark,
-        leader_epoch=found.leader_epoch,
+        partition_state.replicas,
+        partition_state.isr,
+        partition_state.min_insync,
+        partition_state.high_watermark,
+        leader_epoch=partition_state.leader_epoch,
         now_ms=now_ms,
-        since_ms=known.since_ms,
+        since_ms=replication.since_ms,
     )
-    for section in state.sections(*key, found.high_watermark, found.log_end_offset):
-        partition.append(section.row_count, _holders_of(section.object, known, copies))
+    for section in state.sections(*key, partition_state.high_watermark, partition_state.log_end_offset):
+        partition.append(section.row_count, _holders_of(section.object, replication, copies))
     return partition
 
 
@@ -411,18 +411,18 @@ class WaitingRound:
 
     def __init__(
         self,
-        this: ReplicationRound,
-        known: Replication,
+        copy_round: ReplicationRound,
+        replication: Replication,
         purgatory: DelayedOperationPurgatory,
         fetcher: ReplicaFetcher,
         lookup: LeaderLookup,
         refresh: Callable[[], object],
         timeout_ms: int,
     ) -> None:
-        self._this, self._known, self._lookup, self._refresh = this, known, lookup, refresh
+        self._round, self._replication, self._lookup, self._refresh = copy_round, replication, lookup, refresh
         self._purgatory, self._fetcher, self._clock = purgatory, fetcher, fetcher.clock
         self._lag_ms = fetcher.config.replica_lag_time_max_ms
-        self._operation = DelayedProduce(timeout_ms, this.partitions, this.statuses, lookup)
+        self._operation = DelayedProduce(timeout_ms, copy_round.partitions, copy_round.statuses, lookup)
         self._is_overdue = False
         self._has_moved = False
 
@@ -438,19 +438,19 @@ class WaitingRound:
             deleted, or have another leader now. None: `help_late` changed the fold, or a replica has joined an ISR,
             so judge again.
         """
-        this, operation, purgatory = self._this, self._operation, self._purgatory
+        current, operation, purgatory = self._round, self._operation, self._purgatory
         # A copy wakes by its object, an election by its partition.
-        keys: list[Hashable] = [*(_watch_key(job) for job, _ in this.missing), *this.partitions] or [operation]
+        keys: list[Hashable] = [*(_watch_key(job) for job, _ in current.missing), *current.partitions] or [operation]
         if purgatory.try_complete_else_watch(operation, keys):
             return operation.errors()
         # A replica may be late by lag_ms: it leaves after that, not at it.
         now_ms = self._clock.monotonic_ms()
-        since_ms = self._known.note_lacking({target for _, target in this.missing}, now_ms)
-        due_ms = sorted(each + self._lag_ms + 1 for each in since_ms)
+        since_ms = self._replication.note_lacking({target for _, target in current.missing}, now_ms)
+        due_ms = sorted(start_ms + self._lag_ms + 1 for start_ms in since_ms)
         if due_ms[0] <= now_ms:
             self._on_overdue()
-        lag_timers = [purgatory.timer.add(each, self._on_overdue) for each in due_ms if each > now_ms]
-        missing = [(job, target) for job, target in this.missing if target not in self._known.departures()]
+        lag_timers = [purgatory.timer.add(at_ms, self._on_overdue) for at_ms in due_ms if at_ms > now_ms]
+        missing = [(job, target) for job, target in current.missing if target not in self._replication.departures()]
         copies = [self._fetcher.submit(job, target, self._on_copied) for job, target in missing]
         # A look may wait for a hung root and delay timers, so it comes after the lag timer, not right before.
         first_look_ms = (self._lag_ms - 1) % LOOK_INTERVAL_MS + 2
@@ -466,19 +466,19 @@ class WaitingRound:
         return None if self._has_moved or (errors and self._is_joined()) else errors
 
     def _on_copied(self, job: CopyJob, target: BrokerId, error: Exception | None) -> None:
-        known = self._known
+        replication = self._replication
         if error is None:
-            with known.lock:
-                known.copied.setdefault(job.id, set()).add(target)
-                known.copied_after[job.id, target] = self._this.after_index
-                self._this.copies[job.id].add(target)
-                if all(each.has_all(target) for each in self._this.partitions.values()):
-                    known.since_ms.pop(target, None)
+            with replication.lock:
+                replication.copied.setdefault(job.id, set()).add(target)
+                replication.copied_after[job.id, target] = self._round.after_index
+                self._round.copies[job.id].add(target)
+                if all(partition.has_all(target) for partition in self._round.partitions.values()):
+                    replication.since_ms.pop(target, None)
             if self._is_overdue:
                 self._let_late_leave()
         elif isinstance(error, ReplogError) and "sources" in error.context:
-            with known.lock:
-                known.lost[job.id] = job.sources
+            with replication.lock:
+                replication.lost[job.id] = job.sources
             self._operation.force_complete()  # its leader is lost: waiting cannot help
         else:
             self._depart(target, str(error))
@@ -491,19 +491,19 @@ class WaitingRound:
 
     def _let_late_leave(self) -> None:
         now_ms, lag_ms = self._clock.monotonic_ms(), self._lag_ms
-        partitions = self._this.partitions.values()
-        with self._known.lock:
-            late = {broker_id for each in partitions for broker_id in each.out_of_sync_replicas(now_ms, lag_ms)}
+        partitions = self._round.partitions.values()
+        with self._replication.lock:
+            late = {broker_id for part in partitions for broker_id in part.out_of_sync_replicas(now_ms, lag_ms)}
         for broker_id in late:  # also as a source: another holder is read first
             self._fetcher.distrust(broker_id)
-        for broker_id in leaving_replicas(late, [(each.in_sync, each.min_insync) for each in partitions]):
+        for broker_id in leaving_replicas(late, [(part.in_sync, part.min_insync) for part in partitions]):
             self._depart(broker_id, f"it has not caught up within {lag_ms} ms")
 
     def _depart(self, broker_id: BrokerId, reason: str) -> None:
-        known = self._known
-        with known.lock:
-            is_news = known.departed.setdefault(broker_id, reason) is reason
-            for partition in self._this.partitions.values():  # also if a late copy of an earlier round came first
+        replication = self._replication
+        with replication.lock:
+            is_news = replication.departed.setdefault(broker_id, reason) is reason
+            for partition in self._round.partitions.values():  # also if a late copy of an earlier round came first
                 partition.shrink(broker_id)
         self._fetcher.distrust(broker_id)
         if is_news:
@@ -522,8 +522,8 @@ class WaitingRound:
 
     def _is_joined(self) -> bool:
         """Return whether a replica has joined an ISR by another process's ENTRY: with it, late ones may leave."""
-        found = ((partition, self._lookup(key)) for key, partition in self._this.partitions.items())
-        return any(not isinstance(now, ErrorCode) and partition.is_joined_by(now.isr) for partition, now in found)
+        lookups = ((partition, self._lookup(key)) for key, partition in self._round.partitions.items())
+        return any(not isinstance(now, ErrorCode) and partition.is_joined_by(now.isr) for partition, now in lookups)
 
 
 def _watch_key(job: CopyJob) -> tuple[LedgerId, ObjectId]:

@@ -83,8 +83,8 @@ def retired_of(
     keeps_all = "delete" not in config.cleanup_policy or (config.retention_ms < 0 and config.retention_bytes < 0)
     if topic.closed or keeps_all:
         return []
-    found = (retire(each, number, config, now_ms, appended_ms) for number, each in enumerate(topic.partitions))
-    return [each for each in found if each is not None]
+    retirements = (retire(part, number, config, now_ms, appended_ms) for number, part in enumerate(topic.partitions))
+    return [retirement for retirement in retirements if retirement is not None]
 
 
 def appended_rule(state: TopicLedgerState, topic_id: TopicId, settings: Mapping[str, str]) -> AppendedMs | None:
@@ -110,8 +110,8 @@ def due_retention(state: TopicLedgerState, now_ms: int) -> Iterator[tuple[TopicS
 
 
 def _appended_ms(state: TopicLedgerState, topic_id: TopicId, partition: int, offset: int) -> int:
-    found = state.sections(topic_id, partition, offset, offset + 1)
-    return found[0].append_time_ms if found else 0
+    sections = state.sections(topic_id, partition, offset, offset + 1)
+    return sections[0].append_time_ms if sections else 0
 
 
 def upkeep_commands(
@@ -121,7 +121,7 @@ def upkeep_commands(
     advance = next_generation(state, clock_ms, lag_ms)
     commands: list[GenerationAdvance | LogStartAdvance] = [] if advance is None else [advance]
     for topic, retired in due_retention(state, now_ms):
-        moved = tuple((each.partition, each.start_offset) for each in retired)
+        moved = tuple((retirement.partition, retirement.start_offset) for retirement in retired)
         commands.append(LogStartAdvance(topic.topic_id, LogStartReason.RETENTION, moved))
     return commands
 
@@ -141,18 +141,18 @@ def decide_upkeep(
     before: dict[tuple[TopicId, int], int] = {}
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-        before.update({(topic.topic_id, at): each.log_start_offset for topic, at, each in live_partitions(state)})
+        before.update({(topic.topic_id, at): part.log_start_offset for topic, at, part in live_partitions(state)})
         return tuple(map(encode_command, upkeep_commands(state, now_ms, clock_ms, lag_ms))) or None
 
     ledger.append(propose, timeout_ms=timeout_ms)
     taken: dict[TopicId, int] = {}
     with ledger.lock:
-        for topic, number, each in live_partitions(ledger.state):
-            offset_count = each.log_start_offset - before.get((topic.topic_id, number), each.log_start_offset)
+        for topic, number, partition in live_partitions(ledger.state):
+            offset_count = partition.log_start_offset - before.get((topic.topic_id, number), partition.log_start_offset)
             if offset_count > 0:
                 taken[topic.topic_id] = taken.get(topic.topic_id, 0) + offset_count
                 _log.info("retention: %s-%d begins at offset %d now, %d later", topic.name, number,
-                          each.log_start_offset, offset_count)  # fmt: skip
+                          partition.log_start_offset, offset_count)  # fmt: skip
     return taken
 
 
@@ -168,7 +168,7 @@ def next_generation(state: TopicLedgerState, now_ms: int, lag_ms: int) -> Genera
     is_over = began_ms is not None and now_ms - began_ms >= length_ms > now_ms - state.append_time_ms
     if not is_full and not is_over:
         return None
-    old = [each for each, at_ms in state.generations.began_ms.items() if at_ms <= now_ms - lag_ms]
+    old = [generation for generation, at_ms in state.generations.began_ms.items() if at_ms <= now_ms - lag_ms]
     return GenerationAdvance(state.generations.newest + 1, max([state.generations.floor, *old]), now_ms)
 
 
@@ -180,7 +180,7 @@ def hurried_generation(state: TopicLedgerState, now_ms: int, age_ms: int) -> Gen
     """
     if not age_ms:
         return GenerationAdvance(state.generations.newest + 1, state.generations.newest + 1, now_ms)
-    old = [each for each, at_ms in state.generations.began_ms.items() if at_ms <= now_ms - age_ms]
+    old = [generation for generation, at_ms in state.generations.began_ms.items() if at_ms <= now_ms - age_ms]
     began_ms = state.generations.began_ms.get(state.generations.newest)
     is_new = began_ms is not None and abs(now_ms - began_ms) < age_ms // 4
     advance = GenerationAdvance(state.generations.newest + (not is_new), max([state.generations.floor, *old]), now_ms)

@@ -179,7 +179,7 @@ def leave_empty(
     changes = []
     for number in numbers:
         at = topic.partitions[number]
-        isr = tuple(each for each in at.isr if each not in away)
+        isr = tuple(broker_id for broker_id in at.isr if broker_id not in away)
         if isr and isr != at.isr and not at.log_end_offset:
             leader = settle_leader(at, isr, at.replicas, state.fenced)
             changes.append(change_partition(state, topic_id, number, leader=leader, isr=isr))
@@ -272,7 +272,7 @@ def leaving_replicas(
     """
     leaving = frozenset(late)
     gates = sorted(
-        ((frozenset(in_sync), min_insync) for in_sync, min_insync in partitions), key=lambda each: len(each[0])
+        ((frozenset(in_sync), min_insync) for in_sync, min_insync in partitions), key=lambda gate: len(gate[0])
     )
     while True:
         needed = next(
@@ -287,8 +287,8 @@ def leaving_replicas(
 
 def leave_isr(state: TopicLedgerState, broker_ids: Iterable[BrokerId], now_ms: int) -> list[IsrChange]:
     """Return the commands that take brokers out of every ISR of the ledger in which they are not alone."""
-    in_sync = {each for _, _, partition in live_partitions(state) if len(partition.isr) > 1 for each in partition.isr}
-    return [IsrChange(None, each, False, now_ms) for each in sorted(in_sync.intersection(broker_ids))]
+    in_sync = {root for _, _, partition in live_partitions(state) if len(partition.isr) > 1 for root in partition.isr}
+    return [IsrChange(None, broker_id, False, now_ms) for broker_id in sorted(in_sync.intersection(broker_ids))]
 
 
 def join_isr(state: TopicLedgerState, broker_id: BrokerId, now_ms: int) -> list[IsrChange]:
@@ -322,7 +322,7 @@ def failover_commands(
         for _, _, partition in live_partitions(state)
         if not gone.isdisjoint(partition.isr) and not gone.issuperset(partition.isr)
     ]
-    if not is_forced and any(len(set(each.isr) - gone) < each.min_insync for each in led):
+    if not is_forced and any(len(set(partition.isr) - gone) < partition.min_insync for partition in led):
         return []
     after_index = state.objects.lost_after(gone)
     commands: list[Truncate | IsrChange] = [] if after_index is None else [Truncate(after_index)]
@@ -336,7 +336,7 @@ def able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozens
     A broker leaves every ISR of the ledger at once, and the last replica of an ISR stays. So if all in-sync replicas
     of a partition are lost, one would remain, and rows that it lacks would be on no in-sync replica and not be cut.
     """
-    if not any(len(each.isr) > 1 and gone.issuperset(each.isr) for _, _, each in live_partitions(state)):
+    if not any(len(partition.isr) > 1 and gone.issuperset(partition.isr) for _, _, partition in live_partitions(state)):
         return gone
     incomplete = {
         (partition.isr, 1)
@@ -350,10 +350,10 @@ def able_to_leave(state: TopicLedgerState, gone: frozenset[BrokerId]) -> frozens
 
 def settle_fences(state: TopicLedgerState, wanted: frozenset[BrokerId]) -> list[BrokerFence]:
     """Return the commands that give a topic ledger the fences of the cluster ledger."""
-    known = state.fenced
+    fenced = state.fenced
     return [
-        *(BrokerFence(each, True) for each in sorted(wanted - known)),
-        *(BrokerFence(each, False) for each in sorted(known - wanted)),
+        *(BrokerFence(broker_id, True) for broker_id in sorted(wanted - fenced)),
+        *(BrokerFence(broker_id, False) for broker_id in sorted(fenced - wanted)),
     ]
 
 
@@ -366,8 +366,8 @@ def settle_leader(
     """
     if partition.leader in isr:
         return partition.leader
-    found = elect_reassigned((*target, *isr), isr, [each for each in isr if each not in fenced])
-    return NO_LEADER if found is None else found.leader
+    election = elect_reassigned((*target, *isr), isr, [broker_id for broker_id in isr if broker_id not in fenced])
+    return NO_LEADER if election is None else election.leader
 
 
 def is_reassigning(partition: PartitionState) -> bool:
@@ -382,9 +382,9 @@ def begin(state: TopicLedgerState, topic_id: TopicId, number: int, target: Seque
         ReplogError: INVALID_REPLICA_ASSIGNMENT: no in-sync replica would stay.
     """
     partition = live_topic(state, topic_id).partitions[number]
-    original = tuple(each for each in partition.replicas if each not in partition.adding)
-    adding = tuple(each for each in target if each not in original)
-    removing = tuple(each for each in original if each not in target)
+    original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
+    adding = tuple(broker_id for broker_id in target if broker_id not in original)
+    removing = tuple(replica for replica in original if replica not in target)
     return _change(state, topic_id, number, (*target, *removing), adding, removing)
 
 
@@ -401,7 +401,7 @@ def cancel(state: TopicLedgerState, topic_id: TopicId, number: int) -> Partition
             "no reassignment of this partition runs. There is nothing to cancel.",
             partition=number,
         )
-    replicas = tuple(each for each in partition.replicas if each not in partition.adding)
+    replicas = tuple(replica for replica in partition.replicas if replica not in partition.adding)
     return _change(state, topic_id, number, replicas, (), ())
 
 
@@ -409,7 +409,7 @@ def completions(state: TopicLedgerState) -> list[PartitionChange]:
     """Return the changes that end the reassignments whose target replicas are all in sync."""
     changes = []
     for topic, number, partition in live_partitions(state):
-        target = tuple(each for each in partition.replicas if each not in partition.removing)
+        target = tuple(replica for replica in partition.replicas if replica not in partition.removing)
         if is_reassigning(partition) and set(target).issubset(partition.isr):
             changes.append(_change(state, topic.topic_id, number, target, (), ()))
     return changes
@@ -426,7 +426,7 @@ def complete_reassignments(ledger: Ledger[TopicLedgerState], timeout_ms: int) ->
         nonlocal count
         changes = completions(state)
         count = len(changes)
-        return tuple(encode_command(each) for each in changes) or None
+        return tuple(encode_command(change) for change in changes) or None
 
     ledger.append(propose, timeout_ms=timeout_ms)
     return count
@@ -441,7 +441,7 @@ def _change(
     removing: tuple[BrokerId, ...],
 ) -> PartitionChange:
     partition = state.topics[topic_id].partitions[number]
-    isr = tuple(each for each in replicas if each in partition.isr)
+    isr = tuple(replica for replica in replicas if replica in partition.isr)
     if not isr:
         raise ReplogError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -449,7 +449,7 @@ def _change(
             "the reassignment end.",
             partition=number,
         )
-    target = tuple(each for each in replicas if each not in removing)
+    target = tuple(replica for replica in replicas if replica not in removing)
     leader = settle_leader(partition, isr, target, state.fenced)
     return change_partition(
         state, topic_id, number, leader=leader, isr=isr, replicas=replicas, adding=adding, removing=removing

@@ -83,7 +83,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
         state, topic = ledger.state, ledger.state.topics[handle.topic_id]
         config, unknown = stored_topic_config(tuple(topic.config.items()))
         has_own_times = config.message_timestamp_type == "CreateTime"
-        min_insyncs = tuple(each.min_insync for each in topic.partitions)
+        min_insyncs = tuple(partition.min_insync for partition in topic.partitions)
         if unknown and _warned.is_first((handle.topic_id, unknown)):
             _LOG.warning(
                 "topic '%s': this release does not know the settings %s, which a newer one set: it writes with their "
@@ -95,14 +95,14 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             topic_id=handle.topic_id,
             ledger_id=handle.ledger_id,
             generation=state.generations.newest,
-            replica_sets=tuple(_leader_first(each, each.replicas) for each in topic.partitions),
-            in_sync=tuple(_leader_first(each, each.isr) for each in topic.partitions),
+            replica_sets=tuple(_leader_first(partition, partition.replicas) for partition in topic.partitions),
+            in_sync=tuple(_leader_first(partition, partition.isr) for partition in topic.partitions),
             min_insync=min_insyncs[0],
             compression=config.compression_type,
             max_message_bytes=config.max_message_bytes,
             is_compacted="compact" in config.cleanup_policy,
             fenced=state.fenced,
-            offline=frozenset(number for number, each in enumerate(topic.partitions) if each.leader == NO_LEADER),
+            offline=frozenset(number for number, part in enumerate(topic.partitions) if part.leader == NO_LEADER),
             fold_index=state.applied_index,
             timestamp_before_max_ms=config.message_timestamp_before_max_ms if has_own_times else TIME_UNBOUNDED_MS,
             timestamp_after_max_ms=config.message_timestamp_after_max_ms if has_own_times else TIME_UNBOUNDED_MS,

@@ -32,9 +32,9 @@ def duration_ms(text: str) -> int | None:
     parts = {} if match is None else {name: value for name, value in match.groupdict().items() if value}
     if not parts or any(len(value) > _DIGITS_MAX for value in parts.values()):
         return None
-    found = int(parts.pop("fraction", "").ljust(3, "0")[:3])  # whole numbers: a float may be a millisecond too small
-    found += sum(int(value) * _MS[name] for name, value in parts.items())
-    return found if found <= INT64_MAX else None
+    total_ms = int(parts.pop("fraction", "").ljust(3, "0")[:3])  # whole numbers: a float may be a millisecond too small
+    total_ms += sum(int(value) * _MS[name] for name, value in parts.items())
+    return total_ms if total_ms <= INT64_MAX else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,12 +115,12 @@ def words(*allowed: str) -> dict[str, str]:
 def declared_keys(group: ConfigGroup, settings: type) -> tuple[ConfigKey, ...]:
     """Return the keys that the fields of a settings class declare, in their order."""
     keys = []
-    for each in fields(settings):
-        unit = {"ms": "ms", "bytes": "bytes"}.get(each.name.rpartition("_")[2], "count")
-        unit = {"bool": "bool", "str": "text"}.get(str(each.type).removesuffix(" | None"), unit)
-        details = {"name": each.name.replace("_", "."), "unit": unit, **each.metadata}
+    for settings_field in fields(settings):
+        unit = {"ms": "ms", "bytes": "bytes"}.get(settings_field.name.rpartition("_")[2], "count")
+        unit = {"bool": "bool", "str": "text"}.get(str(settings_field.type).removesuffix(" | None"), unit)
+        details = {"name": settings_field.name.replace("_", "."), "unit": unit, **settings_field.metadata}
         details["unit"] = "choice" if "choices" in details else details["unit"]
-        keys.append(ConfigKey(group=group, default=each.default, field=each.name, **details))
+        keys.append(ConfigKey(group=group, default=settings_field.default, field=settings_field.name, **details))
     return tuple(keys)
 
 

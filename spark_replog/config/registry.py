@@ -123,10 +123,10 @@ _REPLACED: Mapping[str, str] = {
 
 def unused_reason(name: str, client: KafkaClient) -> str | None:
     """Return why a setting of one of Kafka's clients has no meaning here, None for any other name."""
-    found = UNUSED_KAFKA_SETTINGS.get(name) or next(
+    unused_setting = UNUSED_KAFKA_SETTINGS.get(name) or next(
         (unused for prefix, unused in UNUSED_KAFKA_PREFIXES.items() if name.startswith(prefix)), None
     )
-    return found.reason if found is not None and client in found.clients else None
+    return unused_setting.reason if unused_setting is not None and client in unused_setting.clients else None
 
 
 def keys_of(*groups: ConfigGroup) -> tuple[ConfigKey, ...]:
@@ -248,21 +248,21 @@ def read_group(
 
     Raises REPLOG_UNKNOWN_OPTION, or the code for a value.
     """
-    own = {key.name: key for key in keys_of(group)}
+    keys = {key.name: key for key in keys_of(group)}
     others = {key.name for key in keys_of(*beside)}
     values: dict[str, Any] = {}
     for given, value in options.items():
         name = normalise_key(given)
-        if name in own:
-            values[own[name].field] = own[name].parse(value, code=code)
+        if name in keys:
+            values[keys[name].field] = keys[name].parse(value, code=code)
         elif name not in others and not ("storage" in beside and name.startswith(STORAGE_PREFIX)):
-            raise unknown_option_error(given, own)
+            raise unknown_option_error(given, keys)
     return values
 
 
 def unknown_option_error(
     name: str,
-    known: Iterable[str],
+    candidates: Iterable[str],
     *,
     code: ErrorCode = ErrorCode.REPLOG_UNKNOWN_OPTION,
 ) -> InvalidConfigError:
@@ -270,7 +270,7 @@ def unknown_option_error(
     plain = name.lower().removeprefix(KEY_PREFIX)
     if plain in _REPLACED:
         return InvalidConfigError(code, f"kafka option '{plain}' is not supported. {_REPLACED[plain]}")
-    by_lower = {candidate.lower(): candidate for candidate in known}
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
     near = difflib.get_close_matches(normalise_key(name).lower(), by_lower, n=1, cutoff=0.6)
     remedy = f"Did you mean '{by_lower[near[0]]}'?" if near else "'replog explain --settings' lists all settings."
     return InvalidConfigError(code, f"unknown option '{name}'. {remedy}")

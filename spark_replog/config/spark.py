@@ -287,9 +287,9 @@ def session_conf(spark_version: str | None = None, checkpoint: str = "file") -> 
     scheme, mark, _ = checkpoint.partition(":")
     is_local = scheme == "file" or not (mark or checkpoint.isalnum())  # else a path
     return {
-        each.name: value_for(each, version)
-        for each in SESSION_SETTINGS
-        if version >= each.since and (is_local or not each.is_local_only)
+        setting.name: value_for(setting, version)
+        for setting in SESSION_SETTINGS
+        if version >= setting.since and (is_local or not setting.is_local_only)
     }
 
 
@@ -300,12 +300,12 @@ def lost_ms(conf: Mapping[str, str], spark_version: str | None = None) -> dict[s
     """
     wanted = session_conf(spark_version)
     return {
-        each.name: each.saved_ms
-        for each in SESSION_SETTINGS
-        if each.saved_ms
-        and each.name in wanted
-        and conf.get(each.name, wanted[each.name] if each.is_default else "").strip().lower()
-        != wanted[each.name].lower()
+        setting.name: setting.saved_ms
+        for setting in SESSION_SETTINGS
+        if setting.saved_ms
+        and setting.name in wanted
+        and conf.get(setting.name, wanted[setting.name] if setting.is_default else "").strip().lower()
+        != wanted[setting.name].lower()
     }
 
 
@@ -324,9 +324,9 @@ def _version(text: str | None) -> tuple[int, int]:
 
 def installed_spark() -> str | None:
     """Return the version of the pyspark that an import would find, without importing it; None without one."""
-    found = sys.modules.get("pyspark")
-    if found is not None:
-        return str(found.__version__)
+    module = sys.modules.get("pyspark")
+    if module is not None:
+        return str(module.__version__)
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         return None

@@ -55,41 +55,41 @@ def describe_groups(
     if not is_folded:
         cluster.refresh_topics(handles.values())
     counts = {name: partition_count(cluster, handle) for name, handle in handles.items()}
-    found = []
+    readers = []
     for state, owners in zip(states, assigned, strict=True):
-        known = {*(TopicPartition(*key) for key in state.offsets), *owners}
-        topics = {key.topic for key in known}
-        known.update(TopicPartition(name, number) for name in topics for number in range(counts.get(name, 0)))
+        partitions = {*(TopicPartition(*key) for key in state.offsets), *owners}
+        topics = {key.topic for key in partitions}
+        partitions.update(TopicPartition(name, number) for name in topics for number in range(counts.get(name, 0)))
         metadata = state.metadata
-        found.append(
+        readers.append(
             Reader(
                 state.group,
                 "group",
                 metadata.phase.name,
                 tuple(
                     _progress(cluster, handles.get(key.topic), state, key, owners.get(key, ""))
-                    for key in sorted(known)
+                    for key in sorted(partitions)
                     if key.topic in shown
                 ),
                 metadata.since_ms,
                 state.last_commit_ms,
-                max((each.session_timeout_ms for each in metadata.members), default=None),
+                max((member.session_timeout_ms for member in metadata.members), default=None),
                 metadata.protocol,
                 metadata.generation,
                 metadata.members,
             )
         )
-    return found
+    return readers
 
 
 def _assigned(state: GroupState) -> dict[TopicPartition, str]:
-    found: dict[TopicPartition, str] = {}
+    owners: dict[TopicPartition, str] = {}
     for member in state.metadata.members:
         try:
-            found |= dict.fromkeys(decode_assignment(member.assignment), member.member_id)
+            owners |= dict.fromkeys(decode_assignment(member.assignment), member.member_id)
         except CorruptDataError as error:  # of a newer release, perhaps
             _LOG.warning("partitions of member %s, group %s, are not known: %s", member.member_id, state.group, error)
-    return found
+    return owners
 
 
 def _progress(
@@ -154,7 +154,7 @@ def plan_reset(
     committed = coordinator.fetch_offsets(group, keys)
     handles = {name: cluster.lookup(name) for name in {key.topic for key in keys}}
     cluster.refresh_topics(handles.values())
-    found: dict[TopicPartition, tuple[int | None, int]] = {}
+    resets: dict[TopicPartition, tuple[int | None, int]] = {}
     for key in keys:
         handle = handles[key.topic]
         ledger, _ = cluster.folded_topic(handle)
@@ -186,5 +186,5 @@ def plan_reset(
         if after != wanted:
             bounds = f"the log of {key.topic}-{key.partition} has offsets {start} to {end}"
             _LOG.warning("Offset %d is not used: %s. The new offset is %d.", wanted, bounds, after)
-        found[key] = (before, after)
-    return found
+        resets[key] = (before, after)
+    return resets

@@ -155,12 +155,12 @@ class GroupCoordinator:
         if wanted is not None:
             self._authorizer.require(AclOperation.DESCRIBE, ResourceType.TOPIC, *sorted({key.topic for key in wanted}))
         state = self.group(group)
-        found = {} if state is None else dict(state.offsets)
+        offsets = {} if state is None else dict(state.offsets)
         if wanted is None:
-            shown = self.describable({topic for topic, _ in found})
-            found = {key: value for key, value in found.items() if key[0] in shown}
-        keys = [TopicPartition(*key) for key in sorted(found)] if wanted is None else wanted
-        answers = {key: found.get((key.topic, key.partition)) for key in keys}
+            shown = self.describable({topic for topic, _ in offsets})
+            offsets = {key: value for key, value in offsets.items() if key[0] in shown}
+        keys = [TopicPartition(*key) for key in sorted(offsets)] if wanted is None else wanted
+        answers = {key: offsets.get((key.topic, key.partition)) for key in keys}
         ids = {name: self.topic_id(name) for name in {key.topic for key, value in answers.items() if value}}
         live = {
             key: value if value and (not value.topic_id or value.topic_id == ids[key.topic]) else None
@@ -260,7 +260,7 @@ class GroupCoordinator:
             if not self._remove(group, seen):
                 clock.sleep_ms(_WATCH_INTERVAL_MS)
             newest = self.group(group)
-            if newest is not None and any(newest.beats.get(each.member.member_id, 0) > each.beats for each in seen):
+            if newest is not None and any(newest.beats.get(look.member.member_id, 0) > look.beats for look in seen):
                 _check_empty(newest)
             state = newest
 
@@ -279,9 +279,9 @@ class GroupCoordinator:
         return sum(self._remove(state.group, watch.look(state, now_ms)) for state in states)
 
     def _remove(self, group: str, seen: Iterable[SilentMember]) -> int:
-        expired = [each for each in seen if each.silent_ms >= each.member.session_timeout_ms]
-        for each in expired:
-            self.remove_silent(group, each.member.member_id, each.beats)
+        expired = [look for look in seen if look.silent_ms >= look.member.session_timeout_ms]
+        for silent_member in expired:
+            self.remove_silent(group, silent_member.member.member_id, silent_member.beats)
         return len(expired)
 
     def expire_offsets(self) -> int:
@@ -293,10 +293,10 @@ class GroupCoordinator:
         Raises:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
         """
-        found = self._ledger.find()
-        if found is None:
+        location = self._ledger.find()
+        if location is None:
             return 0
-        _, ledger = found
+        _, ledger = location
         with ledger.lock:
             groups = ledger.state.groups.groups
             seen = {name: dict(state.offsets) for name, state in groups.items()}
@@ -305,7 +305,7 @@ class GroupCoordinator:
         if self._cluster.cluster_ledger.is_tail_unclear:
             return 0  # a topic that is not among the known ones may exist
         with self._cluster.cluster_ledger.lock:
-            live = {name: found[0] for name, found in self._cluster.cluster_ledger.state.topics.items()}
+            live = {name: ids[0] for name, ids in self._cluster.cluster_ledger.state.topics.items()}
         expired_count = 0
         for name, offsets in seen.items():
             counted: list[int] = []
@@ -316,7 +316,7 @@ class GroupCoordinator:
                 offsets: Mapping[tuple[str, int], OffsetAndMetadata] = offsets,
             ) -> tuple[Record, ...]:
                 due = expired_records(state, offsets, live, now_ms, self._retention_ms)
-                counted[:] = [sum(isinstance(each, OffsetRecord) for each in due)]
+                counted[:] = [sum(isinstance(record, OffsetRecord) for record in due)]
                 return due
 
             try:
@@ -344,16 +344,16 @@ class GroupCoordinator:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
             RetriableError: REPLOG_NO_QUORUM.
         """
-        found = None if peek is None else self._ledger.folded()
-        if found is None or peek is None or peek.grown([found[1]]):
+        location = None if peek is None else self._ledger.folded()
+        if location is None or peek is None or peek.grown([location[1]]):
             self._require(AclOperation.DESCRIBE, group)
-            found = self._ledger.find()
-        return None if found is None else _copy_of(found[1], group)
+            location = self._ledger.find()
+        return None if location is None else _copy_of(location[1], group)
 
     def folded(self, group: str) -> GroupState | None:
         """Return the group as this process has folded it so far, as a copy; reads nothing. None: no such group."""
-        found = self._ledger.folded()
-        return None if found is None else _copy_of(found[1], group)
+        location = self._ledger.folded()
+        return None if location is None else _copy_of(location[1], group)
 
     def groups(self, *, is_folded: bool = False) -> list[GroupState]:
         """Return copies of all groups that may be described, by name; `is_folded`: the ledgers were just folded."""
@@ -362,9 +362,9 @@ class GroupCoordinator:
             return []
         _, ledger = located
         with ledger.lock:
-            found = [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
+            views = [_copy(ledger.state.groups.groups[name]) for name in sorted(ledger.state.groups.groups)]
         return [
-            each for each in found if self._authorizer.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, each.group)
+            view for view in views if self._authorizer.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, view.group)
         ]
 
     def describable(self, topics: Iterable[str]) -> set[str]:
@@ -519,7 +519,7 @@ def _check_empty(state: GroupState) -> None:
 
 
 def _session_ms(state: GroupState) -> int:
-    return max((each.session_timeout_ms for each in state.metadata.members), default=0)
+    return max((member.session_timeout_ms for member in state.metadata.members), default=0)
 
 
 def _copy_of(ledger: Ledger[TopicLedgerState], group: str) -> GroupState | None:

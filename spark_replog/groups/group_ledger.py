@@ -59,10 +59,10 @@ class GroupLedger:
     def commit_time_ms(self) -> int:
         """Return the wall time to write into records: see ``commit_time_ms``."""
         now_ms = self._cluster.clock.now_ms()
-        found = self.folded() or self.find()
-        if found is None:
+        location = self.folded() or self.find()
+        if location is None:
             return now_ms
-        _, ledger = found
+        _, ledger = location
         with ledger.lock:
             return commit_time_ms(ledger.state.groups.groups, self.own_groups, now_ms)
 
@@ -82,14 +82,14 @@ class GroupLedger:
 
     def find_or_create(self) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
         """Return the offsets topic, folded at least once by this process; make it on first use."""
-        found = self.folded() or self.find()
-        if found is None:
+        location = self.folded() or self.find()
+        if location is None:
             controller = Controller(self._cluster, timeout_ms=self._timeout_ms, is_internal=True)
             controller.create_topic(OFFSETS_TOPIC, if_not_exists=True)
-            found = self.find()
-        if found is None:
+            location = self.find()
+        if location is None:
             raise _not_available("it was deleted")
-        return found
+        return location
 
     def folded(self, *, is_newest: bool = False) -> tuple[TopicHandle, Ledger[TopicLedgerState]] | None:
         """Return the offsets topic as this process has folded it so far; None: it has not.
@@ -120,12 +120,12 @@ class GroupLedger:
 
     def update_if_due(self, group: str, change: Callable[[GroupMetadata], GroupMetadata]) -> None:
         """Decide a change of the group's membership unless it changes nothing on the present fold."""
-        found = self.folded()
-        if found is not None:
-            _, ledger = found
+        location = self.folded()
+        if location is not None:
+            _, ledger = location
             with ledger.lock:
-                known = ledger.state.groups.get(group)
-                metadata = GroupMetadata() if known is None else known.metadata
+                group_state = ledger.state.groups.get(group)
+                metadata = GroupMetadata() if group_state is None else group_state.metadata
             if change(metadata) == metadata:
                 return
         self.update(group, lambda metadata, _: change(metadata))
@@ -181,14 +181,14 @@ class GroupLedger:
             RetriableError: COORDINATOR_NOT_AVAILABLE.
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
         """
-        found = self.folded()
-        if found is None or not commands:
+        location = self.folded()
+        if location is None or not commands:
             return
-        _, ledger = found
+        _, ledger = location
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             table = state.groups
-            due = (each for each in commands if not table.is_applied(each) and table.judge(each) is None)
+            due = (records for records in commands if not table.is_applied(records) and table.judge(records) is None)
             return tuple(map(encode_command, due)) or None
 
         with ledger.lock:
@@ -214,15 +214,15 @@ class GroupLedger:
                     handle, ledger = self.find_or_create()
 
                 def propose(state: TopicLedgerState, topic_id: TopicId = handle.topic_id) -> bytes | None:
-                    known = state.groups.get(group)
-                    made = records(known)
+                    group_state = state.groups.get(group)
+                    made = records(group_state)
                     if made is None:
                         return None
-                    revision = (0 if known is None else known.revision) if revision_checked else -1
+                    revision = (0 if group_state is None else group_state.revision) if revision_checked else -1
                     time_ms = self._cluster.clock.now_ms()
                     if revision_checked and not member.member_id:
                         # A change by a process outside of the group does not prove that time has passed for the group.
-                        time_ms = 0 if known is None else known.last_commit_ms
+                        time_ms = 0 if group_state is None else group_state.last_commit_ms
                     command = self._command(topic_id, group, sequence, member, revision, time_ms, made)
                     if state.groups.is_applied(command):
                         return None

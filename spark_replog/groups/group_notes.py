@@ -68,7 +68,7 @@ class Note:
         return None
 
 
-_NAME = re.compile(rf"([0-9a-f]{{16}})\.([0-9a-f]{{16}})\.([0-9]{{12}})\.({'|'.join(each.value for each in NoteKind)})")
+_NAME = re.compile(rf"([0-9a-f]{{16}})\.([0-9a-f]{{16}})\.([0-9]{{12}})\.({'|'.join(kind.value for kind in NoteKind)})")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,8 +94,8 @@ class NoteName:
     @classmethod
     def parse(cls, text: str) -> NoteName | None:
         """Return the parts of a name; None: it is another kind of object."""
-        found = _NAME.fullmatch(text)
-        return None if found is None else cls(found[1], found[2], int(found[3]), NoteKind(found[4]))
+        match = _NAME.fullmatch(text)
+        return None if match is None else cls(match[1], match[2], int(match[3]), NoteKind(match[4]))
 
     def __str__(self) -> str:
         """Return the object's name."""
@@ -109,10 +109,10 @@ def digest_of(text: str) -> str:
 
 def encode_note(note: Note) -> bytes:
     """Return the note's bytes: JSON, with the commands as the ledger holds them."""
-    found: dict[str, object] = {"v": _VERSION, "kind": note.kind.value, "command": _text(note.command)}
+    fields: dict[str, object] = {"v": _VERSION, "kind": note.kind.value, "command": _text(note.command)}
     if note.commit is not None:
-        found["commit"] = _text(note.commit)
-    return json.dumps(found, separators=(",", ":")).encode()
+        fields["commit"] = _text(note.commit)
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_note(data: bytes) -> Note:
@@ -122,11 +122,11 @@ def decode_note(data: bytes) -> Note:
         CorruptDataError: CORRUPT_MESSAGE: the bytes are not a note of this version. The reader drops them.
     """
     try:
-        found = json.loads(data)
-        if found["v"] != _VERSION:
-            raise ValueError(f"version {found['v']} is unknown")
-        commit = found.get("commit")
-        return Note(NoteKind(found["kind"]), _command(found["command"]), None if commit is None else _command(commit))
+        fields = json.loads(data)
+        if fields["v"] != _VERSION:
+            raise ValueError(f"version {fields['v']} is unknown")
+        commit = fields.get("commit")
+        return Note(NoteKind(fields["kind"]), _command(fields["command"]), None if commit is None else _command(commit))
     except (ReplogError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptDataError(
             ErrorCode.CORRUPT_MESSAGE, f"a member's note cannot be read: {error}. It is dropped; the member asks again."
@@ -151,20 +151,20 @@ def merge_notes(metadata: GroupMetadata, notes: Iterable[Note], now_ms: int) -> 
 
 def commands_of(notes: Iterable[Note]) -> list[GroupRecords]:
     """Return the notes' heartbeats and commits; those of one member in the order in which it made them."""
-    found = []
+    commands = []
     for note in notes:
         if note.commit is not None:
-            found.append(note.commit)
+            commands.append(note.commit)
         if note.kind in (NoteKind.BEAT, NoteKind.COMMIT):
-            found.append(note.command)
-    return sorted(found, key=lambda command: command.sequence)
+            commands.append(note.command)
+    return sorted(commands, key=lambda command: command.sequence)
 
 
 def awaited_members(metadata: GroupMetadata) -> set[str]:
     """Return the digests of the members that have not joined the running rebalance."""
     if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
         return set()
-    return {digest_of(each.member_id) for each in metadata.members if not each.is_joined}
+    return {digest_of(member.member_id) for member in metadata.members if not member.is_joined}
 
 
 def gatherer(metadata: GroupMetadata) -> str:
@@ -175,11 +175,11 @@ def gatherer(metadata: GroupMetadata) -> str:
 
 
 def _is_due(metadata: GroupMetadata, member: GroupMember, command: GroupRecords) -> bool:
-    known = metadata.member(member.member_id)
-    if known is None:
+    group_member = metadata.member(member.member_id)
+    if group_member is None:
         # A static member that replaces another process writes for itself: a late note must not fence the newer one.
         return metadata.instance(member.instance_id) is None
-    has_joined = metadata.phase is GroupPhase.PREPARING_REBALANCE and known.is_joined
+    has_joined = metadata.phase is GroupPhase.PREPARING_REBALANCE and group_member.is_joined
     return command.generation == metadata.generation and not has_joined
 
 
@@ -225,26 +225,26 @@ class GroupRelay:
         Empty if the roots do not list them: then each member writes for itself after a while.
         """
         try:
-            found = map(NoteName.parse, self._mailbox().names(f"{digest_of(group)}."))
+            names = map(NoteName.parse, self._mailbox().names(f"{digest_of(group)}."))
         except RetriableError as error:
             if self._refused.is_first(group):
                 _LOG.warning(
                     "group %s: members write for themselves, because the roots do not list notes: %s", group, error
                 )
             return []
-        return [name for name in found if name is not None and name not in self._written]
+        return [name for name in names if name is not None and name not in self._written]
 
     def withdraw(self, names: Iterable[NoteName]) -> None:
         """Delete notes that no longer need an answer."""
         self._mailbox().clear(map(str, names))
 
-    def write(self, group: str, own: Iterable[Note] = (), names: Iterable[NoteName] | None = None) -> None:
-        """Write the changes that the waiting notes and the ``own`` ones request: at most two entries.
+    def write(self, group: str, own_notes: Iterable[Note] = (), names: Iterable[NoteName] | None = None) -> None:
+        """Write the changes that the waiting notes and ``own_notes`` request: at most two entries.
 
         Commits and heartbeats come first, because a change of members may begin a new generation.
 
         Args:
-            own: notes of the caller.
+            own_notes: notes of the caller.
             names: of the waiting notes, if the caller has just listed them.
 
         Raises:
@@ -252,7 +252,7 @@ class GroupRelay:
             OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: the notes still wait.
         """
         waiting = self.waiting(group) if names is None else list(names)
-        notes = list(own)
+        notes = list(own_notes)
         for data in self._mailbox().read(map(str, waiting)).values():
             try:
                 notes.append(decode_note(data))

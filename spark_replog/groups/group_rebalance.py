@@ -56,19 +56,19 @@ def enter(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMet
         FencedError: FENCED_INSTANCE_ID.
     """
     _check_session_timeout(member)
-    known, static = metadata.member(member.member_id), metadata.instance(member.instance_id)
-    if known is not None and static is not None and known is not static:
+    present_member, static = metadata.member(member.member_id), metadata.instance(member.instance_id)
+    if present_member is not None and static is not None and present_member is not static:
         raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"'{member.instance_id}' is another member's")
-    others = [each for each in metadata.members if each is not known and each is not static]
+    others = [other for other in metadata.members if other is not present_member and other is not static]
     _check_protocols(member, others)
-    place = static or known
+    place = static or present_member
     joined = replace(member, is_joined=True, assignment=b"" if place is None else place.assignment)
     if place is None:
         members = (*metadata.members, joined)
         if metadata.phase is GroupPhase.PREPARING_REBALANCE:
             return replace(metadata, members=members)
         return _prepare(metadata, members, {joined.member_id}, now_ms)
-    members = tuple(joined if each is place else each for each in metadata.members)
+    members = tuple(joined if group_member is place else group_member for group_member in metadata.members)
     leader = joined.member_id if metadata.leader == place.member_id else metadata.leader
     changed = replace(metadata, members=members, leader=leader)
     is_same = place.protocols == joined.protocols
@@ -98,7 +98,7 @@ def sync(
         raise group_error(ErrorCode.REBALANCE_IN_PROGRESS)
     if metadata.phase is not GroupPhase.COMPLETING_REBALANCE or metadata.leader != member_id:
         return metadata
-    members = tuple(replace(each, assignment=assignments.get(each.member_id, b"")) for each in metadata.members)
+    members = tuple(replace(member, assignment=assignments.get(member.member_id, b"")) for member in metadata.members)
     return replace(metadata, members=members, phase=GroupPhase.STABLE, since_ms=now_ms)
 
 
@@ -109,7 +109,7 @@ def leave(metadata: GroupMetadata, member_ids: Collection[str], now_ms: int) -> 
 
 def depart(metadata: GroupMetadata, member_ids: Collection[str], now_ms: int) -> GroupMetadata:
     """Return the group without these members, in a rebalance that ``complete_if_ready`` ends."""
-    rest = tuple(each for each in metadata.members if each.member_id not in member_ids)
+    rest = tuple(member for member in metadata.members if member.member_id not in member_ids)
     if len(rest) == len(metadata.members):
         return metadata
     if metadata.phase is GroupPhase.PREPARING_REBALANCE:
@@ -119,7 +119,7 @@ def depart(metadata: GroupMetadata, member_ids: Collection[str], now_ms: int) ->
 
 def complete_if_ready(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
     """Return the group after its rebalance where every member has joined; otherwise as it is."""
-    if metadata.phase is GroupPhase.PREPARING_REBALANCE and all(each.is_joined for each in metadata.members):
+    if metadata.phase is GroupPhase.PREPARING_REBALANCE and all(member.is_joined for member in metadata.members):
         return _complete(metadata, now_ms)
     return metadata
 
@@ -129,14 +129,14 @@ def drop_absent(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
     if metadata.phase is not GroupPhase.PREPARING_REBALANCE:
         return metadata
     return _complete(
-        replace(metadata, members=tuple(each for each in metadata.members if each.is_joined or each.instance_id)),
+        replace(metadata, members=tuple(peer for peer in metadata.members if peer.is_joined or peer.instance_id)),
         now_ms,
     )
 
 
 def select_protocol(members: Collection[GroupMember]) -> str:
     """Return the assignor that all members have and most prefer. Source: ``ClassicGroup.selectProtocol``."""
-    common = set.intersection(*({name for name, _ in each.protocols} for each in members))
+    common = set.intersection(*({name for name, _ in voter.protocols} for voter in members))
     votes: dict[str, int] = {}
     for member in members:
         first = next(name for name, _ in member.protocols if name in common)
@@ -161,7 +161,7 @@ def group_error(code: ErrorCode, detail: str = "") -> GroupError:
 
 def _prepare(metadata: GroupMetadata, members: tuple[GroupMember, ...], joined: set[str], now_ms: int) -> GroupMetadata:
     """Return the group at the start of a rebalance: only the members in ``joined`` have joined."""
-    awaited = tuple(replace(each, is_joined=each.member_id in joined) for each in members)
+    awaited = tuple(replace(member, is_joined=member.member_id in joined) for member in members)
     return replace(
         metadata,
         protocol_type="consumer",
@@ -172,7 +172,7 @@ def _prepare(metadata: GroupMetadata, members: tuple[GroupMember, ...], joined: 
 
 
 def _complete(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
-    members = tuple(replace(each, assignment=b"") for each in metadata.members)
+    members = tuple(replace(member, assignment=b"") for member in metadata.members)
     if not members:
         return replace(
             metadata,
@@ -184,7 +184,7 @@ def _complete(metadata: GroupMetadata, now_ms: int) -> GroupMetadata:
             members=(),
         )
     leader = metadata.leader
-    joined = [each.member_id for each in members if each.is_joined]
+    joined = [member.member_id for member in members if member.is_joined]
     if leader not in joined:
         leader = joined[0] if joined else members[0].member_id
     return replace(
@@ -208,14 +208,14 @@ def _check_session_timeout(member: GroupMember) -> None:
 
 
 def _check_protocols(member: GroupMember, others: Collection[GroupMember]) -> None:
-    own = {name for name, _ in member.protocols}
-    common = own.intersection(*({name for name, _ in each.protocols} for each in others))
+    assignors = {name for name, _ in member.protocols}
+    common = assignors.intersection(*({name for name, _ in other.protocols} for other in others))
     if not common:
-        theirs = sorted({name for each in others for name, _ in each.protocols})
+        theirs = sorted({name for other in others for name, _ in other.protocols})
         raise InvalidConfigError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"this member has the assignors {', '.join(sorted(own)) or 'nothing'}, the others have {', '.join(theirs)}."
-            " Give all members one partition.assignment.strategy in common.",
+            f"this member has the assignors {', '.join(sorted(assignors)) or 'nothing'}, the others have "
+            f"{', '.join(theirs)}. Give all members one partition.assignment.strategy in common.",
         )
 
 
@@ -236,8 +236,8 @@ class GroupSubscription:
 
 def encode_subscription(value: GroupSubscription) -> bytes:
     """Return the subscription's bytes; the same value gives the same bytes."""
-    found = {"topics": sorted(value.topics), "owned": _by_topic(value.owned), "generation": value.generation}
-    return json.dumps(found, separators=(",", ":"), sort_keys=True).encode()
+    fields = {"topics": sorted(value.topics), "owned": _by_topic(value.owned), "generation": value.generation}
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
 def decode_subscription(data: bytes) -> GroupSubscription:
@@ -246,10 +246,10 @@ def decode_subscription(data: bytes) -> GroupSubscription:
     Raises:
         CorruptDataError: CORRUPT_MESSAGE.
     """
-    found = _load(data)
+    fields = _load(data)
     try:
         return GroupSubscription(
-            tuple(str(topic) for topic in found["topics"]), _partitions(found["owned"]), int(found["generation"])
+            tuple(str(topic) for topic in fields["topics"]), _partitions(fields["owned"]), int(fields["generation"])
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(error) from error
@@ -285,24 +285,24 @@ def subscribed_topics(metadata: GroupMetadata) -> set[str]:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, Sequence[int]]:
-    found: dict[str, list[int]] = {}
+    topics: dict[str, list[int]] = {}
     for key in sorted(partitions):
-        found.setdefault(key.topic, []).append(key.partition)
-    return found
+        topics.setdefault(key.topic, []).append(key.partition)
+    return topics
 
 
-def _partitions(found: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:
-    return tuple(sorted(TopicPartition(topic, int(each)) for topic, parts in found.items() for each in parts))
+def _partitions(topics: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(topic, int(number)) for topic, parts in topics.items() for number in parts))
 
 
 def _load(data: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(data)
+        fields = json.loads(data)
     except ValueError as error:
         raise _damaged(error) from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise _damaged(TypeError("no JSON object"))
-    return found
+    return fields
 
 
 def _damaged(error: Exception) -> CorruptDataError:
@@ -327,12 +327,12 @@ class SilenceWatch:
         seen = {}
         for member in state.metadata.members:
             beats = state.beats.get(member.member_id, 0)
-            known = before.get(member.member_id)
-            seen[member.member_id] = (beats, now_ms if known is None or known[0] != beats else known[1])
+            last_look = before.get(member.member_id)
+            seen[member.member_id] = (beats, now_ms if last_look is None or last_look[0] != beats else last_look[1])
         self._seen[state.group] = seen
         return [
-            SilentMember(each, seen[each.member_id][0], now_ms - seen[each.member_id][1])
-            for each in state.metadata.members
+            SilentMember(group_member, seen[group_member.member_id][0], now_ms - seen[group_member.member_id][1])
+            for group_member in state.metadata.members
         ]
 
 
@@ -344,24 +344,24 @@ class SilentMember(NamedTuple):
     silent_ms: int
 
 
-def agreed_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_ms: int) -> int:
+def agreed_time_ms(groups: Mapping[str, GroupState], written: Collection[str], now_ms: int) -> int:
     """Return the wall time that this process's clock and another process's agree has passed.
 
     Args:
-        own: groups that this process has written to, with its own clock.
+        written: groups that this process has written to, with its own clock.
 
     Returns:
         0 if no other group has written: then no offset expires by its age.
     """
-    return min(now_ms, max((state.last_commit_ms for name, state in groups.items() if name not in own), default=0))
+    return min(now_ms, max((state.last_commit_ms for name, state in groups.items() if name not in written), default=0))
 
 
-def commit_time_ms(groups: Mapping[str, GroupState], own: Collection[str], now_ms: int) -> int:
+def commit_time_ms(groups: Mapping[str, GroupState], written: Collection[str], now_ms: int) -> int:
     """Return the time to write into a commit: this process's, or the second latest of other groups if that is later.
 
     So the offsets of a process whose clock is slow do not look old, and one fast clock does not move all others.
     """
-    others = sorted(state.last_commit_ms for name, state in groups.items() if name not in own)
+    others = sorted(state.last_commit_ms for name, state in groups.items() if name not in written)
     return max(now_ms, others[-2]) if len(others) > 1 else now_ms
 
 
@@ -385,8 +385,8 @@ def expired_records(
     subscribed = subscribed_topics(metadata)
 
     def is_due(topic: str, value: OffsetAndMetadata) -> bool:
-        known = topic_ids.get(topic)
-        if known is None or (value.topic_id and value.topic_id != known):
+        topic_id = topic_ids.get(topic)
+        if topic_id is None or (value.topic_id and value.topic_id != topic_id):
             return True
         if is_consumer_group and not is_empty and (metadata.phase is not GroupPhase.STABLE or topic in subscribed):
             return False

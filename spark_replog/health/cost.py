@@ -62,17 +62,17 @@ class TopicCost(NamedTuple):
 def read_prices(text: str) -> Prices:
     """Return the prices of a TOML file; REPLOG_INVALID_OPTION if one is not a finite number of 0 or more."""
     try:
-        found = tomllib.loads(text)
-        tables = {scheme: dict(table) for scheme, table in found.items() if isinstance(table, dict)}
+        document = tomllib.loads(text)
+        tables = {scheme: dict(table) for scheme, table in document.items() if isinstance(table, dict)}
         for table in tables.values():
             table.pop("source", None)
             for name, value in table.items():
                 if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
                     raise ValueError(f"{name} = {value!r}")
         return Prices(
-            str(found.get("currency", "")),
-            str(found.get("as_of", "")),
-            {each: Price(**tables[each]) for each in tables},
+            str(document.get("currency", "")),
+            str(document.get("as_of", "")),
+            {scheme: Price(**tables[scheme]) for scheme in tables},
         )
     except (ValueError, TypeError) as error:
         raise InvalidConfigError(
@@ -97,13 +97,13 @@ def costs_of(
         reader_count: queries and consumers of each topic; each reads every object with one request.
         look_interval_ms: how often a reader looks for new entries.
     """
-    metadata = [each.url.partition("://")[0] for each in view.brokers if each.is_metadata]
+    metadata = [broker.url.partition("://")[0] for broker in view.brokers if broker.is_metadata]
     looks = reader_count * DAY_SECONDS * 1000 / look_interval_ms
-    found = [
+    costs = [
         _cost_of(view, topic, writes.get(topic.ledger_id, RecentWrites()), prices, metadata, reader_count, looks)
         for topic in view.topics
     ]
-    return sorted(found, key=lambda each: (-each.month, each.topic))
+    return sorted(costs, key=lambda cost: (-cost.month, cost.topic))
 
 
 def _cost_of(

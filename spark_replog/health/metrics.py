@@ -53,15 +53,15 @@ def _of_lag(name: str, in_seconds: bool = False) -> Callable[[Any], float | None
     def value(part: Any) -> float | None:
         if part.lag is None or part.lag.lag is None:
             return None
-        found = getattr(part.lag, name) or 0
-        return found / 1000 if in_seconds else float(found)
+        lag = getattr(part.lag, name) or 0
+        return lag / 1000 if in_seconds else float(lag)
 
     return value
 
 
 METRICS = {
-    each.name: each
-    for each in (
+    metric.name: metric
+    for metric in (
         _metric("up", (), "1 if the store answered; 0 if not, and then there is no other metric."),
         _metric("findings", ("level", "fault"), "Findings of replog status."),
         _metric("broker_up", _BROKER,
@@ -99,7 +99,7 @@ METRICS = {
         _metric("partition_in_sync_replicas", _PARTITION, "Replicas in sync and in service, by the log.",
                 lambda _, part: len(part.in_sync)),
         _metric("partition_serving_replicas", _PARTITION, "Of these, how many have a root that answers.",
-                lambda view, part: sum(each not in view.away for each in part.in_sync)),
+                lambda view, part: sum(replica not in view.away for replica in part.in_sync)),
         _metric("partition_min_in_sync_replicas", _PARTITION, "Replicas that acks=all needs.",
                 lambda _, part: part.min_insync),
         _metric("partition_leader_preferred", _PARTITION, "1 if the first assigned broker leads.",
@@ -123,44 +123,44 @@ METRICS = {
 }  # fmt: skip
 
 
-def _add(found: dict[str, list[Sample]], kind: tuple[str, ...], labels: tuple[str, ...], *subject: object) -> None:
+def _add(samples: dict[str, list[Sample]], kind: tuple[str, ...], labels: tuple[str, ...], *subject: object) -> None:
     """Add a sample of each metric with these labels."""
     for metric in METRICS.values():
         if metric.labels == kind and metric.value is not None and (value := metric.value(*subject)) is not None:
-            found.setdefault(metric.name, []).append(Sample(labels, value))
+            samples.setdefault(metric.name, []).append(Sample(labels, value))
 
 
 def collect(view: StoreView) -> dict[str, list[Sample]]:
     """Return the samples of each metric, in the order of `METRICS`, including metrics without samples."""
-    found: dict[str, list[Sample]] = {name: [] for name in METRICS}
-    found["replog_up"].append(Sample((), 1))
-    counts = Counter((each.level, each.fault) for each in view.findings)
+    samples: dict[str, list[Sample]] = {name: [] for name in METRICS}
+    samples["replog_up"].append(Sample((), 1))
+    counts = Counter((finding.level, finding.fault) for finding in view.findings)
     for level, fault in ((level, fault) for level in Level for fault in Fault if counts[level, fault]):
-        found["replog_findings"].append(Sample((level.name.lower(), fault.value), counts[level, fault]))
+        samples["replog_findings"].append(Sample((level.name.lower(), fault.value), counts[level, fault]))
     for broker in view.brokers:
-        _add(found, _BROKER, (str(broker.broker_id),), view, broker)
+        _add(samples, _BROKER, (str(broker.broker_id),), view, broker)
     for ledger in view.ledgers:
-        _add(found, _LEDGER, (ledger.ledger_id,), view, ledger)
+        _add(samples, _LEDGER, (ledger.ledger_id,), view, ledger)
     for topic in view.topics:
-        _add(found, _TOPIC, (topic.name,), view, topic)
+        _add(samples, _TOPIC, (topic.name,), view, topic)
         for minutes in WINDOWS_MINUTES:
-            _add(found, _WINDOW, (topic.name, f"{minutes}m"), view, topic, minutes)
+            _add(samples, _WINDOW, (topic.name, f"{minutes}m"), view, topic, minutes)
         for part in topic.partitions:
-            _add(found, _PARTITION, (topic.name, str(part.partition)), view, part)
-    return found | reader_samples(view.readers)
+            _add(samples, _PARTITION, (topic.name, str(part.partition)), view, part)
+    return samples | reader_samples(view.readers)
 
 
 def reader_samples(readers: Iterable[Reader]) -> dict[str, list[Sample]]:
     """Return the samples of the readers only, by metric."""
-    found: dict[str, list[Sample]] = {}
+    samples: dict[str, list[Sample]] = {}
     for reader in readers:
         who = (reader.kind, reader.name)
         for part in reader.partitions:
-            _add(found, _READ, (*who, part.topic, str(part.partition)), part)
-        _add(found, _READER, who, reader)
-        verdicts = [Sample((*who, each.value), each is reader.verdict) for each in Verdict]
-        found.setdefault("replog_reader_verdict", []).extend(verdicts)
-    return found
+            _add(samples, _READ, (*who, part.topic, str(part.partition)), part)
+        _add(samples, _READER, who, reader)
+        verdicts = [Sample((*who, verdict.value), verdict is reader.verdict) for verdict in Verdict]
+        samples.setdefault("replog_reader_verdict", []).extend(verdicts)
+    return samples
 
 
 def call_samples(kind: str, client: str, table: Mapping[tuple[str, str, str], Calls]) -> dict[str, list[Sample]]:
@@ -173,13 +173,13 @@ def call_samples(kind: str, client: str, table: Mapping[tuple[str, str, str], Ca
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def exposition(found: Mapping[str, list[Sample]], *, is_open: bool = False) -> str:
+def exposition(metrics: Mapping[str, list[Sample]], *, is_open: bool = False) -> str:
     """Return samples as Prometheus' text, or as OpenMetrics.
 
     As prometheus_client writes them, in a fifth of its time, which is all of a scrape: 9,000 lines of 1,000 partitions.
     """
     lines: list[str] = []
-    for name, samples in found.items():
+    for name, samples in metrics.items():
         metric = METRICS[name]
         full = f"{name}_total" if metric.is_counter else name
         if samples:
@@ -193,7 +193,7 @@ def exposition(found: Mapping[str, list[Sample]], *, is_open: bool = False) -> s
         for labels, value in samples:
             texts = [labels[at] for at in order]
             if not all(map(str.isalnum, texts)):
-                texts = [each.translate(_ESCAPES) for each in texts]
+                texts = [text.translate(_ESCAPES) for text in texts]
             lines.append(form % (*texts,) + _go_number(float(value)))
     return "\n".join([*lines, *(["# EOF"] if is_open else []), ""])
 

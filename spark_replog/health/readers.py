@@ -68,8 +68,8 @@ def lag_of(
     topic = state.topics.get(topic_id)
     if topic is None or topic.closed or not 0 <= partition < len(topic.partitions):
         return None
-    found = topic.partitions[partition]
-    start, end = found.log_start_offset, found.high_watermark
+    log = topic.partitions[partition]
+    start, end = log.log_start_offset, log.high_watermark
     if position is None:
         return Lag(start, end)
     first = max(position, start)
@@ -81,9 +81,9 @@ def lag_of(
         span = section.end_offset - section.base_offset
         size_bytes = section.size_bytes * (end - first) // span
     else:
-        size_bytes = found.end_within_bytes(first, end, _ALL_BYTES)[1]
+        size_bytes = log.end_within_bytes(first, end, _ALL_BYTES)[1]
     lag_ms = 0 if section is None else now_ms - min(now_ms, section.append_time_ms)
-    share = None if section is None else _retention_share(topic, found, section, size_bytes, now_ms)
+    share = None if section is None else _retention_share(topic, log, section, size_bytes, now_ms)
     pace = _pace(state, topic_id, partition, history)
     return Lag(start, end, end - position, lag_ms, size_bytes, share, *pace, now_ms)
 
@@ -244,17 +244,17 @@ class Reader:
     @property
     def lag(self) -> int:
         """Return the number of unread rows."""
-        return sum(each.lag.lag or 0 for each in self.partitions if each.lag is not None)
+        return sum(partition.lag.lag or 0 for partition in self.partitions if partition.lag is not None)
 
     @property
     def lag_bytes(self) -> int:
         """Return the bytes of the unread rows."""
-        return sum(each.lag.lag_bytes or 0 for each in self.partitions if each.lag is not None)
+        return sum(partition.lag.lag_bytes or 0 for partition in self.partitions if partition.lag is not None)
 
     @property
     def worst(self) -> PartitionProgress | None:
         """Return the partition that is furthest behind by time; None without a lag."""
-        behind = [each for each in self.partitions if each.lag is not None and each.lag.lag]
+        behind = [partition for partition in self.partitions if partition.lag is not None and partition.lag.lag]
         return max(behind, key=_lag_ms, default=None)
 
     @property
@@ -266,9 +266,9 @@ class Reader:
     @property
     def catch_up_ms(self) -> int | None:
         """Return the time to reach all ends at this pace. None: never, or unknown."""
-        times = [each.catch_up_ms for each in self.partitions if each.position is not None and each.lag is not None]
-        known = [each for each in times if each is not None]
-        return max(known, default=0) if len(known) == len(times) else None
+        times = [part.catch_up_ms for part in self.partitions if part.position is not None and part.lag is not None]
+        finite_times = [time_ms for time_ms in times if time_ms is not None]
+        return max(finite_times, default=0) if len(finite_times) == len(times) else None
 
     @property
     def remedy(self) -> str:
@@ -288,7 +288,7 @@ class Reader:
                 topics = dict.fromkeys(part.topic for part in at if part.lag is not None)
                 if not topics:
                     return f"give it a new checkpoint: its topic was deleted. {command}"
-                kept = [f"keep its rows: replog topic config {each} set {_KEEP_ALL}" for each in topics]
+                kept = [f"keep its rows: replog topic config {topic} set {_KEEP_ALL}" for topic in topics]
                 return "; ".join([*kept, *_remedy_of_lost(self)])
         return ""
 
@@ -298,11 +298,11 @@ def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Reader:
     if not reader.partitions:
         return replace(reader, reason="reads no replog topic" if reader.state == "WRITES_ONLY" else "no row read yet")
     parts = []
-    for each in reader.partitions:
-        verdict, reason = _judge_partition(reader, each, now_ms, limits)
-        parts.append(replace(each, verdict=verdict, reason=reason))
-    worst = max(parts, key=lambda each: (_RANKS[each.verdict], _lag_ms(each)))
-    alike = sum(each.verdict is worst.verdict for each in parts) - 1
+    for partition in reader.partitions:
+        verdict, reason = _judge_partition(reader, partition, now_ms, limits)
+        parts.append(replace(partition, verdict=verdict, reason=reason))
+    worst = max(parts, key=lambda part: (_RANKS[part.verdict], _lag_ms(part)))
+    alike = sum(part.verdict is worst.verdict for part in parts) - 1
     more = f" ({alike} more partitions are {worst.verdict.value})" if alike else ""
     reason = _ok_reason(reader) if worst.verdict is Verdict.OK else f"{worst.name} {worst.reason}{more}"
     return replace(reader, partitions=tuple(parts), verdict=worst.verdict, reason=reason)
@@ -310,7 +310,7 @@ def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Reader:
 
 def worst_first(readers: Iterable[Reader]) -> list[Reader]:
     """Return readers by what is wrong with them, then by how far they are behind."""
-    return sorted(readers, key=lambda each: (-each.verdict.exit_code, -each.lag_ms, -each.lag, each.name))
+    return sorted(readers, key=lambda reader: (-reader.verdict.exit_code, -reader.lag_ms, -reader.lag, reader.name))
 
 
 def _lag_ms(part: PartitionProgress) -> int:

@@ -56,7 +56,7 @@ class PartitionDescription:
     @property
     def in_sync(self) -> list[BrokerId]:
         """Return the in-sync replicas on brokers that are not fenced."""
-        return [each for each in self.isr if each not in self.fenced]
+        return [broker_id for broker_id in self.isr if broker_id not in self.fenced]
 
     @property
     def out_of_sync(self) -> list[BrokerId]:
@@ -93,7 +93,7 @@ class TopicDescription:
     @property
     def assigned_bytes(self) -> int:
         """Return the bytes of all replicas of all partitions."""
-        return sum(each.size_bytes * len(each.replicas) for each in self.partitions)
+        return sum(partition.size_bytes * len(partition.replicas) for partition in self.partitions)
 
     @property
     def last_append_ms(self) -> int | None:
@@ -108,12 +108,12 @@ class TopicDescription:
     @property
     def row_count(self) -> int:
         """Return the number of readable rows of all partitions."""
-        return sum(each.row_count for each in self.partitions)
+        return sum(partition.row_count for partition in self.partitions)
 
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all partitions, in one copy."""
-        return sum(each.size_bytes for each in self.partitions)
+        return sum(partition.size_bytes for partition in self.partitions)
 
 
 def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDescription:
@@ -124,21 +124,21 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
     partitions = tuple(
         PartitionDescription(
             number,
-            each.leader,
-            each.leader_epoch,
-            each.replicas,
-            each.isr,
-            each.log_start_offset,
-            each.high_watermark,
-            each.log_end_offset,
-            each.adding,
-            each.removing,
-            tuple(broker_id for broker_id in each.replicas if broker_id in fenced),
-            each.min_insync,
-            each.live_bytes,
-            held_until_ms(each, config, state.append_time_ms),
+            partition.leader,
+            partition.leader_epoch,
+            partition.replicas,
+            partition.isr,
+            partition.log_start_offset,
+            partition.high_watermark,
+            partition.log_end_offset,
+            partition.adding,
+            partition.removing,
+            tuple(broker_id for broker_id in partition.replicas if broker_id in fenced),
+            partition.min_insync,
+            partition.live_bytes,
+            held_until_ms(partition, config, state.append_time_ms),
         )
-        for number, each in enumerate(topic.partitions)
+        for number, partition in enumerate(topic.partitions)
     )
     traffic = state.traffic.get(topic_id, NO_TRAFFIC)
     return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic)
@@ -257,47 +257,47 @@ def topic_findings(topics: Iterable[TopicDescription], away: Collection[BrokerId
 
     The log learns of brokers that are ``away`` only when something is written.
     """
-    found = [
+    findings = [
         finding
         for topic in topics
-        for each in topic.partitions
-        if (finding := _partition_finding(topic.name, each, frozenset(away))) is not None
+        for partition in topic.partitions
+        if (finding := _partition_finding(topic.name, partition, frozenset(away))) is not None
     ]
-    return sorted(found, key=lambda each: (each.topic or "", each.partition or 0))
+    return sorted(findings, key=lambda problem: (problem.topic or "", problem.partition or 0))
 
 
-def _partition_finding(topic: str, found: PartitionDescription, away: frozenset[BrokerId]) -> Finding | None:
-    is_whole = len(found.isr) >= max(found.min_insync, len(found.replicas)) and away.isdisjoint(found.isr)
-    if is_whole and not found.is_offline and not found.fenced:
-        return None if found.held_until_ms is None else _held_finding(topic, found.partition, found.held_until_ms)
-    where, out = f"{topic}-{found.partition}", found.out_of_sync
-    serving = [each for each in found.in_sync if each not in away]
-    resting = " ".join(str(each) for each in out if each in found.fenced)
+def _partition_finding(topic: str, part: PartitionDescription, away: frozenset[BrokerId]) -> Finding | None:
+    is_whole = len(part.isr) >= max(part.min_insync, len(part.replicas)) and away.isdisjoint(part.isr)
+    if is_whole and not part.is_offline and not part.fenced:
+        return None if part.held_until_ms is None else _held_finding(topic, part.partition, part.held_until_ms)
+    where, out = f"{topic}-{part.partition}", part.out_of_sync
+    serving = [broker_id for broker_id in part.in_sync if broker_id not in away]
+    resting = " ".join(str(broker_id) for broker_id in out if broker_id in part.fenced)
     rejoin = "replog coordinator run --once, replica.rejoin.wait.ms (30 s) or more after they left"
-    remedy = f"bring the roots back, then: {rejoin}" if away & {*found.replicas} else rejoin
+    remedy = f"bring the roots back, then: {rejoin}" if away & {*part.replicas} else rejoin
     if resting:
         remedy = f"replog broker unfence {resting}"
     level, fault = Level.CRITICAL, Fault.NO_LEADER
-    if found.is_offline:
-        detail = f"has no leader: no in-sync replica of {sorted(found.isr)} is in service, so writes are refused"
+    if part.is_offline:
+        detail = f"has no leader: no in-sync replica of {sorted(part.isr)} is in service, so writes are refused"
         remedy += f"; or accept the loss of rows: replog topic elect {topic} --unclean"
     elif not serving:
         remedy = "bring the roots back"  # fenced ones have no leader, see above
-        detail = f"cannot be written: the root of no in-sync replica of {found.in_sync} serves"
-    elif len(serving) < found.min_insync:
+        detail = f"cannot be written: the root of no in-sync replica of {part.in_sync} serves"
+    elif len(serving) < part.min_insync:
         fault = Fault.UNDER_MIN_ISR
-        if len(found.in_sync) >= found.min_insync:
+        if len(part.in_sync) >= part.min_insync:
             remedy = "bring the roots back"  # those in the ISR do not serve
         detail = (
-            f"has {len(serving)} in-sync replicas {serving}{'' if away.isdisjoint(found.isr) else ' that answer'} and "
-            f"min.insync.replicas is {found.min_insync}, so writes with acks=all are refused"
+            f"has {len(serving)} in-sync replicas {serving}{'' if away.isdisjoint(part.isr) else ' that answer'} and "
+            f"min.insync.replicas is {part.min_insync}, so writes with acks=all are refused"
         )
     elif out:
         level, fault = Level.WARN, Fault.UNDER_REPLICATED
         detail = f"is under-replicated: brokers {out} are out of sync"
     else:
         return None
-    return Finding(level, fault, f"{where} {detail}", remedy, topic, found.partition)
+    return Finding(level, fault, f"{where} {detail}", remedy, topic, part.partition)
 
 
 def _held_finding(topic: str, partition: int, until_ms: int) -> Finding:
@@ -318,44 +318,44 @@ _YEAR_10000_MS = 253_402_300_800_000
 
 def fence_findings(topics: Iterable[TopicDescription], broker_ids: Collection[BrokerId]) -> list[Finding]:
     """Return the partitions that fencing the brokers would leave without a leader or below min ISR."""
-    found = []
+    findings = []
     for topic in topics:
-        for each in topic.partitions:
-            after = sum(broker_id not in broker_ids for broker_id in each.in_sync)
-            if after == len(each.in_sync) or after >= each.min_insync:
+        for partition in topic.partitions:
+            after = sum(broker_id not in broker_ids for broker_id in partition.in_sync)
+            if after == len(partition.in_sync) or after >= partition.min_insync:
                 continue
             what, fault, writes = "no leader", Fault.NO_LEADER, "writes"
             if after:
-                what = f"{after} in-sync replicas where min.insync.replicas is {each.min_insync}"
+                what = f"{after} in-sync replicas where min.insync.replicas is {partition.min_insync}"
                 fault, writes = Fault.UNDER_MIN_ISR, "writes with acks=all"
-            detail = f"{topic.name}-{each.partition} would have {what}: {writes} would be refused"
+            detail = f"{topic.name}-{partition.partition} would have {what}: {writes} would be refused"
             remedy = "wait until other replicas are in sync, or fence another broker"
-            found.append(Finding(Level.CRITICAL, fault, detail, remedy, topic.name, each.partition))
-    return sorted(found, key=lambda each: (each.topic or "", each.partition or 0))
+            findings.append(Finding(Level.CRITICAL, fault, detail, remedy, topic.name, partition.partition))
+    return sorted(findings, key=lambda finding: (finding.topic or "", finding.partition or 0))
 
 
 def broker_findings(brokers: Iterable[BrokerHealth]) -> list[Finding]:
     """Return the findings on brokers and their roots."""
     brokers = list(brokers)
-    found = []
-    for number in (each.broker_id for each in brokers if each.is_fenced):
+    findings = []
+    for number in (broker.broker_id for broker in brokers if broker.is_fenced):
         detail = f"broker {number} is fenced: it leads nothing and its copies do not count"
-        found.append(Finding(Level.WARN, Fault.FENCED, detail, f"replog broker unfence {number}", broker_id=number))
-    found += [finding for each in brokers for finding in _root_findings(each)]
-    journals = sorted(each.broker_id for each in brokers if each.is_metadata)
-    away = [each.broker_id for each in brokers if each.is_metadata and each.is_away]
+        findings.append(Finding(Level.WARN, Fault.FENCED, detail, f"replog broker unfence {number}", broker_id=number))
+    findings += [finding for broker in brokers for finding in _root_findings(broker)]
+    journals = sorted(broker.broker_id for broker in brokers if broker.is_metadata)
+    away = [broker.broker_id for broker in brokers if broker.is_metadata and broker.is_away]
     if len(away) * 2 >= len(journals) > 0 and away:
         detail = f"metadata roots {sorted(away)} of {journals} cannot be used, so nothing can be written"
         remedy = "bring one of them back: `replog store info` shows the error of each"
-        found.append(Finding(Level.CRITICAL, Fault.NO_MAJORITY, detail, remedy))
-    return found
+        findings.append(Finding(Level.CRITICAL, Fault.NO_MAJORITY, detail, remedy))
+    return findings
 
 
 _ROOT_FAULTS = {ErrorCode.REPLOG_ROOT_STALE: Fault.ROOT_STALE, ErrorCode.CORRUPT_MESSAGE: Fault.COPY_MISSING}
 
 
-def _root_findings(found: BrokerHealth) -> list[Finding]:
-    broker_id, error, free = found.broker_id, found.error, found.free_bytes
+def _root_findings(broker: BrokerHealth) -> list[Finding]:
+    broker_id, error, free = broker.broker_id, broker.error, broker.free_bytes
     findings = []
     if error is not None:
         fault = _ROOT_FAULTS.get(error.code, Fault.ROOT_AWAY)
@@ -390,9 +390,9 @@ def journal_findings(
             of = ", ".join(names.get(ledger.ledger_id, [ledger.ledger_id])[:_NAMED_MAX])
             behind.setdefault(broker_id, []).append(f"{of} ({count})")
     findings, remedy = [], "replog coordinator run --once"
-    for broker_id, found in sorted(behind.items()):
-        more = f" and {len(found) - _NAMED_MAX} more ledgers" if len(found) > _NAMED_MAX else ""
-        detail = f"the root of broker {broker_id} lacks journal entries of {', '.join(found[:_NAMED_MAX])}{more}"
+    for broker_id, gaps in sorted(behind.items()):
+        more = f" and {len(gaps) - _NAMED_MAX} more ledgers" if len(gaps) > _NAMED_MAX else ""
+        detail = f"the root of broker {broker_id} lacks journal entries of {', '.join(gaps[:_NAMED_MAX])}{more}"
         findings.append(Finding(Level.WARN, Fault.JOURNAL_BEHIND, detail, remedy, broker_id=broker_id))
     return findings
 
@@ -439,24 +439,24 @@ def days_until_full(
 
     A topic's growth is spread over its partitions as their sizes are. Roots on one file system fill it together.
     """
-    grown: dict[BrokerId, list[tuple[float, float | None]]] = {each.broker_id: [] for each in brokers}
+    grown: dict[BrokerId, list[tuple[float, float | None]]] = {root.broker_id: [] for root in brokers}
     for topic in topics:
-        found = growth_of(topic, now_ms)
-        if not found.bytes_per_day:
+        growth = growth_of(topic, now_ms)
+        if not growth.bytes_per_day:
             continue
         for part in topic.partitions:
             share = part.size_bytes / topic.size_bytes if topic.size_bytes else 1 / len(topic.partitions)
             if not share:
                 continue
-            more = None if found.bytes_more_max is None else found.bytes_more_max * share
+            more = None if growth.bytes_more_max is None else growth.bytes_more_max * share
             for broker_id in part.replicas:
                 if broker_id in grown:
-                    grown[broker_id].append((found.bytes_per_day * share, more))
+                    grown[broker_id].append((growth.bytes_per_day * share, more))
     days: dict[BrokerId, float | None] = {}
     for broker in brokers:
         device = broker.device
-        beside = [each for each in brokers if each is broker or (device is not None and each.device == device)]
-        flows = [flow for each in beside for flow in grown[each.broker_id]]
+        beside = [root for root in brokers if root is broker or (device is not None and root.device == device)]
+        flows = [flow for root in beside for flow in grown[root.broker_id]]
         days[broker.broker_id] = None if broker.free_bytes is None else _days(broker.free_bytes, flows)
     return days
 
@@ -516,19 +516,19 @@ class StoreView:
     @cached_property
     def findings(self) -> list[Finding]:
         """All findings, worst first."""
-        found = [*broker_findings(self.brokers), *topic_findings(self.topics, self.away)]
-        found += journal_findings(self.ledgers, self.topics, self.cluster_id)
-        return sorted(found, key=lambda each: -each.level)
+        findings = [*broker_findings(self.brokers), *topic_findings(self.topics, self.away)]
+        findings += journal_findings(self.ledgers, self.topics, self.cluster_id)
+        return sorted(findings, key=lambda finding: -finding.level)
 
     @property
     def unwell(self) -> list[Reader]:
         """Return the readers that are not OK, the worst first."""
-        return worst_first(each for each in self.readers if each.verdict is not Verdict.OK)
+        return worst_first(reader for reader in self.readers if reader.verdict is not Verdict.OK)
 
     @property
     def exit_code(self) -> int:
         """Return 0 if all is well, 3 with a warning, 4 with a critical finding or a reader that does not move."""
-        levels = [*(int(each.level) for each in self.findings), *(each.verdict.exit_code for each in self.readers)]
+        levels = [*(int(flaw.level) for flaw in self.findings), *(reader.verdict.exit_code for reader in self.readers)]
         return max([*levels, Level.WARN if self.unread else 0])
 
     @property
@@ -538,17 +538,17 @@ class StoreView:
 
     def fault_count(self, fault: Fault) -> int:
         """Return the number of findings of a kind."""
-        return sum(each.fault is fault for each in self.findings)
+        return sum(finding.fault is fault for finding in self.findings)
 
     @cached_property
     def away(self) -> frozenset[BrokerId]:
         """The brokers whose root does not serve."""
-        return frozenset(each.broker_id for each in self.brokers if each.is_away)
+        return frozenset(broker.broker_id for broker in self.brokers if broker.is_away)
 
     @property
     def serving_count(self) -> int:
         """Return the number of roots without an error."""
-        return sum(each.error is None for each in self.brokers)
+        return sum(broker.error is None for broker in self.brokers)
 
     @property
     def partition_count(self) -> int:
@@ -558,7 +558,7 @@ class StoreView:
     @property
     def size_bytes(self) -> int:
         """Return the bytes of all topics, in one copy."""
-        return sum(each.size_bytes for each in self.topics)
+        return sum(topic.size_bytes for topic in self.topics)
 
     @property
     def last_append_ms(self) -> int | None:
@@ -568,16 +568,16 @@ class StoreView:
     @property
     def groups(self) -> list[Reader]:
         """Return the consumer groups among the readers."""
-        return [each for each in self.readers if each.kind == "group"]
+        return [reader for reader in self.readers if reader.kind == "group"]
 
     def rates(self, window_minutes: int) -> tuple[float, float]:
         """Return (rows, bytes) per second of all topics over the last 1 to 15 minutes."""
-        each = [topic.traffic.rates(window_minutes, self.now_ms) for topic in self.topics]
-        return sum(rows for rows, _ in each), sum(size_bytes for _, size_bytes in each)
+        topic_rates = [topic.traffic.rates(window_minutes, self.now_ms) for topic in self.topics]
+        return sum(rows for rows, _ in topic_rates), sum(size_bytes for _, size_bytes in topic_rates)
 
     def leader_count(self, broker_id: BrokerId) -> int:
         """Return the number of partitions that a broker leads."""
-        return sum(each.leader == broker_id for topic in self.topics for each in topic.partitions)
+        return sum(partition.leader == broker_id for topic in self.topics for partition in topic.partitions)
 
     @property
     def bytes_per_day(self) -> int:
@@ -586,4 +586,4 @@ class StoreView:
 
     def assigned_bytes(self, broker_id: BrokerId) -> int:
         """Return the bytes of the partitions that are assigned to a broker; its root may lack some of them."""
-        return sum(each.size_bytes for topic in self.topics for each in topic.partitions if broker_id in each.replicas)
+        return sum(part.size_bytes for topic in self.topics for part in topic.partitions if broker_id in part.replicas)

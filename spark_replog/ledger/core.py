@@ -221,7 +221,7 @@ class LedgerCore:
         refusals = [state.refusal for state in self.roots if state.refusal is not None]
         if now_ms is not None:
             since_ms = now_ms - self._settings.quorum_timeout_ms
-            refusals = [each for each in refusals if each.count >= REFUSALS_MIN and each.since_ms <= since_ms]
+            refusals = [denial for denial in refusals if denial.count >= REFUSALS_MIN and denial.since_ms <= since_ms]
         return len(self.roots) - len(refusals) < self.prefix.majority
 
     def damaged_roots(self, failures_min: int = DAMAGED_READS) -> list[int]:
@@ -336,9 +336,9 @@ class LedgerCore:
     def _create(self, root: int, state: RootState, position: int, record: JournalRecord) -> Create:
         if state.pending is None or not state.is_pending(position, record):
             state.pending = PendingCreate(position, record, encode_record(record), self.prefix.named.highest[root])
-        own = self.proposer.own
-        if own is not None and record.entry_hash == own.entry_hash:
-            own.is_sent = True
+        value = self.proposer.own
+        if value is not None and record.entry_hash == value.entry_hash:
+            value.is_sent = True
         return Create(root, position, state.pending.data, state.floor.marker_no)
 
     # -- answers in -------------------------------------------------------------------------------
@@ -444,7 +444,7 @@ class LedgerCore:
 
     def _are_others_whole(self, root: int) -> bool:
         """Return whether a majority is left without a root that lost records, so that an `out` there stops nobody."""
-        lost = {n for n, each in enumerate(self.roots) if each.misses or each.standing in WENT_BACK}
+        lost = {n for n, state in enumerate(self.roots) if state.misses or state.standing in WENT_BACK}
         lost.update(self.damaged_roots(1))
         return len(self.roots) - len(lost | {root}) >= self.prefix.majority
 
@@ -512,16 +512,16 @@ class LedgerCore:
         if is_claim and record.epoch == proposer.epoch:
             proposer.claimed |= 1 << root
         if is_own:
-            own = proposer.own
-            if own is not None and record.index == own.index and record.entry_hash == own.entry_hash:
-                own.is_confirmed = True
+            value = proposer.own
+            if value is not None and record.index == value.index and record.entry_hash == value.entry_hash:
+                value.is_confirmed = True
         elif proposer.is_single:
             self.rivals.streak = 0
         if self._was_synced and record.kind is RecordKind.CLAIM and record.epoch.incarnation != proposer.incarnation:
             self.rivals.claimed_ms[record.epoch.incarnation] = now_ms
             # A process that claims without a journal we know found its root away, or is rebuilding it. Our creates at
             # the old journal's positions would succeed in the new one and depose the rebuilder again and again.
-            for other, last, other_view in zip(self.roots, record.known, self.prefix.views, strict=False):
+            for other, last, other_view in zip(self.roots, record.last_known, self.prefix.views, strict=False):
                 other.must_check |= last.position < 0 <= other_view.last.position
         if proposer.epoch is not None and record.epoch > proposer.epoch:
             proposer.depose()
@@ -533,15 +533,15 @@ class LedgerCore:
 
     def _settle(self) -> None:
         """Once the index of the last own value is decided, set `settled`."""
-        own, proposer = self.proposer.own, self.proposer
-        if own is None or self.prefix.length <= own.index:
+        value, proposer = self.proposer.own, self.proposer
+        if value is None or self.prefix.length <= value.index:
             return
         if proposer.is_single:
-            is_won = own.is_confirmed
+            is_won = value.is_confirmed
         else:
-            is_won = self.prefix.hashes.get(own.index) == own.entry_hash  # False also below the base: unknown there
+            is_won = self.prefix.hashes.get(value.index) == value.entry_hash  # False also below the base: unknown there
         proposer.own = None
-        self.settled = own.index, is_won
+        self.settled = value.index, is_won
         self.stats.entries += is_won
 
     # -- phases -----------------------------------------------------------------------------------

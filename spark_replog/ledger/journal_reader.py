@@ -214,8 +214,8 @@ class JournalReader:
             self._stats.gets += 1
             return [self._note(position, self._get_record(position))]
         positions = range(position, position + count)
-        futures = self._submit_gets([each for each in positions if each not in early]) | early
-        return [self._note(each, futures[each].result()) for each in positions]
+        futures = self._submit_gets([place for place in positions if place not in early]) | early
+        return [self._note(place, futures[place].result()) for place in positions]
 
     def _submit_gets(self, positions: Sequence[int]) -> dict[int, Future[Buffer | None]]:
         self._stats.gets += len(positions)

@@ -75,7 +75,7 @@ class OwnedLog:
         length: decided entries.
         hashes: entry hash per decided index, from the marker's base on.
         payloads: value per decided index above it.
-        known: last known record per root, NOTHING_KNOWN for the lost one.
+        last_known: last known record per root, NOTHING_KNOWN for the lost one.
         marker: where the new journal begins: its position is above all of earlier roots (`POSITIONS_PER_ROOT`), its
             snapshot replaces entries that are gone, if any, and its renewal is new.
         marker_no: number of the lost root's next marker, as far as any process may know (`markers_put`).
@@ -85,7 +85,7 @@ class OwnedLog:
     length: int
     hashes: Mapping[int, bytes]
     payloads: Mapping[int, bytes]
-    known: tuple[LastKnown, ...]
+    last_known: tuple[LastKnown, ...]
     marker: Marker
     marker_no: int = 0
 
@@ -104,7 +104,7 @@ class OwnedLog:
         prefix, proposer = core.prefix, core.proposer
         if not proposer.is_leading or proposer.epoch is None:
             return None
-        known = without(tuple(view.last for view in prefix.views), root)
+        last_known = without(tuple(view.last for view in prefix.views), root)
         floor = core.roots[root].floor
         if int(prefix.snapshot_name[:20] or -1) != prefix.base.index:
             return None  # memory was full: own it again, with the newest snapshot
@@ -114,7 +114,7 @@ class OwnedLog:
         hashes, payloads = dict(prefix.hashes), dict(prefix.payloads)
         points = decided, prefix.views[root].origin._replace(floor=floor)
         marker_no = max(markers_put(point, proposer.epoch) for point in points)
-        return cls(proposer.epoch, prefix.length, hashes, payloads, known, marker, marker_no)
+        return cls(proposer.epoch, prefix.length, hashes, payloads, last_known, marker, marker_no)
 
 
 def markers_put(point: JournalPoint, epoch: Epoch) -> int:
@@ -216,7 +216,7 @@ class JournalRebuild:
         self._put_markers()
         places = (record_position(info.key) for info in self._store.list_keys(journal_folder(self._ledger_id)))
         # A listing decides only where gaps are looked for.
-        self._last_listed = max((each for each in places if each is not None), default=NO_INDEX)
+        self._last_listed = max((place for place in places if place is not None), default=NO_INDEX)
         while self._read_on():
             position = self.position
             if position < self._last_listed:
@@ -235,7 +235,7 @@ class JournalRebuild:
         """Create the marker under every number that a process may look for that knew the old journal, and some more."""
         marker, root = self._owned.marker, self._store
         numbers = (marker_number(info.key) for info in root.list_keys(marker_folder(self._ledger_id)))
-        there = {each for each in numbers if each is not None}
+        there = {marker_no for marker_no in numbers if marker_no is not None}
         data = encode_marker(genesis_hash(self._ledger_id), marker)
         last = max(there, default=NO_INDEX)
         if last >= 0 and bytes(root.get(marker_key(self._ledger_id, last)) or b"") != data:
@@ -367,7 +367,7 @@ class JournalRebuild:
             index,
             self._copied,  # vouches only for what was read back: others may write here at the same time
             owned.hashes[index] if is_entry else NO_HASH,
-            owned.known,
+            owned.last_known,
             owned.payloads[index] if is_entry else b"",
         )
 
@@ -384,6 +384,6 @@ class JournalRebuild:
         return len(records)
 
 
-def without(known: tuple[LastKnown, ...], root: int) -> tuple[LastKnown, ...]:
+def without(last_known: tuple[LastKnown, ...], root: int) -> tuple[LastKnown, ...]:
     """Return the last known records with NOTHING_KNOWN for one root."""
-    return tuple(NOTHING_KNOWN if number == root else last for number, last in enumerate(known))
+    return tuple(NOTHING_KNOWN if number == root else last for number, last in enumerate(last_known))

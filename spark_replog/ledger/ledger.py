@@ -537,15 +537,15 @@ class Ledger(Generic[S]):
         with self._turns.gate:
             since_ms = self._clock.monotonic_ms() - self._settings.quorum_timeout_ms
             is_refused = is_driver and core.is_refused()
-            for each in [request, *self._requests.open()]:
-                is_over = each is request or (is_refused and each.deadline_ms - each.timeout_ms <= since_ms)
-                if not is_over or each.answer is not None:
+            for waiter in [request, *self._requests.open()]:
+                is_over = waiter is request or (is_refused and waiter.deadline_ms - waiter.timeout_ms <= since_ms)
+                if not is_over or waiter.answer is not None:
                     continue
-                may_be_sent = each.is_sent or each in self._requests.taken
-                if is_driver and each.is_sent:  # else the driver may be sending it now
-                    may_be_sent = core.is_user_open() or each.is_hidden
+                may_be_sent = waiter.is_sent or waiter in self._requests.taken
+                if is_driver and waiter.is_sent:  # else the driver may be sending it now
+                    may_be_sent = core.is_user_open() or waiter.is_hidden
                 error = self._errors.outcome_unknown if may_be_sent else self._errors.not_decided
-                each.answer = error(core, each)
+                waiter.answer = error(core, waiter)
             self._turns.changed.notify_all()
 
     # -- driving the core -------------------------------------------------------------------------
@@ -755,7 +755,7 @@ class Ledger(Generic[S]):
 
     def level(self, *, timeout_ms: int, broker_ids: Collection[int] | None = None) -> set[int]:
         """Give roots the entries that they lack; return the brokers that still do: see ``JournalLeveler.level``."""
-        roots = None if broker_ids is None else [root for root, each in enumerate(self._ids) if each in broker_ids]
+        roots = None if broker_ids is None else [root for root, broker in enumerate(self._ids) if broker in broker_ids]
         left = JournalLeveler(self, self._clock, self._leveling).level(timeout_ms=timeout_ms, roots=roots)
         return {self._ids[root] for root in left}
 

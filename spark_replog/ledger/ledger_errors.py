@@ -29,8 +29,8 @@ class LedgerErrors:
         errors = [state.error for state in core.roots if isinstance(state.error, DAMAGE)]
         if len(errors) == 1:
             return errors[0]
-        sentences = zip_longest(*(str(each.args[0]).split(". ") for each in errors))
-        text = ". ".join(dict.fromkeys(each for several in sentences for each in several if each is not None))
+        sentences = zip_longest(*(str(error.args[0]).split(". ") for error in errors))
+        text = ". ".join(dict.fromkeys(phrase for several in sentences for phrase in several if phrase is not None))
         return type(errors[0])(errors[0].code, text, ledger_id=self._ledger_id)
 
     def torn(self, why: str) -> ReplogError:

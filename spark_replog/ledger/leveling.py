@@ -85,8 +85,8 @@ class JournalLeveler:
             self._ledger.refresh()
             core = self._ledger.core
             last = core.prefix.length - 1 if last is None else last
-            lacking = {each: n for each, n in lacking_journals(core, last).items() if roots is None or each in roots}
-            unread = {each for each in roots or () if core.roots[each].standing not in READ_BY_THIS_GOAL}
+            lacking = {root: n for root, n in lacking_journals(core, last).items() if roots is None or root in roots}
+            unread = {root for root in roots or () if core.roots[root].standing not in READ_BY_THIS_GOAL}
             rest_ms, count = end_ms - self._clock.monotonic_ms(), sum(lacking.values())
             if not (lacking or unread) or rest_ms <= 0:
                 return unread.union(lacking)

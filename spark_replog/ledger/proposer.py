@@ -167,8 +167,8 @@ class Proposer:
         else:
             index, commit_index = proposal.index, proposal.index - 1
             digest, payload = proposal.entry_hash, proposal.payload
-        known = self._known()
-        return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, index, commit_index, digest, known, payload)
+        last_known = self._known()
+        return JournalRecord(RecordKind.ENTRY, proposal.epoch, nonce, index, commit_index, digest, last_known, payload)
 
     def lacks_entries(self, root: int) -> bool:
         """Return whether a root that was read lacks decided entries whose values are not kept here."""

@@ -66,7 +66,7 @@ class ReadPlan:
         """Begin a stale read: while markers are due, ask the root for its own that was asked longest ago."""
         learned_before, self._learned_before = self._learned_before, prefix.learned_count
         times = [-1.0 if state.marker_at_ms is None else state.marker_at_ms for state in roots]
-        is_read = all(each.standing is Standing.KNOWN and each.busy is None and each.error is None for each in roots)
+        is_read = all(root.standing is Standing.KNOWN and root.busy is None and root.error is None for root in roots)
         is_quiet = prefix.tail_index < prefix.length and is_read
         if not is_quiet or now_ms - min(times) < self._settings.marker_check_ms:
             return
@@ -102,12 +102,12 @@ class ReadPlan:
 class Listed:
     """The records that a listing shows in a journal; it only saves time: the journal ends at an empty position."""
 
-    def __init__(self, found: dict[int, int]) -> None:
-        self._found = found
+    def __init__(self, sizes: dict[int, int]) -> None:
+        self._sizes = sizes
 
     def first_after(self, position: int) -> int | None:
         """Return the first position above this one that has a record, None for none."""
-        return min((each for each in self._found if each > position), default=None)
+        return min((place for place in self._sizes if place > position), default=None)
 
     def last(self, first: int, count: int) -> range:
         """Return the positions of the last records, and the empty one after them; the records have a bounded size.
@@ -116,11 +116,11 @@ class Listed:
             first: positions below this one are left out.
             count: of records, at most.
         """
-        end = start = max(self._found, default=-1) + 1
-        size_bytes = self._found.get(start - 1, 0)
-        while start > max(first, end - count) and start - 1 in self._found and size_bytes <= READ_SIZE_BYTES_MAX:
+        end = start = max(self._sizes, default=-1) + 1
+        size_bytes = self._sizes.get(start - 1, 0)
+        while start > max(first, end - count) and start - 1 in self._sizes and size_bytes <= READ_SIZE_BYTES_MAX:
             start -= 1
-            size_bytes += self._found.get(start - 1, 0)
+            size_bytes += self._sizes.get(start - 1, 0)
         return range(start, end + 1)
 
     def window(self, position: int) -> int:
@@ -129,11 +129,11 @@ class Listed:
         After the last listed record it is one: the listing is probably right. If not, it knows no more.
         """
         count = size_bytes = 0
-        while count < WINDOW_MAX - 1 and position + count in self._found and size_bytes < READ_SIZE_BYTES_MAX:
-            size_bytes += self._found[position + count]
+        while count < WINDOW_MAX - 1 and position + count in self._sizes and size_bytes < READ_SIZE_BYTES_MAX:
+            size_bytes += self._sizes[position + count]
             count += 1
-        is_known = count > 0 or position - 1 in self._found
-        return count + (is_known and position + count not in self._found)
+        is_known = count > 0 or position - 1 in self._sizes
+        return count + (is_known and position + count not in self._sizes)
 
 
 class JournalForecast:

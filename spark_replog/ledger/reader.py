@@ -181,8 +181,8 @@ class JournalView:
                 entry, decided = self.entries.get(index), prefix.base.entry_hash
             if entry is None or entry[1] != decided or not (is_final or self.promised >= prefix.epochs[index]):
                 return
-            for each in [index] if index == self.matched + 1 else [each for each in self.entries if each <= index]:
-                del self.entries[each]
+            for number in [index] if index == self.matched + 1 else [key for key in self.entries if key <= index]:
+                del self.entries[number]
             self.matched = index
 
 
@@ -212,11 +212,11 @@ class NamedPositions:
         self.highest = [NO_INDEX] * root_count
         self._by_root = [[NO_INDEX] * root_count for _ in range(root_count)]
 
-    def note(self, root: int, known: Sequence[LastKnown], heard: Sequence[int]) -> None:
+    def note(self, root: int, last_known: Sequence[LastKnown], heard: Sequence[int]) -> None:
         """Add what a root's record names; only the roots `heard` count."""
-        for other, last in enumerate(known):
+        for other, last in enumerate(last_known):
             self._by_root[other][root] = max(self._by_root[other][root], last.position)
-        for other in range(len(known)):
+        for other in range(len(last_known)):
             named = sorted([self._by_root[other][witness] for witness in heard if witness != other])
             if named:
                 self.highest[other] = named[-2:][0]
@@ -329,10 +329,10 @@ class DecidedPrefix:
         view.learn(record, crc)
         if view.order.fault is not None:
             return
-        if record.known:
+        if record.last_known:
             # A journal whose hash chain has not begun may be another ledger's.
-            heard = [number for number, each in enumerate(self.views) if each.matched > NO_INDEX or each.entries]
-            self.named.note(root, record.known, heard)
+            heard = [number for number, other in enumerate(self.views) if other.matched > NO_INDEX or other.entries]
+            self.named.note(root, record.last_known, heard)
         if record.kind is RecordKind.ENTRY:
             self.tail_index = max(self.tail_index, record.index)
             # The last decided index stays: a claim asks which of ITS roots show the tail decided.
@@ -343,7 +343,7 @@ class DecidedPrefix:
         if record.commit_index >= self.length:
             for index in range(self.length, min(record.commit_index, self.tail_index) + 1):
                 votes, last = self.votes.get(index, {}), view.entries.get(index)
-                if last is not None and all(each.voucher is None for each in votes.values()):
+                if last is not None and all(vote.voucher is None for vote in votes.values()):
                     votes[last].voucher = root, record.epoch
         self._extend()
         assert view.matched < self.length
@@ -355,8 +355,8 @@ class DecidedPrefix:
             view.restart()
         if len(self.views) == 1 and (record.epoch != ZERO_EPOCH or record.kind is not RecordKind.ENTRY):
             order.note("it belongs to a ledger of several roots", position)
-        if len(record.known) not in (0, len(self.views)):
-            order.note(f"it names {len(record.known)} roots, and the ledger has {len(self.views)}", position)
+        if len(record.last_known) not in (0, len(self.views)):
+            order.note(f"it names {len(record.last_known)} roots, and the ledger has {len(self.views)}", position)
         if order.fault is not None or record.kind is not RecordKind.ENTRY:
             return b""
         if index <= view.origin.matched:
@@ -402,7 +402,7 @@ class DecidedPrefix:
         vote = votes.get(key)
         if vote is None:
             vote = votes[key] = Vote(*key, record.payload, previous)
-            if any(each.epoch == record.epoch and each is not vote for each in votes.values()):
+            if any(rival.epoch == record.epoch and rival is not vote for rival in votes.values()):
                 self.conflicts.append((root, position, index))
         vote.roots |= 1 << root
 
@@ -496,8 +496,8 @@ class DecidedPrefix:
         last_entries = {root: self.views[root].entries[index] for root in claimed if index in self.views[root].entries}
         assert last_entries, "a journal that holds a later entry holds this one"
         top = max(last_entries.values())
-        rivals = sum(1 << root for root, each in last_entries.items() if each[0] == top[0])
-        if any(each[0] == top[0] and each != top for each in last_entries.values()):
+        rivals = sum(1 << root for root, entry in last_entries.items() if entry[0] == top[0])
+        if any(entry[0] == top[0] and entry != top for entry in last_entries.values()):
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
                 f"Ledger index {index} cannot be decided: {self._names_of(rivals)} hold different values of one epoch. "

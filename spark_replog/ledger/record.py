@@ -83,7 +83,7 @@ class JournalRecord:
         index: ledger index, NO_INDEX in a CLAIM.
         commit_index: vouches for this root's own last ENTRY(i) before this record, i <= commit_index.
         entry_hash: ``entry_hash(previous, index, payload)``, NO_HASH in a CLAIM.
-        known: last known record per metadata root, in the store's root order; empty with one root.
+        last_known: last known record per metadata root, in the store's root order; empty with one root.
         payload: the ENTRY's value, opaque here.
     """
 
@@ -93,7 +93,7 @@ class JournalRecord:
     index: int
     commit_index: int
     entry_hash: bytes
-    known: tuple[LastKnown, ...]
+    last_known: tuple[LastKnown, ...]
     payload: bytes
 
 
@@ -115,12 +115,12 @@ def encode_record(record: JournalRecord) -> bytes:
     assert len(record.nonce) == NONCE_SIZE_BYTES and len(record.entry_hash) == HASH_SIZE_BYTES, record
     writer = Writer()
     writer.raw(MAGIC)
-    writer.raw(bytes((VERSION, record.kind, len(record.known))))
+    writer.raw(bytes((VERSION, record.kind, len(record.last_known))))
     writer.raw(record.epoch.incarnation + record.nonce + record.entry_hash)
     writer.uint(record.epoch.round)
     writer.uint(record.index + 1)
     writer.uint(record.commit_index + 1)
-    for position, crc in record.known:
+    for position, crc in record.last_known:
         writer.uint(position + 1)
         writer.raw(crc.to_bytes(4, "little"))
     writer.uint(len(record.payload))
@@ -176,9 +176,9 @@ def decode_record(data: Buffer, *, root: str, position: int) -> JournalRecord:
     digest = reader.raw(HASH_SIZE_BYTES)
     epoch = Epoch(reader.uint(), incarnation)
     index, commit_index = reader.uint() - 1, reader.uint() - 1
-    known = [LastKnown(reader.uint() - 1, int.from_bytes(reader.raw(4), "little")) for _ in range(body[6])]
+    last_known = [LastKnown(reader.uint() - 1, int.from_bytes(reader.raw(4), "little")) for _ in range(body[6])]
     payload = reader.raw(reader.uint())
     reader.finish()
     if (kind is RecordKind.ENTRY) != (index >= 0):
         raise damaged(f"it is a {kind.name} for index {index}")
-    return JournalRecord(kind, epoch, nonce, index, commit_index, digest, tuple(known), payload)
+    return JournalRecord(kind, epoch, nonce, index, commit_index, digest, tuple(last_known), payload)

@@ -74,16 +74,16 @@ class Requests:
 
     def remove(self, request: Request) -> None:
         """Forget a request whose caller has left."""
-        self._open = [each for each in self._open if each is not request]
+        self._open = [open_request for open_request in self._open if open_request is not request]
 
     def open(self) -> list[Request]:
         """Return those without an answer, in the order of their commands: sent ones keep their places."""
-        self._open = [each for each in self._open if each.answer is None]
+        self._open = [request for request in self._open if request.answer is None]
         return sorted(self._open, key=lambda request: (not request.is_first, not request.is_sent))
 
     def sent(self) -> list[Request]:
         """Return those without an answer whose value is, or was, in flight."""
-        return [each for each in self._open if each.is_sent and each.answer is None]
+        return [request for request in self._open if request.is_sent and request.answer is None]
 
     def send(self, batch: Batch) -> None:
         """The batch is in flight in place of the one before it."""
@@ -91,7 +91,7 @@ class Requests:
             request.is_sent = request in batch.places
         for request, place in batch.places.items():
             request.place = place
-        self._open = [*batch.places, *(each for each in self._open if not each.is_sent)]
+        self._open = [*batch.places, *(open_request for open_request in self._open if not open_request.is_sent)]
 
     def lose(self, *, is_known: bool) -> None:
         """The value in flight has lost its index. `is_known`: the fold has seen what won."""

@@ -75,7 +75,7 @@ class Rivals:
         It grows with each turn that this goal has yielded, up to one unit per rival. After `PATIENT_TURNS` it shrinks,
         so the process that has waited longest usually goes first.
         """
-        self.claimed_ms = {each: at_ms for each, at_ms in self.claimed_ms.items() if now_ms - at_ms < RIVAL_MS}
+        self.claimed_ms = {rival: at_ms for rival, at_ms in self.claimed_ms.items() if now_ms - at_ms < RIVAL_MS}
         settings = self._settings
         unit_ms = max(settings.claim_backoff_ms, 2 * self.operation_ms)
         count, over = len(self.claimed_ms), self.yields - PATIENT_TURNS

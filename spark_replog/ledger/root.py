@@ -314,7 +314,7 @@ class RootState:
         if pending is None or pending.position != position:
             return False
         # Equal but for what a new record says of other journals; its payload follows from the hash.
-        return replace(record, nonce=pending.record.nonce, known=pending.record.known) == pending.record
+        return replace(record, nonce=pending.record.nonce, last_known=pending.record.last_known) == pending.record
 
 
 def stale_journal(root_name: str, position: int) -> RetriableError:
@@ -340,15 +340,15 @@ def journal_cut_short(root_name: str, position: int) -> CorruptDataError:
     )
 
 
-def journal_hole(root_name: str, first: int, found: int) -> CorruptDataError:
+def journal_hole(root_name: str, first: int, end: int) -> CorruptDataError:
     """Return the error of missing files: a process that appended in the hole would decide entries a second time."""
     return CorruptDataError(
         ErrorCode.REPLOG_JOURNAL_HOLE,
-        f"The journal on {root_name} has no file at position {first}, and one at position {found}: {found - first} or "
+        f"The journal on {root_name} has no file at position {first}, and one at position {end}: {end - first} or "
         "fewer files are missing. If a repair of this root is at work, let it end: it writes them. Else put these "
         "files back (a lifecycle rule or a cleaner of old files may have deleted them). Where other metadata roots "
         "have their files, run `replog store repair`: it rebuilds this root.",
         root=root_name,
         first=first,
-        last=found - 1,
+        last=end - 1,
     )

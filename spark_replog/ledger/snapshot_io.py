@@ -224,8 +224,8 @@ class SnapshotIo:
                 "has it. Put the file back from a backup.",
                 key=key,
             )
-        reasons = [*map(str, errors), *(f"it is damaged on {each}" for each in bad)]
-        reasons += [f"{each} was left out, because no decided entry names it" for each in self._rejections]
+        reasons = [*map(str, errors), *(f"it is damaged on {root_name}" for root_name in bad)]
+        reasons += [f"{rejection} was left out, because no decided entry names it" for rejection in self._rejections]
         reason = "; ".join(reasons) or "all answer"
         raise PageMissingError(
             ErrorCode.REPLOG_SNAPSHOT_MISSING,
@@ -283,24 +283,24 @@ class SnapshotIo:
             progress=lambda: self._moved_count if is_long else 0,
             clock=self._clock,
         )
-        if len(answers.found) < needed_count:
-            refused_count = sum(each.code is ErrorCode.REPLOG_STORE_REFUSED for each in answers.errors.values())
+        if len(answers.by_root) < needed_count:
+            refused_count = sum(error.code is ErrorCode.REPLOG_STORE_REFUSED for error in answers.errors.values())
             is_refused = len(numbers) - refused_count < needed_count
             raise RetriableError(
                 ErrorCode.REPLOG_STORE_REFUSED if is_refused else ErrorCode.REPLOG_NO_QUORUM,
-                f"{len(answers.found)} of {len(self._roots)} metadata roots did what was asked, {needed_count} are "
+                f"{len(answers.by_root)} of {len(self._roots)} metadata roots did what was asked, {needed_count} are "
                 f"needed, {refused_count} refused: {answers.reasons or 'the others hang'}. "
                 f"{'Remove the cause on these roots' if is_refused else 'Bring a root back'} and repeat the call.",
                 ledger_id=self._ledger_id,
             )
-        return list(answers.found.items())
+        return list(answers.by_root.items())
 
     def _begin(self, number: int, call: Callable[[JournalRoot], T]) -> Future[T] | None:
         """Run a call on a root's lane; None if the root hangs: calls that wait there would keep their pages in memory.
 
         Without this, a root that hangs for hours would collect the pages and heads of all snapshots of that time.
         """
-        running = [each for each in self._running.get(number, ()) if not each.done()]
+        running = [earlier_call for earlier_call in self._running.get(number, ()) if not earlier_call.done()]
         if len(running) >= LANE_THREADS_MAX:
             return None
         future = IO_POOL.submit_to(f"{self._roots[number].store.url}#snapshot", call, self._roots[number])
@@ -403,10 +403,10 @@ class SnapshotIo:
             positions = range(cleared.position, floor.position)
         else:
             places = (record_position(info.key) for info in root.store.list_keys(journal_folder(self._ledger_id)))
-            positions = sorted(each for each in places if each is not None)
-        below = [each for each in reversed(positions) if each < floor.position]
-        for each in below:
-            self._delete(root, journal_key(self._ledger_id, each))
+            positions = sorted(place for place in places if place is not None)
+        below = [place for place in reversed(positions) if place < floor.position]
+        for position in below:
+            self._delete(root, journal_key(self._ledger_id, position))
             fault_point("truncate.delete")
             if rest_ms and len(below) <= REST_RECORDS_MAX:
                 self._clock.sleep_ms(rest_ms)

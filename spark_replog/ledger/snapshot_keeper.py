@@ -295,7 +295,7 @@ class SnapshotKeeper:
                 names = set(filter(self.io.is_on_majority, names))
             likely = likely_heads(names, self._settings.truncate_record_count_min)
             guessed = likely[:-1] if self.io.is_far else []
-            ahead = {each: IO_POOL.submit_to("heads", self.io.load_head, each) for each in guessed}
+            ahead = {head_name: IO_POOL.submit_to("heads", self.io.load_head, head_name) for head_name in guessed}
             if likely:
                 on_heads(int(likely[0][:20]) + 1)
             newest = self.io.newest_head(names)
@@ -408,7 +408,7 @@ class SnapshotKeeper:
     @property
     def decided(self) -> DecidedSnapshot:
         """Return the newest decided snapshot that this process has folded."""
-        return max(self._newest, self._state.snapshot, key=lambda each: each.no)
+        return max(self._newest, self._state.snapshot, key=lambda snapshot: snapshot.no)
 
     def decided_points(self) -> Sequence[JournalPoint]:
         """Return where the decided snapshot lets each journal be read on: see `SnapshotIo.points_of`."""
@@ -436,7 +436,7 @@ class SnapshotKeeper:
         if candidate is not None:
             name, head = candidate
             if prefix.jump(head.base, name) or all(
-                each in prefix.payloads for each in range(head.base.index + 1, prefix.length)
+                index in prefix.payloads for index in range(head.base.index + 1, prefix.length)
             ):
                 self._restore(name, head)
                 return
@@ -458,7 +458,7 @@ class SnapshotKeeper:
 
     def folded(self, core: LedgerCore) -> None:
         """Note which snapshot counts now; call it under the lock, after entries were folded."""
-        snapshot, known = self._state.snapshot, core.snapshot
+        snapshot, core_snapshot = self._state.snapshot, core.snapshot
         if snapshot is not self.seen and snapshot != self.seen:
             self.seen = snapshot
             stored, self._stored = self._stored, None
@@ -469,7 +469,7 @@ class SnapshotKeeper:
             elif self._derived[1] == snapshot.name:
                 self._derived = snapshot.no, *self._derived[1:]
         # The core gives this snapshot to roots that lack entries, if it knows no newer one.
-        if snapshot.no == 0 or (known is not None and known[0].index >= snapshot.index):
+        if snapshot.no == 0 or (core_snapshot is not None and core_snapshot[0].index >= snapshot.index):
             return
         _, name, head = self._derived
         if head is not None and name == snapshot.name:
@@ -521,7 +521,7 @@ class SnapshotKeeper:
             frozen = state.freeze()
             base = core.prefix.base_at(frozen.applied_index)
             points = tuple(core.points_at(frozen.applied_index))
-            unread = [root for root, each in enumerate(core.roots) if each.standing not in READ]
+            unread = [root for root, root_state in enumerate(core.roots) if root_state.standing not in READ]
             return Draft(frozen, SnapshotHead(base, state.snapshot, points, b""), unread)
 
     def write(self, draft: Draft) -> None:
@@ -682,7 +682,7 @@ class SnapshotWriter:
             self._derive()
             with ledger.lock:
                 name, pages = ledger.state.snapshot.name, ledger.state.page_names()
-                keys = [page_key(ledger.ledger_id, each) for each in pages]
+                keys = [page_key(ledger.ledger_id, page) for page in pages]
             return frozenset([*keys, snapshot_key(ledger.ledger_id, name)] if name else keys)
 
         ledger.refresh()

@@ -178,18 +178,18 @@ class AclSet:
         patterns = self._covering(resource_type, name)
         every_of_type = f"{principal.partition(':')[0]}:{WILDCARD}"  # Group:* for Group:etl
         who = {principal, every_of_type, EVERYBODY}
-        bindings = [binding for pattern in patterns for each in who for binding in pattern.get(each, ())]
+        bindings = [binding for pattern in patterns for subject in who for binding in pattern.get(subject, ())]
         denying = {AclOperation.ALL, operation}
-        if any(each.permission is Permission.DENY and each.operation in denying for each in bindings):
+        if any(binding.permission is Permission.DENY and binding.operation in denying for binding in bindings):
             return Decision.DENIED
         allowing = denying | _IMPLIED_BY.get(operation, frozenset())
-        if any(each.permission is Permission.ALLOW and each.operation in allowing for each in bindings):
+        if any(binding.permission is Permission.ALLOW and binding.operation in allowing for binding in bindings):
             return Decision.ALLOWED
         return Decision.DENIED if patterns else Decision.NO_ACL
 
     def _covering(self, resource_type: ResourceType, name: str) -> list[_Pattern]:
         literal = self._patterns[resource_type, PatternType.LITERAL]
         prefixed = self._patterns[resource_type, PatternType.PREFIXED]
-        patterns = [literal[each] for each in dict.fromkeys((name, WILDCARD)) if each in literal]
+        patterns = [literal[resource] for resource in dict.fromkeys((name, WILDCARD)) if resource in literal]
         starts = {name[:length] for length in self._prefix_lengths[resource_type] if 0 < length <= len(name)}
         return patterns + [prefixed[start] for start in starts if start in prefixed]

@@ -27,7 +27,7 @@ def entry_words(payload: bytes, topic_names: Mapping[TopicId, str]) -> list[str]
 
 _NORMAL = Append, model.SequencedAppend, model.ProducerInit, GroupRecords, model.HoldersAdd
 """Commands of normal writing and reading."""
-_QUIET = frozenset(TYPE_IDS[each] for each in _NORMAL)
+_QUIET = frozenset(TYPE_IDS[command] for command in _NORMAL)
 
 
 def state_changes(
@@ -148,10 +148,10 @@ def _value(value: object) -> str:
 
 
 def _list(values: Iterable[object]) -> str:
-    texts = [str(each) for each in values]
+    texts = [str(value) for value in values]
     more = len(texts) - _SHOWN_MAX
     return ", ".join(texts[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _spaced(name: str) -> str:
-    return "".join(f" {each.lower()}" if each.isupper() else each for each in name).strip()
+    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()

@@ -139,7 +139,7 @@ class SampledRate:
 
     def __init__(self, sample_count: int = SAMPLE_COUNT, samples: Iterable[Iterable[int]] = ()) -> None:
         self._sample_count = sample_count
-        self.samples = deque(list(each) for each in samples)
+        self.samples = deque(list(sample) for sample in samples)
 
     def record(self, amount: int, now_ms: int) -> None:
         """Add an amount; times never fall."""

@@ -85,7 +85,7 @@ class TopicPlan:
         replicas, in_sync = self.replica_sets[partition], self.in_sync[partition]
         if len(in_sync) == len(replicas):
             return ()
-        return tuple(sorted(each for each in replicas if each not in in_sync and each not in self.fenced))
+        return tuple(sorted(replica for replica in replicas if replica not in in_sync and replica not in self.fenced))
 
 
 class PlannedCopy(NamedTuple):

@@ -86,14 +86,14 @@ def plan_cleaning(
     log = state.topics[topic_id].partitions[partition]
     dirty_offset = log.clean_points[-1][0] if log.clean_points else 0
     dirty = _cleanable(state, topic_id, partition, max(dirty_offset, log.log_start_offset), config, now_ms)
-    dirty_bytes = sum(each.size_bytes for each in dirty)
+    dirty_bytes = sum(section.size_bytes for section in dirty)
     waited_ms = now_ms - config.delete_retention_ms
     below = max((offset for offset, at_ms in log.clean_points if at_ms <= waited_ms), default=0)
     is_due = dirty_bytes > 0 and dirty_bytes >= config.min_cleanable_dirty_ratio * log.live_bytes
     if not is_due and not (is_forced and (dirty or below > log.log_start_offset)):
         return None
     sections = _cleanable(state, topic_id, partition, log.log_start_offset, config, now_ms)
-    runs = tuple(make_run(state, topic_id, partition, each) for each in group_sections(sections, config.segment_bytes))
+    runs = tuple(make_run(state, topic_id, partition, part) for part in group_sections(sections, config.segment_bytes))
     return CleaningPlan(runs, dirty_offset, below) if runs else None
 
 
@@ -103,13 +103,13 @@ def _cleanable(
     """Return the sections from an offset on that may be cleaned: without a gap, so that nothing older is left out."""
     newest_ms = now_ms - config.min_compaction_lag_ms
     result: list[SectionRef] = []
-    for each in compactable(state, topic_id, partition, start, is_whole=False):
-        is_first = not result and each.base_offset <= start
-        if not (is_first or (result and result[-1].end_offset == each.base_offset)):
+    for section in compactable(state, topic_id, partition, start, is_whole=False):
+        is_first = not result and section.base_offset <= start
+        if not (is_first or (result and result[-1].end_offset == section.base_offset)):
             break
-        if config.min_compaction_lag_ms and each.max_timestamp_ms > newest_ms:
+        if config.min_compaction_lag_ms and section.max_timestamp_ms > newest_ms:
             break
-        result.append(each)
+        result.append(section)
     return result
 
 
@@ -117,13 +117,13 @@ def group_sections(sections: Sequence[SectionRef], size_max_bytes: int) -> Itera
     """Yield neighbours of one timestamp type, of at most ``segment.bytes`` together, or one larger section."""
     current: list[SectionRef] = []
     size_bytes = 0
-    for each in sections:
-        is_other = bool(current) and bool(current[0].timestamp_type) != bool(each.timestamp_type)
-        if current and (is_other or size_bytes + each.size_bytes > size_max_bytes):
+    for section in sections:
+        is_other = bool(current) and bool(current[0].timestamp_type) != bool(section.timestamp_type)
+        if current and (is_other or size_bytes + section.size_bytes > size_max_bytes):
             yield current
             current, size_bytes = [], 0
-        current.append(each)
-        size_bytes += each.size_bytes
+        current.append(section)
+        size_bytes += section.size_bytes
     if current:
         yield current
 
@@ -151,9 +151,9 @@ class OffsetMap:
 
     def dropped(self, rows: KeyColumns, tombstones_below: int) -> np.ndarray:
         """Return the offsets of rows that newer ones replace, and of tombstones that were kept long enough."""
-        known = self._latest.combine_chunks()
-        at = pc.index_in(rows.keys, value_set=known.column("key"), skip_nulls=True)
-        latest = known.column("offset").take(at).fill_null(-1).to_numpy()
+        table = self._latest.combine_chunks()
+        at = pc.index_in(rows.keys, value_set=table.column("key"), skip_nulls=True)
+        latest = table.column("offset").take(at).fill_null(-1).to_numpy()
         is_old_tombstone = rows.is_tombstone & (rows.offsets < tombstones_below)
         gone: np.ndarray = rows.offsets[(latest > rows.offsets) | is_old_tombstone]
         return gone
@@ -228,7 +228,7 @@ def _runs_with_replaced(
             continue
         if is_emptied:
             all_dropped[-1] = dropped[:-1]
-        joined = emptied[0]._replace(sections=tuple(section for each in emptied for section in each.sections))
+        joined = emptied[0]._replace(sections=tuple(section for old_run in emptied for section in old_run.sections))
         gone = np.concatenate(all_dropped)
         if len(gone):
             yield CleanedRun(joined, gone)
@@ -270,7 +270,7 @@ class CompactionReport:
         self.sections_after += len(command.base_offsets)
         self.size_bytes += run.size_bytes
         rows = sum(section.row_count for item in command.outputs for section in item.sections)
-        self.removed_count += sum(each.row_count for each in run.sections) - rows
+        self.removed_count += sum(section.row_count for section in run.sections) - rows
         return True
 
 
@@ -339,7 +339,7 @@ class Compactor:
                 self._clean(handle, partition, report, is_eager=is_eager)
                 on_progress(report)
         planned = self.plan(handle, partitions, sections_min=2 if is_eager else SECTIONS_MIN)
-        runs = [each for each in planned if not self._rests(each.topic_id, each.partition)]
+        runs = [planned_run for planned_run in planned if not self._rests(planned_run.topic_id, planned_run.partition)]
         for run, rewriting in self._rewrite(runs, bytes_max):
             try:
                 command = rewriting.result()
@@ -392,9 +392,9 @@ class Compactor:
         ledger, _ = self._cluster.folded_topic(handle)
         with ledger.lock:
             topic = ledger.state.topics[handle.topic_id]
-            for each in partitions or ():
-                if not 0 <= each < len(topic.partitions):
-                    raise unknown_partition(handle.name, each, len(topic.partitions))
+            for partition in partitions or ():
+                if not 0 <= partition < len(topic.partitions):
+                    raise unknown_partition(handle.name, partition, len(topic.partitions))
             is_compacted = "compact" in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy
             numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
         return [number for number in numbers if partitions is None or number in partitions]
@@ -479,7 +479,7 @@ class CompactionRounds:
         total, config, clock = CompactionReport(), self._cluster.config, self._cluster.clock
         if not config.log_cleaner_enable or clock.monotonic_ms() < self._next_ms:
             return total
-        for handle in sorted(open_topics(self._cluster), key=lambda each: (each.name <= self._last, each.name)):
+        for handle in sorted(open_topics(self._cluster), key=lambda topic: (topic.name <= self._last, topic.name)):
             if total.size_bytes >= self._bytes_max:
                 break
             self._last = handle.name

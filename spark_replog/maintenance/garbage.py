@@ -86,11 +86,11 @@ class GarbageReport:
     snapshot_files: int = 0
     failures: list[tuple[BrokerId, ReplogError]] = field(default_factory=list)
 
-    def count(self, found: Iterable[GarbageFile]) -> None:
+    def count(self, files: Iterable[GarbageFile]) -> None:
         """Add files."""
-        for each in found:
-            self.files[each.broker_id, each.why] += 1
-            self.size_bytes[each.broker_id, each.why] += each.size_bytes
+        for file in files:
+            self.files[file.broker_id, file.why] += 1
+            self.size_bytes[file.broker_id, file.why] += file.size_bytes
 
 
 def _ignore(_: object) -> None:
@@ -168,7 +168,7 @@ class GarbageCollector:
             self._guarded(broker_id, self._collect_root, ledger, broker_id, dropped)
             if not self._is_dry_run:
                 oldest = max(floor - _EMPTY_FOLDERS_MAX, 0)
-                folders = [data_folder(ledger.ledger_id, each) for each in range(oldest, floor)]
+                folders = [data_folder(ledger.ledger_id, generation) for generation in range(oldest, floor)]
                 self._guarded(broker_id, self._delete_keys, broker_id, folders)
             self._on_progress(self.report)
         if not self._is_dry_run and len(self.report.failures) == failure_count:
@@ -256,19 +256,19 @@ class GarbageCollector:
                 future, chunk = pending.pop(0)
                 future.result()
                 self.report.count(chunk)
-                gone.update((each.ledger_id, each.why) for each in chunk)
+                gone.update((file.ledger_id, file.why) for file in chunk)
                 self._on_progress(self.report)
 
         try:
             while chunk := list(islice(files, _CHUNK)):
-                for each in chunk:
-                    self._on_file(each)
+                for garbage_file in chunk:
+                    self._on_file(garbage_file)
                 if self._is_dry_run:
                     self.report.count(chunk)
                     continue
                 fault_point("gc.delete")
                 pending.append(
-                    (IO_POOL.submit_to(lane, self._delete_keys, broker_id, [each.key for each in chunk]), chunk)
+                    (IO_POOL.submit_to(lane, self._delete_keys, broker_id, [file.key for file in chunk]), chunk)
                 )
                 finish(_CHUNKS_AHEAD)
             finish(0)

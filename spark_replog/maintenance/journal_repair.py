@@ -62,7 +62,7 @@ def torn_tails(brokers: BrokerSet, broker_id: BrokerId) -> list[str]:
     for ledger_id in sorted(_ledgers_on(store)):
         places = (record_position(info.key) for info in store.list_keys(journal_folder(ledger_id)))
         torn = []
-        for position in sorted((each for each in places if each is not None), reverse=True):
+        for position in sorted((place for place in places if place is not None), reverse=True):
             key = journal_key(ledger_id, position)
             if _is_damaged(store, key):
                 torn.append(key)
@@ -108,7 +108,7 @@ def find_lost_of_pair(brokers: BrokerSet) -> tuple[BrokerId, BrokerId] | None:
     if len(brokers.metadata_broker_ids) != 2:
         return None
     first, second = brokers.metadata_broker_ids
-    has_first, has_second = (read_root(brokers.store(each)) is not None for each in (first, second))
+    has_first, has_second = (read_root(brokers.store(broker_id)) is not None for broker_id in (first, second))
     if has_first == has_second:
         return None
     return (second, first) if has_first else (first, second)
@@ -141,7 +141,7 @@ def rebuild_one_of_pair(
     for ledger_id in ledger_ids:
         leave(ledger_id)
     places = (record_position(info.key) for info in target.list_keys(journal_folder(brokers.cluster_id)))
-    root_id = new_root_id(max(each for each in places if each is not None))
+    root_id = new_root_id(max(place for place in places if place is not None))
     target.create(ROOT_FILE_KEY, encode_root_file(replace(root_file, broker_id=lost, root_id=root_id)))
     return written
 
@@ -171,10 +171,10 @@ def _copy_markers(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
             head = decode_snapshot(head_data, genesis=genesis, root_count=root_count, where=info.key)
             next_no = max(next_no, head.points[number].floor.marker_no)
     there = (marker_number(info.key) for info in target.list_keys(marker_folder(ledger_id)))
-    next_no = max([next_no, *(each + 1 for each in there if each is not None)])
+    next_no = max([next_no, *(taken_no + 1 for taken_no in there if taken_no is not None)])
     data = encode_marker(genesis, marker._replace(renewal=os.urandom(NONCE_SIZE_BYTES)))
-    for each in range(next_no + MARKER_MARGIN):
-        target.create(marker_key(ledger_id, each), data, make_parent=True)
+    for marker_no in range(next_no + MARKER_MARGIN):
+        target.create(marker_key(ledger_id, marker_no), data, make_parent=True)
     return marker.position
 
 
@@ -185,8 +185,8 @@ def _copy_journal(ledger_id: LedgerId, source: ObjectStore, target: ObjectStore,
     while (data := source.get(journal_key(ledger_id, position), size_bytes=RECORD_GET_BYTES)) is not None:
         record = decode_record(data, root=source.url, position=position)
         promised = max(promised, record.epoch)
-        if number < len(record.known):
-            named = max(named, record.known[number].position)
+        if number < len(record.last_known):
+            named = max(named, record.last_known[number].position)
         key = journal_key(ledger_id, position)
         if target.create(key, data) is not CreateOutcome.CREATED:
             raise CorruptDataError(

@@ -129,7 +129,7 @@ class JournalReport:
     @property
     def behind(self) -> list[JournalLag]:
         """Return the journals that lack more than the newest entry."""
-        return [each for each in self.lagging if each.is_behind]
+        return [lag for lag in self.lagging if lag.is_behind]
 
 
 def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | None = None) -> JournalReport:
@@ -142,8 +142,8 @@ def scrub_journals(cluster: Cluster, *, on_ledger: Callable[[int, int], None] | 
     ledger_ids = [cluster.brokers.cluster_id, *cluster.cluster_ledger.ask(lambda state: sorted(state.ledger_ids()))]
     left, waiting = iter(ledger_ids), deque[Future[_LedgerScrub]]()
     for number in range(len(ledger_ids)):
-        for each in islice(left, AHEAD_LEDGERS - len(waiting)):
-            waiting.append(IO_POOL.submit_to("scrub", _scrubbed, cluster.brokers, each, away))
+        for ledger_id in islice(left, AHEAD_LEDGERS - len(waiting)):
+            waiting.append(IO_POOL.submit_to("scrub", _scrubbed, cluster.brokers, ledger_id, away))
         waiting.popleft().result().report_to(report)
         if on_ledger is not None:
             on_ledger(number + 1, len(ledger_ids))
@@ -158,9 +158,9 @@ def drop_passing_lags(cluster: Cluster, report: JournalReport) -> None:
     away = AwayRoots(cluster.clock)
     for pause_ms in LATE_PAUSES_MS if report.behind else ():
         cluster.clock.sleep_ms(pause_ms)
-        for ledger_id in {each.ledger_id for each in report.behind if _has_grown(cluster.brokers, each)}:
+        for ledger_id in {lag.ledger_id for lag in report.behind if _has_grown(cluster.brokers, lag)}:
             scrub = _scrubbed(cluster.brokers, ledger_id, away)
-            report.lagging = [each for each in report.lagging if each.ledger_id != ledger_id or scrub.is_late(each)]
+            report.lagging = [lag for lag in report.lagging if lag.ledger_id != ledger_id or scrub.is_late(lag)]
         if not report.behind:
             return
 
@@ -189,7 +189,7 @@ def points_in_heads(ledger_id: LedgerId, stores: Sequence[ObjectStore]) -> list[
     lanes = enumerate(f"{store.url}#start" for store in stores)
     listings = {number: IO_POOL.submit_to(lane, heads_on, stores[number], ledger_id) for number, lane in lanes}
     held: dict[str, list[ObjectStore]] = {}
-    for number, names in answers_of(listings, math.inf).found.items():
+    for number, names in answers_of(listings, math.inf).by_root.items():
         for name in names:
             held.setdefault(name, []).append(stores[number])
     majority = majority_of(len(stores))
@@ -225,17 +225,17 @@ class ProvenPoints:
     def __init__(self, points: Sequence[JournalPoint], start: JournalPoint) -> None:
         index = start.last_index
         self._points = [
-            each._replace(last_index=max(each.last_index, index))
-            for each in points
-            if each.floor.renewal == start.floor.renewal
+            point._replace(last_index=max(point.last_index, index))
+            for point in points
+            if point.floor.renewal == start.floor.renewal
         ]
-        self._read = {at: JournalOrder(each) for at, each in enumerate(self._points) if each.position >= start.position}
+        self._read = {at: JournalOrder(spot) for at, spot in enumerate(self._points) if spot.position >= start.position}
         self._fault: tuple[int, str] | None = None
 
     @property
     def marker_count(self) -> int:
         """Return how many markers the root had at least."""
-        return max((each.floor.marker_no for each in self._points), default=0)
+        return max((point.floor.marker_no for point in self._points), default=0)
 
     def take(self, record: JournalRecord, position: int, crc: int) -> None:
         """Check the next record."""
@@ -304,17 +304,17 @@ class _LedgerScrub:
         self._lagging: list[JournalLag] = []
         genesis = self._genesis = genesis_hash(ledger_id)
         roots = brokers.metadata_broker_ids
-        self._journals = [_Journal(each, brokers.store(each)) for each in roots]
+        self._journals = [_Journal(broker_id, brokers.store(broker_id)) for broker_id in roots]
         self._prefix = DecidedPrefix(len(roots), genesis, lambda root: f"broker {roots[root]}")
         self._points: list[tuple[JournalPoint, ...]] = []
 
     def run(self) -> None:
-        self._points = points_in_heads(self._ledger_id, [each.store for each in self._journals])
-        starts = [IO_POOL.submit_to(each.store.url, self._fetch_start, each) for each in self._journals]
+        self._points = points_in_heads(self._ledger_id, [source.store for source in self._journals])
+        starts = [IO_POOL.submit_to(source.store.url, self._fetch_start, source) for source in self._journals]
         for journal, start in zip(self._journals, starts, strict=True):
             self._guard(journal, partial(self._begin, start))
         while True:
-            reading = [each for each in enumerate(self._journals) if not (each[1].is_read or each[1].finding)]
+            reading = [pair for pair in enumerate(self._journals) if not (pair[1].is_read or pair[1].finding)]
             if not reading:
                 break
             listed_count = max(journal.last_listed + 1 - journal.position for _, journal in reading)
@@ -335,9 +335,9 @@ class _LedgerScrub:
         In the last attempt the finding becomes UNREACHABLE: the journal could not be read.
         """
         cut = [
-            each
-            for each in self._journals
-            if each.finding is not None and each.finding.fault in BAD_JOURNALS and self._has_new_marker(each)
+            source
+            for source in self._journals
+            if source.finding is not None and source.finding.fault in BAD_JOURNALS and self._has_new_marker(source)
         ]
         for journal in cut if is_last else ():
             why = "writers cut the journal each time while it was read. Repeat the command."
@@ -355,15 +355,15 @@ class _LedgerScrub:
         """Add what was found."""
         report.lagging += self._lagging
         report.journal_count += len(self._journals)
-        report.record_count += sum(each.position - each.start for each in self._journals)
-        findings = [each.finding for each in self._journals if each.finding is not None]
+        report.record_count += sum(journal.position - journal.start for journal in self._journals)
+        findings = [journal.finding for journal in self._journals if journal.finding is not None]
         report.findings += findings
         if len(self._journals) - len(findings) < self._prefix.majority:
             report.undecidable.append(self._ledger_id)
 
     def is_late(self, lag: JournalLag) -> bool:
         """Return whether a journal lacks entries that an earlier look found decided, or could not be read now."""
-        root = [each.broker_id for each in self._journals].index(lag.broker_id)
+        root = [journal.broker_id for journal in self._journals].index(lag.broker_id)
         return self._journals[root].finding is not None or self._prefix.lacking(root, lag.last) > 0
 
     def _guard(self, journal: _Journal, step: Callable[[_Journal], None]) -> None:
@@ -394,7 +394,7 @@ class _LedgerScrub:
             # A folder in the place of the next one is in no listing, and would keep the journal from being cut.
             follows = submit(lane, store.get, marker_key(ledger_id, newest + 1), size_bytes=1)
         last_listed = max(positions.result(), default=NO_INDEX)
-        bodies = {each: marker.result() or b"" for each, marker in markers.items()}
+        bodies = {number: marker.result() or b"" for number, marker in markers.items()}
         wait([follows])
         return _Start(there, bodies, follows, out.result() is not None, last_listed)
 
@@ -412,7 +412,7 @@ class _LedgerScrub:
             journal.position = journal.start = point.position
             self._prefix.set_view(root, point)
             self._prefix.jump(marker.base)
-        journal.proven = ProvenPoints([each[root] for each in self._points], point)
+        journal.proven = ProvenPoints([points[root] for points in self._points], point)
         marker_count = max(journal.marker_count, journal.proven.marker_count)
         if missing := set(range(marker_count)).difference(fetched.numbers):
             why = f"marker {min(missing)} is missing: a process that looks for it finds none of the later ones"

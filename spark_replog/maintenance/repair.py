@@ -189,7 +189,7 @@ class StoreRepair:
         self._cluster.refresh()
         roots = {root.broker_id: root for root in self._look_at_all()}
         metadata = self._brokers.metadata_broker_ids
-        whole = [each for each in metadata if roots[each].condition is RootCondition.OK and each not in torn]
+        whole = [number for number in metadata if roots[number].condition is RootCondition.OK and number not in torn]
         if len(metadata) > 2 and len(whole) >= majority_of(len(metadata)):
             for broker_id in torn:  # the others name records that it has no more
                 roots[broker_id].condition = RootCondition.STALE
@@ -203,14 +203,14 @@ class StoreRepair:
         if pair is not None:
             roots[pair[0]].condition, roots[pair[0]].journal_records = RootCondition.LOST, records
         conditions = RootCondition.OK, RootCondition.LOST
-        usable = [each for each in roots.values() if each.condition in conditions and not each.detail]
+        usable = [repair for repair in roots.values() if repair.condition in conditions and not repair.detail]
         self._repair_snapshots()
         self._restore_objects(usable, ledger_ids)
         self._cut_lost(ledger_ids)
         for root in usable:
             self._attempt(root, partial(self._finish, root, ledger_ids))
         if len(metadata) > 2:  # of two journals each has all that is decided
-            self._level([each for each in usable if each.broker_id in metadata], ledger_ids)
+            self._level([repair for repair in usable if repair.broker_id in metadata], ledger_ids)
         for root in usable:
             root.is_repaired = not root.detail
         return self._report
@@ -261,7 +261,7 @@ class StoreRepair:
 
     def _look_at_all(self) -> list[RootRepair]:
         brokers = self._brokers
-        looks = [IO_POOL.submit_to(f"{brokers.url(each)}#repair", self._look, each) for each in brokers.broker_ids]
+        looks = [IO_POOL.submit_to(f"{brokers.url(root)}#repair", self._look, root) for root in brokers.broker_ids]
         return [look.result() for look in looks]
 
     def _look(self, broker_id: BrokerId) -> RootRepair:
@@ -315,15 +315,15 @@ class StoreRepair:
     def _judge_journals(self, roots: list[RootRepair]) -> None:
         """Take roots with a bad journal for stale, if the others are enough to rebuild them."""
         metadata = self._brokers.metadata_broker_ids
-        whole = {each.broker_id: each for each in roots if each.condition is RootCondition.OK}
+        whole = {root.broker_id: root for root in roots if root.condition is RootCondition.OK}
         bad: dict[BrokerId, JournalFinding] = {}
         report = scrub_journals(self._cluster) if len(metadata) > 2 else JournalReport()
-        for found in report.findings:
-            if found.broker_id in whole and found.fault in BAD_JOURNALS:
-                bad.setdefault(found.broker_id, found)
+        for finding in report.findings:
+            if finding.broker_id in whole and finding.fault in BAD_JOURNALS:
+                bad.setdefault(finding.broker_id, finding)
         is_enough = len((whole.keys() & set(metadata)) - bad.keys()) >= majority_of(len(metadata))
-        for broker_id, found in bad.items():
-            words = f"its journal of ledger {found.ledger_id} is {found.fault.value}: {found.detail}"
+        for broker_id, finding in bad.items():
+            words = f"its journal of ledger {finding.ledger_id} is {finding.fault.value}: {finding.detail}"
             if is_enough:
                 whole[broker_id].condition, whole[broker_id].note = RootCondition.STALE, words
             else:
@@ -331,9 +331,9 @@ class StoreRepair:
 
     def _give_up_stale(self, roots: dict[BrokerId, RootRepair]) -> None:
         """Take the root file off stale roots, if enough others know what was decided; else raise REPLOG_NO_QUORUM."""
-        stale = [each for each in roots if roots[each].condition is RootCondition.STALE]
+        stale = [number for number in roots if roots[number].condition is RootCondition.STALE]
         metadata = frozenset(self._brokers.metadata_broker_ids)
-        well = {each for each in metadata if roots[each].condition is RootCondition.OK}
+        well = {metadata_id for metadata_id in metadata if roots[metadata_id].condition is RootCondition.OK}
         if not metadata.isdisjoint(stale):
             self._require_majority_without(stale, well)
         for ledger_id in self._ledger_ids() if stale else ():
@@ -368,8 +368,8 @@ class StoreRepair:
         count = len(self._brokers.metadata_broker_ids)
         # Of each ledger: a root may have its replog.json, and have lost a journal or a record of one.
         holders: dict[LedgerId, set[BrokerId]] = {}
-        for each in scrub_journals(self._cluster).findings:
-            holders.setdefault(each.ledger_id, set()).add(each.broker_id)
+        for finding in scrub_journals(self._cluster).findings:
+            holders.setdefault(finding.ledger_id, set()).add(finding.broker_id)
         well = min((well - bad for bad in holders.values()), key=len, default=well)
         if len(well) >= majority_of(count):
             return
@@ -390,7 +390,7 @@ class StoreRepair:
         store, lane = self._brokers.store(broker_id), f"{self._brokers.url(broker_id)}#out"
         ledger_ids = (self._brokers.cluster_id, *self._ledger_ids())
         gets = [IO_POOL.submit_to(lane, store.get, out_key(ledger_id)) for ledger_id in ledger_ids]
-        return any(each.result() is not None for each in gets)
+        return any(future.result() is not None for future in gets)
 
     def _attempt(self, root: RootRepair, step: Callable[[], None]) -> None:
         """Run a step; one root's failure leaves the others' repair alone."""
@@ -459,9 +459,9 @@ class StoreRepair:
             self._cluster.refresh()
             made = self._cluster.cluster_ledger.ask(lambda state: new_root_id(state.applied_index + 1))
             store.create(REBUILD_KEY, encode_rebuild(made))
-            found = read_rebuild(store)
-            if found is not None and found >= self._brokers.root_ids.get(broker_id, ""):
-                return found
+            root_id = read_rebuild(store)
+            if root_id is not None and root_id >= self._brokers.root_ids.get(broker_id, ""):
+                return root_id
             store.delete(REBUILD_KEY)  # of a root that was replaced since
 
     def _keep_rows(self, ledger_id: LedgerId, broker_id: BrokerId) -> Ledger[TopicLedgerState]:
@@ -513,7 +513,7 @@ class StoreRepair:
             warn_of_cut(ledger_id, outcome)
             owned = ledger.owned_log(broker_id, root_id)
             if owned is not None:
-                others = [self._brokers.store(each) for each in self._snapshot_sources(broker_id)]
+                others = [self._brokers.store(source_id) for source_id in self._snapshot_sources(broker_id)]
                 named, majority = {ledger.state.snapshot.name, owned.marker.name}, ledger.core.prefix.majority
                 copy_snapshots(ledger_id, others, store, named=named, holders_min=min(majority, len(others)))
                 rebuild, is_done = JournalRebuild(ledger_id, f"broker {broker_id}", store, owned.after(damaged)), False
@@ -536,9 +536,9 @@ class StoreRepair:
     def _snapshot_sources(self, broker_id: BrokerId) -> list[BrokerId]:
         """Return the roots to copy snapshots from: a majority has all that count, so one that is away is not needed."""
         metadata, roots = self._brokers.metadata_broker_ids, self._report.roots
-        whole = [each for each in metadata if roots[each].condition is RootCondition.OK]
+        whole = [metadata_id for metadata_id in metadata if roots[metadata_id].condition is RootCondition.OK]
         is_enough = len(whole) >= majority_of(len(metadata))
-        return whole if is_enough else [each for each in metadata if each != broker_id]
+        return whole if is_enough else [metadata_id for metadata_id in metadata if metadata_id != broker_id]
 
     def _ledger_without(self, broker_id: BrokerId, ledger_id: LedgerId, state: _State) -> Ledger[_State]:
         def refuse() -> None:
@@ -552,21 +552,21 @@ class StoreRepair:
         """Open a ledger with another check of one root, which has no root file."""
         brokers = self._brokers
         roots = []
-        for each in brokers.metadata_broker_ids:
-            own_check = check if each == broker_id else partial(brokers.check_root, each)
-            roots.append(JournalRoot(each, brokers.store(each), own_check))
+        for metadata_id in brokers.metadata_broker_ids:
+            own_check = check if metadata_id == broker_id else partial(brokers.check_root, metadata_id)
+            roots.append(JournalRoot(metadata_id, brokers.store(metadata_id), own_check))
         settings = LedgerSettings(grace_ms=self._config.commit_wait_ms, claim_round_step=REBUILD_ROUND_STEP)
         return Ledger(ledger_id, roots, state, settings=settings, clock=self._cluster.clock)
 
     def _repair_snapshots(self) -> None:
         """Copy bad and missing files of snapshots; a root that is rebuilt has them all, from the rebuild."""
         roots = self._report.roots
-        well = [each for each in roots if roots[each].condition is RootCondition.OK and not roots[each].detail]
-        for found in SnapshotScrub(self._cluster, well, is_repairing=True).run().findings:
-            root = roots[found.broker_id]
-            root.snapshot_files += found.is_repaired
-            if not found.is_repaired:
-                root.detail = root.detail or f"{found.file}: {found.detail}"
+        well = [number for number in roots if roots[number].condition is RootCondition.OK and not roots[number].detail]
+        for finding in SnapshotScrub(self._cluster, well, is_repairing=True).run().findings:
+            root = roots[finding.broker_id]
+            root.snapshot_files += finding.is_repaired
+            if not finding.is_repaired:
+                root.detail = root.detail or f"{finding.file}: {finding.detail}"
 
     # ----------------------------------------------------------------------------------------- data
 
@@ -608,7 +608,7 @@ class StoreRepair:
                     job, root.broker_id, lambda *_: None, is_throttled=True, check_root=is_there
                 )
                 pending[future] = (root, needed)
-        lost = {(each.job.ledger_id, each.job.id) for _, each in wanted if not good[each.job.id.name]}
+        lost = {(need.job.ledger_id, need.job.id) for _, need in wanted if not good[need.job.id.name]}
         gone = {item_id.name for _, item_id in unreferenced(self._cluster, lost)}
         read = {root.broker_id for root in usable if not root.detail}
         self._lost = {
@@ -637,16 +637,16 @@ class StoreRepair:
         broker is given up; here the root is back without them (one of two), or has lost a file.
         """
         lost = self._lost
-        looked_through = {each.broker_id for each in self._report.roots.values() if not each.detail}
+        looked_through = {root.broker_id for root in self._report.roots.values() if not root.detail}
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
             gone = [
-                each.entry_index
-                for each in state.under_replicated(include_out_of_sync=True)
-                if each.object.holders <= lost.get(each.object.id.name, frozenset())
-                and each.entry_index > state.stable_index
-                and looked_through.issuperset(each.object.holders)
-                and all(looked_through.issuperset(partition.isr) for partition in partitions_of(state, each.sections))
+                copy.entry_index
+                for copy in state.under_replicated(include_out_of_sync=True)
+                if copy.object.holders <= lost.get(copy.object.id.name, frozenset())
+                and copy.entry_index > state.stable_index
+                and looked_through.issuperset(copy.object.holders)
+                and all(looked_through.issuperset(partition.isr) for partition in partitions_of(state, copy.sections))
             ]
             return (encode_command(Truncate(min(gone) - 1)),) if gone else None
 
@@ -667,10 +667,10 @@ class StoreRepair:
             ledger = self._cluster.topic_ledger(ledger_id)
             ledger.refresh()
             self._looked_after[ledger_id] = ledger.ask(lambda state: state.applied_index)
-            found: dict[ObjectId, list[tuple[tuple[BrokerId, ...], SectionRef]]] = {}
+            parts_by_id: dict[ObjectId, list[tuple[tuple[BrokerId, ...], SectionRef]]] = {}
             for replicas, section in ledger.ask(_live_sections):
-                found.setdefault(section.object.id, []).append((replicas, section))
-            for parts in found.values():
+                parts_by_id.setdefault(section.object.id, []).append((replicas, section))
+            for parts in parts_by_id.values():
                 item, sections = parts[0][1].object, {section.start_byte: section for _, section in parts}
                 job = copy_job(ledger_id, item, sections.values(), ())
                 yield _Needed(job, item.holders.union(*(replicas for replicas, _ in parts)), item.holders)
@@ -710,7 +710,7 @@ class StoreRepair:
         if root.condition is not RootCondition.OK:
             self._write_root_file(root.broker_id)
             self._brokers.store(root.broker_id).delete(REBUILD_KEY)
-        behind = [each for each in ledger_ids if not self._admit(each, root)]
+        behind = [ledger_id for ledger_id in ledger_ids if not self._admit(ledger_id, root)]
         if behind:
             root.detail = f"it is not yet in every in-sync set of ledger {behind[0]}. Repeat the repair."
         else:

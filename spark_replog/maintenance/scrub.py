@@ -155,14 +155,14 @@ def scrub(cluster: Cluster, *, deep: bool = False, on_object: Callable[[int, int
             absent[job.ledger_id, job.id] = is_lost, is_unread
         if on_object is not None:
             on_object(number + 1, len(objects))
-    _forget(report, {each: absent[each] for each in unreferenced(cluster, absent)})
+    _forget(report, {key: absent[key] for key in unreferenced(cluster, absent)})
     return report
 
 
 def _forget(report: ScrubReport, gone: Mapping[tuple[LedgerId, ObjectId], tuple[bool, bool]]) -> None:
     """Take objects out of a report that no row needs any more."""
     names = {(ledger_id, item_id.name) for ledger_id, item_id in gone}
-    report.findings = [each for each in report.findings if (each.ledger_id, each.object_name) not in names]
+    report.findings = [finding for finding in report.findings if (finding.ledger_id, finding.object_name) not in names]
     report.lost_count -= sum(is_lost for is_lost, _ in gone.values())
     report.unread_count -= sum(is_unread for _, is_unread in gone.values())
 
@@ -172,19 +172,19 @@ def unreferenced(cluster: Cluster, names: Iterable[tuple[LedgerId, ObjectId]]) -
     by_folder: dict[tuple[LedgerId, int], set[ObjectId]] = {}
     for ledger_id, item_id in names:
         by_folder.setdefault((ledger_id, item_id.generation), set()).add(item_id)
-    found = set()
+    objects = set()
     for (ledger_id, generation), ids in by_folder.items():
         ledger = cluster.topic_ledger(ledger_id)
         ledger.refresh()
         needed = ledger.ask(methodcaller("referenced_objects", generation))
-        found |= {(ledger_id, each) for each in ids if each.name not in needed}
-    return found
+        objects |= {(ledger_id, object_id) for object_id in ids if object_id.name not in needed}
+    return objects
 
 
 def _sections(topic_id: TopicId, state: TopicLedgerState) -> list[SectionRef]:
     sections: list[SectionRef] = []
-    for number, each in enumerate(state.topics[topic_id].partitions):
-        sections += state.sections(topic_id, number, each.log_start_offset, each.log_end_offset)
+    for number, partition in enumerate(state.topics[topic_id].partitions):
+        sections += state.sections(topic_id, number, partition.log_start_offset, partition.log_end_offset)
     return sections
 
 
@@ -224,7 +224,7 @@ def _looks(
 
     def begin(job: CopyJob) -> list[tuple[BrokerId, Future[_Look]]]:
         url, pool = cluster.brokers.url, IO_POOL
-        return [(each, pool.submit_to(url(each), _look, cluster, each, job, away, deep)) for each in job.sources]
+        return [(root, pool.submit_to(url(root), _look, cluster, root, job, away, deep)) for root in job.sources]
 
     for item, sections in objects:
         job = copy_job(item.ledger_id, item, sections, item.holders)

@@ -84,7 +84,7 @@ class CompactionRun(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Return the stored bytes of its sections."""
-        return sum(each.size_bytes for each in self.sections)
+        return sum(section.size_bytes for section in self.sections)
 
 
 def compactable(
@@ -103,12 +103,12 @@ def compactable(
     start = max(rows.log_start_offset, start_offset)
     refs = state.sections(topic_id, partition, start, rows.high_watermark)
     return [
-        each
-        for each in refs
-        if (each.base_offset >= start or not is_whole)
-        and each.end_offset <= rows.high_watermark
-        and each.end_offset < rows.log_end_offset
-        and each.object.holders.issuperset(rows.replicas)
+        section
+        for section in refs
+        if (section.base_offset >= start or not is_whole)
+        and section.end_offset <= rows.high_watermark
+        and section.end_offset < rows.log_end_offset
+        and section.object.holders.issuperset(rows.replicas)
     ]
 
 
@@ -158,8 +158,8 @@ def plan_inline(
         if topic.closed or object_count < sections_min:
             continue
         sections = compactable(state, topic_id, number, first_offset)
-        stretches = _stretches([each for each in sections if each.object.inline], limits(topic.config))
-        runs += [make_run(state, topic_id, number, each) for each in stretches if len(each) >= min(2, sections_min)]
+        stretches = _stretches([section for section in sections if section.object.inline], limits(topic.config))
+        runs += [make_run(state, topic_id, number, part) for part in stretches if len(part) >= min(2, sections_min)]
     return runs
 
 
@@ -168,11 +168,11 @@ def make_run(
 ) -> CompactionRun:
     """Return the run of some sections as the topic is now."""
     topic = state.topics[topic_id]
-    found: PartitionState = topic.partitions[partition]
+    partition_state: PartitionState = topic.partitions[partition]
     compression = stored_topic_config(tuple(topic.config.items()))[0].compression_type
     where = (topic.name, topic_id, partition, state.ledger_id)
     return CompactionRun(
-        *where, state.generations.newest, found.replicas, compression, tuple(sections), state.applied_index
+        *where, state.generations.newest, partition_state.replicas, compression, tuple(sections), state.applied_index
     )
 
 
@@ -180,38 +180,38 @@ def _stretches(sections: Sequence[SectionRef], limits: CompactionLimits) -> Iter
     """Yield small neighbours whose rows can be in one object, each stretch within the limits."""
     current: list[SectionRef] = []
     size_bytes = low_ms = high_ms = 0
-    for each in sections:
-        is_next = bool(current) and current[-1].end_offset == each.base_offset
-        is_next = is_next and bool(current[-1].timestamp_type) == bool(each.timestamp_type)
+    for ref in sections:
+        is_next = bool(current) and current[-1].end_offset == ref.base_offset
+        is_next = is_next and bool(current[-1].timestamp_type) == bool(ref.timestamp_type)
         low, high = (
-            (min(low_ms, each.min_timestamp_ms), max(high_ms, each.max_timestamp_ms))
+            (min(low_ms, ref.min_timestamp_ms), max(high_ms, ref.max_timestamp_ms))
             if is_next
-            else (each.min_timestamp_ms, each.max_timestamp_ms)
+            else (ref.min_timestamp_ms, ref.max_timestamp_ms)
         )
         is_near = limits.span_max_ms is None or high - low <= limits.span_max_ms
-        is_small = each.size_bytes < SMALL_SIZE_BYTES
-        if current and not (is_next and is_near and is_small and size_bytes + each.size_bytes <= limits.size_max_bytes):
+        is_small = ref.size_bytes < SMALL_SIZE_BYTES
+        if current and not (is_next and is_near and is_small and size_bytes + ref.size_bytes <= limits.size_max_bytes):
             yield current
-            current, size_bytes, low, high = [], 0, each.min_timestamp_ms, each.max_timestamp_ms
+            current, size_bytes, low, high = [], 0, ref.min_timestamp_ms, ref.max_timestamp_ms
         if is_small:
-            current.append(each)
-            size_bytes, low_ms, high_ms = size_bytes + each.size_bytes, low, high
+            current.append(ref)
+            size_bytes, low_ms, high_ms = size_bytes + ref.size_bytes, low, high
     if current:
         yield current
 
 
 def worth_joining(stretch: Sequence[SectionRef], full_bytes: int, sections_min: int) -> Sequence[SectionRef]:
     """Return the part of a stretch that pays a rewrite, perhaps nothing."""
-    total = sum(each.size_bytes for each in stretch)
+    total = sum(section.size_bytes for section in stretch)
     if len(stretch) > 1 and total * 2 >= full_bytes:
         return stretch
     at = 0
     while len(stretch) - at >= max(sections_min, 2):
-        largest = max(stretch[at:], key=lambda each: each.size_bytes)
+        largest = max(stretch[at:], key=lambda section: section.size_bytes)
         if largest.size_bytes * min(GROWTH_MIN, sections_min) <= total:
             return stretch[at:]
         gone = at + 1 + list(stretch[at:]).index(largest)
-        total -= sum(each.size_bytes for each in stretch[at:gone])
+        total -= sum(section.size_bytes for section in stretch[at:gone])
         at = gone
     return ()
 
@@ -231,15 +231,15 @@ class SegmentWriter:
         """
         self._check_roots(run)
         rows = _Rows(run, dropped)
-        has_headers = any(each.object.has_headers for each in run.sections)
-        has_offsets = dropped is not None or any(each.object.has_offsets for each in run.sections)
+        has_headers = any(section.object.has_headers for section in run.sections)
+        has_offsets = dropped is not None or any(section.object.has_offsets for section in run.sections)
         fetched = Fetcher(self._brokers).fetch(
             slices_of(run), include_headers=has_headers, batch_bytes_min=JOINED_BYTES
         )
         batches = rows.through(fetched)
         schema = data_schema(has_headers, has_offsets)
         encoded = encode_data_object(
-            [(run.topic, run.topic_id, run.partition, (each.select(schema.names) for each in batches), "compaction")],
+            [(run.topic, run.topic_id, run.partition, (batch.select(schema.names) for batch in batches), "compaction")],
             compression=run.compression,
             has_headers=has_headers,
             has_offsets=has_offsets,
@@ -265,11 +265,11 @@ class SegmentWriter:
     def _check_roots(self, run: CompactionRun) -> None:
         """Raise the error of a replica that is away. Otherwise the others would keep copies that no entry names."""
         checks: list[Future[None]] = [
-            IO_POOL.submit_to(f"{self._brokers.url(each)}#fetch", self._brokers.check_root, each)
-            for each in run.replicas
+            IO_POOL.submit_to(f"{self._brokers.url(broker_id)}#fetch", self._brokers.check_root, broker_id)
+            for broker_id in run.replicas
         ]
-        for each in checks:
-            each.result()
+        for check in checks:
+            check.result()
 
     def _put(self, run: CompactionRun, name: str, encoded: EncodedObject) -> None:
         def put(broker_id: BrokerId) -> None:
@@ -286,25 +286,25 @@ class SegmentWriter:
             fault_point("compaction.copied")
 
         puts: list[Future[None]] = [
-            IO_POOL.submit_to(f"{self._brokers.url(each)}#fetch", put, each) for each in run.replicas
+            IO_POOL.submit_to(f"{self._brokers.url(broker_id)}#fetch", put, broker_id) for broker_id in run.replicas
         ]
-        for each in puts:
-            each.exception()  # every put has ended before the bytes are let go
-        for each in puts:
-            each.result()
+        for future in puts:
+            future.exception()  # every put has ended before the bytes are let go
+        for future in puts:
+            future.result()
 
 
 def replacement(run: CompactionRun, item: DataObject, bases: tuple[int, ...]) -> Replace:
     """Return the command that puts an object in the place of a run; `bases` are those of its sections."""
-    inputs = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in run.sections)
+    inputs = inputs_digest((section.object.id, section.start_byte, section.base_offset) for section in run.sections)
     return Replace(run.topic_id, run.partition, run.first_offset, run.end_offset, inputs, (item,), bases)
 
 
 def slices_of(run: CompactionRun) -> Iterator[FetchSlice]:
     """Yield how the whole sections of a run are read."""
-    for each in run.sections:
-        start, end = each.base_offset, each.end_offset
-        yield FetchSlice(run.topic, run.topic_id, run.partition, start, end, *each[:6], *each[8:10])
+    for section in run.sections:
+        start, end = section.base_offset, section.end_offset
+        yield FetchSlice(run.topic, run.topic_id, run.partition, start, end, *section[:6], *section[8:10])
 
 
 class _Rows:
@@ -334,13 +334,13 @@ class _Rows:
 
         Raises CORRUPT_MESSAGE if other rows came back than the ledger says.
         """
-        expected = sum(each.row_count for each in self._run.sections)
+        expected = sum(section.row_count for section in self._run.sections)
         stays = expected - (0 if self._dropped is None else len(self._dropped))
         offsets = np.concatenate(self._offsets) if self._offsets else np.empty(0, np.int64)
         is_ordered = not len(offsets) or (
             offsets[0] >= self._run.first_offset and offsets[-1] < self._run.end_offset and (np.diff(offsets) > 0).all()
         )
-        written = sum(each.row_count for each in encoded.sections)
+        written = sum(section.row_count for section in encoded.sections)
         if self._read_count != expected or len(offsets) != stays or written != stays or not is_ordered:
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -349,5 +349,5 @@ class _Rows:
             )
         if not encoded.sections:
             return ()
-        firsts = np.cumsum([0, *(each.row_count for each in encoded.sections[:-1])])
+        firsts = np.cumsum([0, *(section.row_count for section in encoded.sections[:-1])])
         return (self._run.first_offset, *offsets[firsts[1:]].tolist())

@@ -77,7 +77,7 @@ class SnapshotScrub:
         self._cluster = cluster
         self._brokers = cluster.brokers
         metadata = self._brokers.metadata_broker_ids
-        self._roots = [each for each in metadata if brokers is None or each in brokers]
+        self._roots = [broker_id for broker_id in metadata if brokers is None or broker_id in brokers]
         self._is_repairing = is_repairing
         self._away = AwayRoots(cluster.clock)
         self._after = ("", "")
@@ -113,7 +113,7 @@ class SnapshotScrub:
 
     def _run_ledger(self, ledger: Ledger[Any], report: SnapshotReport, files_max: int | None) -> None:
         named, snapshot = _named(ledger), ledger.state.snapshot
-        heads = set[str]().union(*(self._heads_on(each, ledger.ledger_id) for each in self._roots))
+        heads = set[str]().union(*(self._heads_on(root, ledger.ledger_id) for root in self._roots))
         wanted = sorted(key for key in named | heads if (ledger.ledger_id, key) > self._after)[:files_max]
         for key, bad, good in self._looks(ledger.ledger_id, wanted):
             report.file_count += 1
@@ -122,17 +122,17 @@ class SnapshotScrub:
                 named, snapshot = _named(ledger), ledger.state.snapshot
             why = self._why_not_decidable(ledger, key, good) if good and key not in named else ""
             if why:
-                bad = [self._removed(each, why) for each in self._holders(ledger.ledger_id, key, bad)]
+                bad = [self._removed(finding, why) for finding in self._holders(ledger.ledger_id, key, bad)]
             elif key not in named:
-                bad = [each for each in bad if each.fault is Fault.CORRUPT]
+                bad = [copy for copy in bad if copy.fault is Fault.CORRUPT]
             if not good and key in named:
-                is_unread = any(each.fault is Fault.UNREACHABLE for each in bad)
+                is_unread = any(copy.fault is Fault.UNREACHABLE for copy in bad)
                 report.unread_count += is_unread
                 report.lost_count += not is_unread
             elif good:
-                bad = [each for each in bad if each.fault is not Fault.UNREACHABLE]  # the scrub of journals says it
+                bad = [copy for copy in bad if copy.fault is not Fault.UNREACHABLE]  # the scrub of journals says it
             if self._is_repairing and not why and (good or key not in named):
-                bad = [self._repaired(each, good) for each in bad]
+                bad = [self._repaired(copy, good) for copy in bad]
             report.findings += bad
 
     def _heads_on(self, broker_id: BrokerId, ledger_id: LedgerId) -> set[str]:
@@ -147,11 +147,11 @@ class SnapshotScrub:
         """Yield each file with its bad copies and its right bytes, b"" for none."""
         left = iter(keys)
         while some := list(islice(left, AHEAD_FILES)):
-            asked = [(key, [self._begin_look(each, ledger_id, key) for each in self._roots]) for key in some]
+            asked = [(key, [self._begin_look(root, ledger_id, key) for root in self._roots]) for key in some]
             for key, looks in asked:
-                copies = [each.result() for each in looks]
-                bad = [each for each in copies if isinstance(each, SnapshotFinding)]
-                yield key, bad, next((each for each in copies if isinstance(each, bytes)), b"")
+                copies = [look.result() for look in looks]
+                bad = [copy for copy in copies if isinstance(copy, SnapshotFinding)]
+                yield key, bad, next((copy for copy in copies if isinstance(copy, bytes)), b"")
 
     def _begin_look(self, broker_id: BrokerId, ledger_id: LedgerId, key: str) -> Future[SnapshotFinding | bytes]:
         lane = f"{self._brokers.url(broker_id)}#snapshots"
@@ -205,8 +205,8 @@ class SnapshotScrub:
 
     def _holders(self, ledger_id: LedgerId, key: str, bad: Sequence[SnapshotFinding]) -> list[SnapshotFinding]:
         """Return a finding for each root that has the file as its name says."""
-        lacking = {each.broker_id for each in bad}
-        return [SnapshotFinding(each, ledger_id, key, Fault.CORRUPT, "") for each in self._roots if each not in lacking]
+        lacking = {finding.broker_id for finding in bad}
+        return [SnapshotFinding(root, ledger_id, key, Fault.CORRUPT, "") for root in self._roots if root not in lacking]
 
     def _removed(self, finding: SnapshotFinding, why: str) -> SnapshotFinding:
         """Say why a head is not of its ledger; when repairing, delete it: it can never be decided."""

@@ -69,7 +69,7 @@ class Upkeep:
 
     def wait(self, timeout_ms: int) -> bool:
         """Wait for the runs in the background; return whether none is left."""
-        return all(each.wait(timeout_ms) for each in (self._moves, self._deletes, self._runs))
+        return all(runs.wait(timeout_ms) for runs in (self._moves, self._deletes, self._runs))
 
     def run_if_due(self, ledger: Ledger[TopicLedgerState]) -> None:
         """Make a run now, if one is due, and write the snapshot that commits have left out."""
@@ -185,7 +185,7 @@ class Upkeep:
         self._next_delete_ms[ledger.ledger_id] = now_ms + GARBAGE_PAUSE_MS
         due_ms = self._cluster.clock.now_ms() - self._config.file_delete_delay_ms
         with ledger.lock:
-            due = [each for each, at_ms in ledger.state.dropped_objects().items() if at_ms <= due_ms]
+            due = [object_id for object_id, at_ms in ledger.state.dropped_objects().items() if at_ms <= due_ms]
         for broker_id in self._cluster.brokers.broker_ids if due else ():
             self._delete(ledger, broker_id, due[:DELETES_MAX])
         with ledger.lock:
@@ -194,7 +194,7 @@ class Upkeep:
             self._next_delete_ms[ledger.ledger_id] = now_ms
 
     def _delete(self, ledger: Ledger[TopicLedgerState], broker_id: BrokerId, ids: list[ObjectId]) -> None:
-        files = (GarbageFile(broker_id, ledger.ledger_id, each, 0, Why.DROPPED, None) for each in ids)
+        files = (GarbageFile(broker_id, ledger.ledger_id, object_id, 0, Why.DROPPED, None) for object_id in ids)
         try:
             self._away.check(broker_id)
             self._cluster.brokers.check_root(broker_id)

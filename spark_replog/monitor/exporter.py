@@ -39,11 +39,11 @@ class SampleCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the current value of each metric."""
         try:
-            found = self._samples()
+            metrics = self._samples()
         except ReplogError as error:
             _LOG.warning("the store does not answer: %s", error)
             return
-        for name, samples in found.items():
+        for name, samples in metrics.items():
             metric = METRICS[name]
             kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
             family = kind(name, metric.help, labels=metric.labels)
@@ -72,21 +72,21 @@ class StoreCollector(SampleCollector):
             now_ms = self._watch.cluster.clock.monotonic_ms()
             if self._answer is None or now_ms - self._answer[0] >= SCRAPE_AGE_MS:
                 try:
-                    brokers, found = self._watch.cluster.brokers, collect(self._watch.look())
-                    found |= call_samples("exporter", "", brokers.name_calls(brokers.calls.read()))
+                    brokers, metrics = self._watch.cluster.brokers, collect(self._watch.look())
+                    metrics |= call_samples("exporter", "", brokers.name_calls(brokers.calls.read()))
                 except ReplogError as error:
                     _LOG.warning("the store does not answer: %s", error)
-                    found = {"replog_up": [Sample((), 0)]}
-                self._answer = (now_ms, found)
+                    metrics = {"replog_up": [Sample((), 0)]}
+                self._answer = (now_ms, metrics)
                 self._texts = {}
             return self._answer[1]
 
     def text(self, *, is_open: bool = False) -> bytes:
         """Return all metrics as Prometheus text or OpenMetrics, at most `SCRAPE_AGE_MS` old."""
-        found = self.samples()
+        metrics = self.samples()
         with self._lock:
             if is_open not in self._texts:
-                self._texts[is_open] = exposition(found, is_open=is_open).encode()
+                self._texts[is_open] = exposition(metrics, is_open=is_open).encode()
             return self._texts[is_open]
 
 
@@ -156,7 +156,7 @@ class ClientCollector(Collector):
 
     def remove(self, client_id: str) -> None:
         """Collect a client no more; nothing happens if there is none with this id."""
-        self._clients = {each: read for each, read in self._clients.items() if each != client_id}
+        self._clients = {other_id: read for other_id, read in self._clients.items() if other_id != client_id}
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Return nothing, because the names are known only at a scrape."""
@@ -166,11 +166,11 @@ class ClientCollector(Collector):
         """Yield the current value of each metric."""
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for client_id, read in self._clients.items():
-            found = read()
-            values = found if isinstance(found, Mapping) else {f"{each}-total": n for each, n in asdict(found).items()}
+            stats = read()
+            values = stats if isinstance(stats, Mapping) else {f"{key}-total": n for key, n in asdict(stats).items()}
             for kafka_name, value in values.items():
                 words = kafka_name.replace("-", "_")
-                is_time = any(each in words for each in _TIMES)
+                is_time = any(word in words for word in _TIMES)
                 name = f"replog_{self._kind}_{words}{'_seconds' if is_time else ''}"
                 if name not in families:
                     kind = CounterMetricFamily if words.endswith("_total") else GaugeMetricFamily

@@ -71,8 +71,8 @@ def file_words(name: str, data: bytes, topic_names: Mapping[TopicId, str] | None
         b"ARRO": ("data object", lambda: _object_lines(data)),
         b"{": ("root file", lambda: _root_lines(data, name)),
     }
-    found = _POSITION.search(name)
-    position = int(found[1]) if found else -1
+    match = _POSITION.search(name)
+    position = int(match[1]) if match else -1
 
     def decode(body: bytes) -> JournalRecord:
         return decode_record(body, root=name, position=position)
@@ -107,14 +107,14 @@ def _in_spite(data: bytes, decode: Callable[[bytes], JournalRecord], names: Mapp
 
 def _record_lines(record: JournalRecord, names: Mapping[TopicId, str]) -> list[str]:
     epoch = f"round {record.epoch.round} of {record.epoch.incarnation.hex()[:8]}"
-    known = ", ".join("none" if each.position < 0 else str(each.position) for each in record.known)
+    positions = ", ".join("none" if tail.position < 0 else str(tail.position) for tail in record.last_known)
     vouches = "nothing" if record.commit_index == NO_INDEX else f"entries up to {record.commit_index}"
     head = f"{record.kind.name} of {epoch}, vouches for {vouches}"
-    lines = [head, f"knows the last positions of the roots: {known}"] if record.known else [head]
+    lines = [head, f"knows the last positions of the roots: {positions}"] if record.last_known else [head]
     if record.kind is not RecordKind.ENTRY:
         return lines
     lines[0] = f"{record.kind.name} {record.index} of {epoch}, vouches for {vouches}, hash {record.entry_hash.hex()}"
-    return lines + [f"- {each}" for each in entry_words(record.payload[TAG_SIZE_BYTES:], names)]
+    return lines + [f"- {line}" for line in entry_words(record.payload[TAG_SIZE_BYTES:], names)]
 
 
 def _genesis(data: bytes) -> bytes:
@@ -150,11 +150,11 @@ def _snapshot_lines(data: bytes, name: str) -> list[str]:
 
 def _page_lines(data: bytes) -> list[str]:
     ledger_id, name = ledger_of_page(data), hash_of(data)
-    found = decode_page(ledger_id, name, data)
+    page = decode_page(ledger_id, name, data)
     what = (
-        f"directory of {found.pieces.shape[1]:,} pieces in {len(found.pages):,} pages"
-        if isinstance(found, Directory)
-        else f"{len(found):,} rows of {found.kind.name.lower()}"
+        f"directory of {page.pieces.shape[1]:,} pieces in {len(page.pages):,} pages"
+        if isinstance(page, Directory)
+        else f"{len(page):,} rows of {page.kind.name.lower()}"
     )
     return [f"page with the hash {name}, of ledger {ledger_id}", what]
 
@@ -162,7 +162,7 @@ def _page_lines(data: bytes) -> list[str]:
 def _object_lines(data: bytes) -> list[str]:
     """Return the columns and sizes of a data object. Decodes no row: only the ledger has checksums and offsets."""
     reader = pa.ipc.open_file(pa.BufferReader(data))
-    columns = ", ".join(f"{each.name} {each.type}" for each in reader.schema)
+    columns = ", ".join(f"{column.name} {column.type}" for column in reader.schema)
     return [
         f"Arrow file of {reader.num_record_batches} record batches: {columns}",
         "'replog store verify --deep' holds it against the ledger",
@@ -171,7 +171,7 @@ def _object_lines(data: bytes) -> list[str]:
 
 def _root_lines(data: bytes, name: str) -> list[str]:
     root = decode_root_file(data, url=name)
-    brokers = [f"broker {each.broker_id} at {each.url}" for each in root.brokers]
+    brokers = [f"broker {broker.broker_id} at {broker.url}" for broker in root.brokers]
     return [f"root of broker {root.broker_id} of store {root.cluster_id}", *brokers]
 
 
@@ -183,8 +183,8 @@ def journal_files(
     keys = sorted(info.key for info in store.list_keys(journal_folder(ledger_id)))
     positions = [key for key in keys if _POSITION.search(key)]
     chosen = [key for key in positions if before is None or int(key.rpartition("/")[2]) < before][-count:]
-    found = [(key, store.get(key, size_bytes=RECORD_GET_BYTES)) for key in chosen]
-    return [(key, bytes(data)) for key, data in found if data is not None]  # None: a truncation deleted it since
+    records = [(key, store.get(key, size_bytes=RECORD_GET_BYTES)) for key in chosen]
+    return [(key, bytes(data)) for key, data in records if data is not None]  # None: a truncation deleted it since
 
 
 def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, str]]:
@@ -192,9 +192,9 @@ def ledger_named(cluster: Cluster, name: str) -> tuple[LedgerId, dict[TopicId, s
     cluster.refresh()
     if name == "cluster" or name == cluster.brokers.cluster_id:
         return cluster.brokers.cluster_id, {}
-    known, topics = cluster.cluster_ledger.ask(lambda state: (set(state.ledger_ids()), dict(state.topics)))
-    ledger_id = name if name in known else cluster.lookup(name).ledger_id
-    return ledger_id, {topic_id: each for each, (topic_id, where) in topics.items() if where == ledger_id}
+    ledger_ids, topics = cluster.cluster_ledger.ask(lambda state: (set(state.ledger_ids()), dict(state.topics)))
+    ledger_id = name if name in ledger_ids else cluster.lookup(name).ledger_id
+    return ledger_id, {topic_id: topic_name for topic_name, (topic_id, where) in topics.items() if where == ledger_id}
 
 
 def decided_entries(cluster: Cluster, ledger: Ledger[Any], count: int) -> list[tuple[int, bytes]]:
@@ -212,29 +212,29 @@ def decided_entries(cluster: Cluster, ledger: Ledger[Any], count: int) -> list[t
             return store.get(journal_key(ledger.ledger_id, position), size_bytes=RECORD_GET_BYTES)  # noqa: B023
 
         positions = range(end - 1, max(-1, end - 1 - count), -1)
-        pending = [(each, IO_POOL.submit_to(url, get, each)) for each in positions]
+        pending = [(position, IO_POOL.submit_to(url, get, position)) for position in positions]
         try:
-            found = _vouched([(position, future.result()) for position, future in pending], url)
+            entries = _vouched([(position, future.result()) for position, future in pending], url)
         except ReplogError as error:
             problem = error
             continue
-        if found:
-            return found
+        if entries:
+            return entries
     if problem is not None:
         raise problem
     return []
 
 
 def _vouched(records: list[tuple[int, Buffer | None]], root: str) -> list[tuple[int, bytes]]:
-    found: list[tuple[int, bytes]] = []
+    entries: list[tuple[int, bytes]] = []
     commit_index = lowest = NO_INDEX
     for position, data in records:
         if data is None:  # truncated after a snapshot
             break
         record = decode_record(data, root=root, position=position)
-        is_last = not found or record.index < lowest
+        is_last = not entries or record.index < lowest
         if record.kind is RecordKind.ENTRY and record.index <= commit_index and is_last:
             lowest = record.index
-            found.append((record.index, record.payload[TAG_SIZE_BYTES:]))
+            entries.append((record.index, record.payload[TAG_SIZE_BYTES:]))
         commit_index = max(commit_index, record.commit_index)
-    return found
+    return entries

@@ -29,11 +29,11 @@ def observe(registry: CollectorRegistry, meter: Meter, clock: Clock = SYSTEM_CLO
         meter: of the program's meter provider.
     """
     reading = _Reading(registry, clock)
-    found = {each.name: (each.help, each.is_counter) for each in METRICS.values()}
+    instruments = {metric.name: (metric.help, metric.is_counter) for metric in METRICS.values()}
     for family in registry.collect():
         if family.name.startswith("replog_"):
-            found[family.name] = family.documentation, family.type == "counter"
-    for name, (text, is_counter) in found.items():
+            instruments[family.name] = family.documentation, family.type == "counter"
+    for name, (text, is_counter) in instruments.items():
         make = meter.create_observable_counter if is_counter else meter.create_observable_gauge
         unit = _UNITS.get(name.rpartition("_")[2], "")
         make(name, callbacks=[reading.callback(name)], unit=unit, description=text)
@@ -55,10 +55,10 @@ class _Reading:
             with self._lock:
                 now_ms = self._clock.monotonic_ms()
                 if self._read_ms is None or now_ms - self._read_ms >= SCRAPE_AGE_MS:
-                    found: dict[str, list[Observation]] = {}
+                    table: dict[str, list[Observation]] = {}
                     for family in self._registry.collect():  # each client of the process has one of each name
-                        found.setdefault(family.name, []).extend(Observation(s.value, s.labels) for s in family.samples)
-                    self._values, self._read_ms = found, now_ms
+                        table.setdefault(family.name, []).extend(Observation(s.value, s.labels) for s in family.samples)
+                    self._values, self._read_ms = table, now_ms
                 return iter(self._values.get(name, ()))
 
         return values

@@ -45,11 +45,11 @@ class Batch:
     @property
     def ends(self) -> dict[TopicPartition, int]:
         """Return the ends of all sources; the smaller one if two read the same partition."""
-        found: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
         for source in self.sources:
             for key, end in source.ends.items():
-                found[key] = min(end, found.get(key, end))
-        return found
+                ends[key] = min(end, ends.get(key, end))
+        return ends
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -111,8 +111,8 @@ def list_checkpoints(url: str, storage_options: Mapping[str, str]) -> list[str]:
     if _get(store, "metadata") is not None or _numbers(store, "offsets/"):
         return [url]
     names = {info.key.split("/")[0] for info in store.list_keys("") if info.key.count("/") == 1}
-    found = [name for name in sorted(names) if _get(store, f"{name}/metadata") is not None]
-    return [f"{url.rstrip('/')}/{name}" for name in found]
+    checkpoints = [name for name in sorted(names) if _get(store, f"{name}/metadata") is not None]
+    return [f"{url.rstrip('/')}/{name}" for name in checkpoints]
 
 
 def parse_batch(batch_id: int, data: bytes, url: str = "") -> Batch:
@@ -242,12 +242,12 @@ class QueryMonitor(Admin):
         A partition that already had rows when the newest batch was planned is not: the query did not subscribe to it.
         """
         ledger = self._cluster.topic_ledger(handle.ledger_id)
-        known, found = set(positions), []
+        partitions_read, added = set(positions), []
         for number, time_ms in enumerate(ledger.ask(lambda state: first_append_times(state, handle.topic_id))):
             key = TopicPartition(handle.name, number)
-            if key not in known and time_ms is not None and time_ms > planned_ms:
-                found.append(key)
-        return found
+            if key not in partitions_read and time_ms is not None and time_ms > planned_ms:
+                added.append(key)
+        return added
 
     def _progress(
         self, key: TopicPartition, handle: TopicHandle | None, position: int, done: tuple[Batch, ...]

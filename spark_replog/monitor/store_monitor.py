@@ -85,21 +85,19 @@ class StoreMonitor(Admin):
             groups = describe_groups(cluster, coordinator, coordinator.groups(is_folded=True), is_folded=True)
         ledgers = topic_ledgers(cluster)
         self.root_looks = self.look_at_roots(timeout_ms) if looks is None else looks
-        roots = {each.broker_id: (each.error, each.free_bytes, each.device) for each in self.root_looks}
+        roots = {check.broker_id: (check.error, check.free_bytes, check.device) for check in self.root_looks}
         fenced, brokers, journals = self._fenced(), cluster.brokers, cluster.brokers.metadata_broker_ids
         healths = [
-            BrokerHealth(each, brokers.url(each), brokers.rack(each), each in journals, each in fenced, *roots[each])
-            for each in brokers.broker_ids
+            BrokerHealth(root, brokers.url(root), brokers.rack(root), root in journals, root in fenced, *roots[root])
+            for root in brokers.broker_ids
         ]
         all_ledgers: list[Ledger[Any]] = [cluster.cluster_ledger, *ledgers]
         behind = self._behind(all_ledgers)
         states = [
-            LedgerHealth(
-                each.ledger_id, each.state.applied_index + 1, each.is_tail_unclear, behind.get(each.ledger_id, {})
-            )
-            for each in all_ledgers
+            LedgerHealth(log.ledger_id, log.state.applied_index + 1, log.is_tail_unclear, behind.get(log.ledger_id, {}))
+            for log in all_ledgers
         ]
-        topics.sort(key=lambda each: each.name)
+        topics.sort(key=lambda topic: topic.name)
         parts = tuple(healths), tuple(topics), tuple(states), tuple(groups)
         return StoreView(brokers.cluster_id, cluster.path, brokers.fsync, cluster.clock.now_ms(), *parts)
 
@@ -108,19 +106,19 @@ class StoreMonitor(Admin):
 
         A journal remains behind if it lacks entries that an earlier look, or one a moment ago, found decided.
         """
-        late = [each for each in ledgers if each.behind()]
-        fresh = [each for each in late if each.ledger_id not in self._late]
-        self._late = {each.ledger_id: self._late.get(each.ledger_id, each.state.applied_index) for each in late}
+        late = [ledger for ledger in ledgers if ledger.behind()]
+        fresh = [ledger for ledger in late if ledger.ledger_id not in self._late]
+        self._late = {ledger.ledger_id: self._late.get(ledger.ledger_id, ledger.state.applied_index) for ledger in late}
         for pause_ms in LATE_PAUSES_MS:
-            fresh = [each for each in fresh if each.behind(self._late[each.ledger_id])]
+            fresh = [ledger for ledger in fresh if ledger.behind(self._late[ledger.ledger_id])]
             if not fresh:
                 break
             self._cluster.clock.sleep_ms(pause_ms)
-            for each in fresh:
-                each.refresh()
-        found = {each.ledger_id: each.behind(self._late[each.ledger_id]) for each in late}
-        self._late = {ledger_id: last for ledger_id, last in self._late.items() if found[ledger_id]}
-        return {ledger_id: brokers for ledger_id, brokers in found.items() if brokers}
+            for fresh_ledger in fresh:
+                fresh_ledger.refresh()
+        journals = {ledger.ledger_id: ledger.behind(self._late[ledger.ledger_id]) for ledger in late}
+        self._late = {ledger_id: last for ledger_id, last in self._late.items() if journals[ledger_id]}
+        return {ledger_id: brokers for ledger_id, brokers in journals.items() if brokers}
 
     def look_at_roots(self, timeout_ms: int = ROOT_TIMEOUT_MS) -> list[RootLook]:
         """Check every root against the ledgers as this process has folded them so far."""
@@ -129,7 +127,7 @@ class StoreMonitor(Admin):
     def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
         """Return the writes in the newest entries of each topic ledger, as this process has folded them."""
         ledgers = topic_ledgers(self._cluster)
-        return {each.ledger_id: each.ask(lambda state: state.objects.recent_writes(entry_count)) for each in ledgers}
+        return {log.ledger_id: log.ask(lambda state: state.objects.recent_writes(entry_count)) for log in ledgers}
 
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
         """Return the partitions that fencing these brokers would make unwritable.
@@ -141,16 +139,16 @@ class StoreMonitor(Admin):
         return fence_findings(self._topics(), frozenset(broker_ids))
 
     def _topics(self) -> list[TopicDescription]:
-        found = self._cluster.cluster_ledger.ask(lambda state: dict(state.topics))
-        handles = [TopicHandle(name, *ids) for name, ids in found.items()]
+        topic_ids = self._cluster.cluster_ledger.ask(lambda state: dict(state.topics))
+        handles = [TopicHandle(name, *ids) for name, ids in topic_ids.items()]
         self._cluster.refresh_topics(handles, may_be_stale=True)
         topics = []
         for ledger in topic_ledgers(self._cluster):
-            index, known = self._described.get(ledger.ledger_id, (-1, []))
+            index, descriptions = self._described.get(ledger.ledger_id, (-1, []))
             if index != ledger.state.applied_index:
-                index, known = ledger.ask(lambda state: (state.applied_index, describe_ledger(state)))
-                self._described[ledger.ledger_id] = (index, known)
-            topics += known
+                index, descriptions = ledger.ask(lambda state: (state.applied_index, describe_ledger(state)))
+                self._described[ledger.ledger_id] = (index, descriptions)
+            topics += descriptions
         return topics
 
     def groups(self, names: Sequence[str] | None = None) -> list[Reader]:
@@ -212,11 +210,11 @@ class StoreWatch:
             self._next_roots = now_ms, IO_POOL.submit_to("roots", self._store.look_at_roots)
         unread: list[tuple[str, ReplogError]] = []
         readers = [*view.readers, *self._read_checkpoints(unread)]
-        judged = tuple(judge(each, view.now_ms, self._limits) for each in readers)
+        judged = tuple(judge(reader, view.now_ms, self._limits) for reader in readers)
         return replace(view, readers=judged, unread=tuple(unread))
 
     def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
-        known: set[str] = set()  # a folder may be given twice, or with its parent
+        urls_seen: set[str] = set()  # a folder may be given twice, or with its parent
         for folder in self._checkpoints:
             try:
                 urls = self._urls_in(folder)
@@ -224,9 +222,9 @@ class StoreWatch:
                 urls = []
                 self._on_unread(folder, error, unread)
             for url in urls:
-                if url.rstrip("/") in known:
+                if url.rstrip("/") in urls_seen:
                     continue
-                known.add(url.rstrip("/"))
+                urls_seen.add(url.rstrip("/"))
                 try:
                     checkpoint = self._within_time(read_checkpoint, url)
                     yield self._queries.describe(checkpoint, is_folded=True)

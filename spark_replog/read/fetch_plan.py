@@ -78,7 +78,7 @@ def plan_fetches(ranges: Iterable[FetchRange], state: TopicLedgerState) -> list[
         ReplogError: REPLOG_DATA_LOSS: this fold does not have the partition or the offsets. This does not prove
             a loss: a process that reads fewer roots may have folded fewer entries.
     """
-    return slices_of([(each, _rows(state, each)) for each in ranges], state)
+    return slices_of([(fetch_range, _rows(state, fetch_range)) for fetch_range in ranges], state)
 
 
 def _rows(state: TopicLedgerState, where: FetchRange) -> Sequence[SectionRow]:
@@ -90,30 +90,30 @@ def _rows(state: TopicLedgerState, where: FetchRange) -> Sequence[SectionRow]:
         raise _data_loss(topic_name, partition, start_offset, end_offset, "the partition does not exist")
     if topic.closed:
         raise _data_loss(topic_name, partition, start_offset, end_offset, "the topic was deleted", DataLossError)
-    found = topic.partitions[partition]
-    if start_offset < found.log_start_offset:
-        end = min(end_offset, found.log_start_offset)
-        why = "they were trimmed" if found.log_start_reason is LogStartReason.DELETE_RECORDS else "they aged out"
+    log = topic.partitions[partition]
+    if start_offset < log.log_start_offset:
+        end = min(end_offset, log.log_start_offset)
+        why = "they were trimmed" if log.log_start_reason is LogStartReason.DELETE_RECORDS else "they aged out"
         raise _data_loss(topic_name, partition, start_offset, end, why, DataLossError)
-    if end_offset > found.high_watermark:
-        start = max(start_offset, found.high_watermark)
-        detail = f"the partition ends at {found.high_watermark}"
+    if end_offset > log.high_watermark:
+        start = max(start_offset, log.high_watermark)
+        detail = f"the partition ends at {log.high_watermark}"
         raise _data_loss(topic_name, partition, start, end_offset, detail)
-    return list(found.sections_between(start_offset, end_offset))
+    return list(log.sections_between(start_offset, end_offset))
 
 
 def slices_of(
-    found: Sequence[tuple[FetchRange, Sequence[SectionRow]]], state: TopicLedgerState
+    range_rows: Sequence[tuple[FetchRange, Sequence[SectionRow]]], state: TopicLedgerState
 ) -> list[tuple[FetchSlice, ...]]:
     """Return for each range its slices, given the rows of its sections; the objects are looked up once for all.
 
     Raises:
         ReplogError: REPLOG_DATA_LOSS: the rows leave offsets out; as `plan_fetches`.
     """
-    tables = [(each, tuple(zip(*rows, strict=True))) for each, rows in found]
+    tables = [(fetch_range, tuple(zip(*rows, strict=True))) for fetch_range, rows in range_rows]
     numbers = chain.from_iterable(columns[_OBJECT] for _, columns in tables if columns)
     objects = state.objects.refs(dict.fromkeys(numbers))
-    return [tuple(_slices(each, columns, objects)) for each, columns in tables]
+    return [tuple(_slices(fetch_range, columns, objects)) for fetch_range, columns in tables]
 
 
 def _slices(
@@ -131,7 +131,7 @@ def _slices(
         raise _gap(where, gaps[0] if gaps else ends[-1])
     items, times = zip(*map(objects.__getitem__, numbers), strict=True)
     until = (*ends[:-1], min(ends[-1], where.end_offset))
-    names = (repeat(each, len(numbers)) for each in where[:3])
+    names = (repeat(name, len(numbers)) for name in where[:3])
     rest = expected, until, bases, counts, items, start_bytes, sizes, crcs, times, kinds
     return tuples_of(FetchSlice, zip(*names, *rest, strict=True))
 

@@ -292,7 +292,7 @@ class Fetcher:
         """Return a root's answer; if it takes longer than usual, also send the read to a second root."""
         slow_ms = HEDGES.after_ms(self._brokers.url(read.broker_id))
         others = self._holders(read.slices[0]) if self._hedge_ratio else []
-        others = [each for each in others if each != read.broker_id and each not in self._suspects]
+        others = [other for other in others if other != read.broker_id and other not in self._suspects]
         if others:
             wait([future], max(0.0, slow_ms - (self._clock.monotonic_ms() - read.started_ms)) / 1000)
         if future.done() or not others or not HEDGES.take():
@@ -304,14 +304,14 @@ class Fetcher:
         with self._lock:
             self.stats.hedges += 1
         size_bytes = read.end_byte - read.start_byte
-        for each in as_completed((future, second)):
-            if each.exception() is None and _length(each.result()) == size_bytes:
-                if each is second:
+        for answer in as_completed((future, second)):
+            if answer.exception() is None and _length(answer.result()) == size_bytes:
+                if answer is second:
                     if not future.done():
                         HEDGES.lost(self._brokers.url(read.broker_id))
                     read.broker_id = others[0]
-                (future if each is second else second).cancel()
-                return each.result()
+                (future if answer is second else second).cancel()
+                return answer.result()
         return future.result()
 
     def _finish(self, read: _Read) -> Iterator[_Section]:

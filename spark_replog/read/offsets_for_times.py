@@ -75,14 +75,14 @@ def _next_candidate(
     topic_name: str, topic_id: TopicId, partition: int, offset: int, time_ms: int, state: TopicLedgerState
 ) -> tuple[int | None, tuple[FetchSlice, ...]]:
     """Return the offset, or the slices of the section that may contain it; (None, ()) if there is none."""
-    found = state.topics[topic_id].partitions[partition]
-    offset = max(offset, found.log_start_offset)
-    while offset < found.high_watermark:
+    partition_state = state.topics[topic_id].partitions[partition]
+    offset = max(offset, partition_state.log_start_offset)
+    while offset < partition_state.high_watermark:
         sections = state.sections(topic_id, partition, offset, offset + 1)
         if not sections:  # the topic was deleted since the search began: this raises
             return None, plan_fetch(state, topic_name, topic_id, partition, offset, offset + 1)
         (section,) = sections
-        end = min(section.end_offset, found.high_watermark)
+        end = min(section.end_offset, partition_state.high_watermark)
         if section.min_timestamp_ms >= time_ms and not section.object.has_offsets:
             return offset, ()
         if section.max_timestamp_ms >= time_ms:

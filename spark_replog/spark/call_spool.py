@@ -25,10 +25,10 @@ def _folder(query_id: str) -> Path:
 
 def _is_own(path: Path) -> bool:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
 def listen(query_id: str) -> None:
@@ -56,15 +56,15 @@ def report(folder: Path, calls: Mapping[tuple[str, str, str], Calls]) -> None:
 
 def collect(query_id: str) -> NamedCalls:
     """Return the sum of the files written since the last call, and delete them."""
-    found: list[NamedCalls] = []
+    calls: list[NamedCalls] = []
     folder = heard_folder(query_id)
     with suppress(OSError):
         for path in () if folder is None else folder.iterdir():
             if not path.name.startswith("."):
                 with suppress(ValueError, TypeError):
-                    found.append(calls_from_json(json.loads(path.read_text())))
+                    calls.append(calls_from_json(json.loads(path.read_text())))
                 path.unlink()
-    return summed(found)
+    return summed(calls)
 
 
 def end(query_id: str) -> None:

@@ -123,17 +123,17 @@ def log_lost_time(
         return
     has_sockets = environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "false").lower() == "true"
     lost = lost_ms({UNIX_SOCKETS: str(has_sockets)}, pyspark.__version__)
-    found = {} if has_sockets or UNIX_SOCKETS not in lost else {UNIX_SOCKETS: lost[UNIX_SOCKETS]}
+    losses = {} if has_sockets or UNIX_SOCKETS not in lost else {UNIX_SOCKETS: lost[UNIX_SOCKETS]}
     rename_ms = _rename_ms(checkpoint, batch_id)
     if rename_ms is not None and rename_ms >= SLOW_RENAME_MS:
-        found |= {each.name: each.saved_ms for each in SESSION_SETTINGS if each.is_local_only}
-    if found:
+        losses |= {setting.name: setting.saved_ms for setting in SESSION_SETTINGS if setting.is_local_only}
+    if losses:
         _LOG.warning(
             "each micro-batch of query %s takes about %d ms longer than it needs to: %s. Start the session with "
             "the settings that spark_replog.session_conf() returns.",
             query_id,
-            sum(found.values()),
-            ", ".join(f"{name} ({ms} ms)" for name, ms in found.items()),
+            sum(losses.values()),
+            ", ".join(f"{name} ({ms} ms)" for name, ms in losses.items()),
         )
 
 
@@ -143,7 +143,7 @@ def _rename_ms(checkpoint: str | None, batch_id: int) -> float | None:
     if not path.startswith("/"):
         return None
     try:
-        found = os.stat(f"{path}/offsets/{batch_id}")
+        status = os.stat(f"{path}/offsets/{batch_id}")
     except OSError:
         return None
-    return (found.st_ctime_ns - found.st_mtime_ns) / 1e6
+    return (status.st_ctime_ns - status.st_mtime_ns) / 1e6

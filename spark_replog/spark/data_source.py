@@ -140,25 +140,25 @@ def check_write_schema(schema: StructType, *, topic: str | None) -> None:
     """
     types = {field.name: field.dataType for field in schema.fields}
     for name, (allowed, text) in _WRITTEN.items():
-        found = types.get(name)
+        data_type = types.get(name)
         if name == "topic" and topic is not None:
             continue
-        if found is None and name == "topic":
+        if data_type is None and name == "topic":
             raise InvalidConfigError(
                 ErrorCode.REPLOG_MISSING_OPTION,
                 "topic option required when no 'topic' attribute is present. Use option('topic', ...).",
             )
-        if found is None and name == "value":
+        if data_type is None and name == "value":
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_SCHEMA,
                 "Required attribute 'value' not found. Select a string or binary column as value.",
                 columns=",".join(types),
             )
-        is_right = isinstance(found, allowed) and (not isinstance(found, ArrayType) or _are_headers(found))
-        if found is not None and not is_right:
+        is_right = isinstance(data_type, allowed) and (not isinstance(data_type, ArrayType) or _are_headers(data_type))
+        if data_type is not None and not is_right:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_SCHEMA,
-                f"{name} attribute unsupported type {found.simpleString()}. {name} must be a(n) {text}. "
+                f"{name} attribute unsupported type {data_type.simpleString()}. {name} must be a(n) {text}. "
                 f"Cast the column '{name}'.",
             )
     if not isinstance(types.get("timestamp", TimestampType()), TimestampType):

@@ -89,19 +89,19 @@ class ReplogListener(StreamingQueryListener):
         """Return the current state of each query, with its verdict. Raises the errors of ``QueryMonitor.describe``."""
         with self._lock:
             queries = list(self._queries.values())
-        return [self._look(each) for each in queries if each.batches]
+        return [self._look(query) for query in queries if query.batches]
 
     def samples(self) -> Mapping[str, list[Sample]]:
         """Return the metrics of all queries."""
-        found = reader_samples(self.readers())
+        metrics = reader_samples(self.readers())
         for name, calls in self.storage_calls().items():
             for metric, samples in call_samples("query", name, calls).items():
-                found.setdefault(metric, []).extend(samples)
+                metrics.setdefault(metric, []).extend(samples)
         with self._lock:
             for query in self._queries.values():
                 for name, value in query.rates.items():
-                    found.setdefault(name, []).append(Sample((query.name,), value))
-        return found
+                    metrics.setdefault(name, []).append(Sample((query.name,), value))
+        return metrics
 
     def onQueryStarted(self, event: Any) -> None:
         """Start following a query."""
@@ -142,7 +142,7 @@ class ReplogListener(StreamingQueryListener):
         """
         with self._lock:
             return {
-                each.name: summed([each.sink_calls, *each.source_calls.values()]) for each in self._queries.values()
+                query.name: summed([query.sink_calls, *query.source_calls.values()]) for query in self._queries.values()
             }
 
     def _count_calls(self, query: _Query, progress: Any) -> None:

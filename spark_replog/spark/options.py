@@ -169,7 +169,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     parsed = _source_options(lowered, given, streaming=streaming)
     warn_of_precedence(given)
     if not streaming:
-        for name in (each for each in _STREAM_ONLY if each.lower() in given):
+        for name in (option for option in _STREAM_ONLY if option.lower() in given):
             _LOG.warning("%s is for streams and ignored in a batch query", name)
     elif "maxtriggerdelay" in given and parsed.limits.rows_min is None:
         _LOG.warning("maxTriggerDelay has no effect without minOffsetsPerTrigger")
@@ -377,8 +377,8 @@ def _client_names() -> dict[str, str]:
 @cache
 def _names(side: Side) -> dict[str, str]:
     """Return all options that a side reads: name in lower case -> name."""
-    own = {key.name.lower(): key.name for key in keys_of(side)}
-    return own | _client_names() if side == "sink" else own
+    names = {key.name.lower(): key.name for key in keys_of(side)}
+    return names | _client_names() if side == "sink" else names
 
 
 @cache
@@ -392,16 +392,16 @@ def _without_unknown(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
     A job may pass one set of options to several formats, so unknown names are ignored. A name that is nearly one that
     is known is refused: its writer means that one.
     """
-    known = {lower: name for side in sides for lower, name in _names(side).items()}
+    names = {lower: name for side in sides for lower, name in _names(side).items()}
     foreign, unknown = set(), set()
     for name in given:
         plain = normalise_key(name)
         if name == "storage.fsync":
             raise invalid_option("storage.fsync is chosen once, by 'replog init'. Remove the option.")
-        if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(STORAGE_PREFIX) or name in known:
+        if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(STORAGE_PREFIX) or name in names:
             continue
         if plain != name and (plain in _client_names() or plain in _PROTECTED or plain in _ALSO_PREFIXED):
-            if plain not in known and plain not in _PROTECTED:
+            if plain not in names and plain not in _PROTECTED:
                 foreign.add(name)
         elif plain != name and plain in _all_names():
             raise InvalidConfigError(
@@ -599,4 +599,4 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
 
 def _get_prefixed(given: Mapping[str, str], name: str) -> str | None:
     both = (name, KEY_PREFIX + name)
-    return without_prefix({each: given[each] for each in both if given.get(each)}).get(name)
+    return without_prefix({key: given[key] for key in both if given.get(key)}).get(name)

@@ -71,15 +71,15 @@ class AzureStore(FsspecStore):
     def _listed(self, prefix: str, after: str) -> Iterable[tuple[str, int]]:
         client, (bucket, start) = self.file_system(), self._bucket_and_start(prefix)
 
-        async def found() -> list[tuple[str, int]]:
+        async def list_container() -> list[tuple[str, int]]:
             async with client.service_client.get_container_client(container=bucket) as container:
                 return [
-                    (f"{bucket}/{each.name}", each.size)
-                    async for each in container.list_blobs(name_starts_with=start, include=["metadata"])
-                    if (each.metadata or {}).get("hdi_isfolder") != "true"
+                    (f"{bucket}/{blob.name}", blob.size)
+                    async for blob in container.list_blobs(name_starts_with=start, include=["metadata"])
+                    if (blob.metadata or {}).get("hdi_isfolder") != "true"
                 ]
 
-        listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, found)
+        listed: list[tuple[str, int]] = fsspec.asyn.sync(client.loop, list_container)
         return listed
 
     def _is_absent(self, error: Exception, status: int | None) -> bool:

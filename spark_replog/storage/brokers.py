@@ -148,12 +148,12 @@ class BrokerSet:
     @cached_property
     def local_ids(self) -> frozenset[BrokerId]:
         """Brokers whose roots are directories: reads are memory maps, writes need no network client."""
-        return frozenset(each.broker_id for each in self.brokers if scheme_of(each.url) == "file")
+        return frozenset(broker.broker_id for broker in self.brokers if scheme_of(broker.url) == "file")
 
     @cached_property
     def near_ids(self) -> frozenset[BrokerId]:
         """Brokers whose roots are called without a network, as far as their URLs tell."""
-        return frozenset(each.broker_id for each in self.brokers if not is_far(each.url))
+        return frozenset(broker.broker_id for broker in self.brokers if not is_far(broker.url))
 
     @classmethod
     def open(
@@ -196,7 +196,7 @@ class BrokerSet:
         made = _assemble(given if is_list else list(roots), roots, options, calls)
         if is_list:
             _report_surplus(given, agreement.deviating, made)
-        made._checked = {each.broker_id: (each, started_ms) for each in roots.values()}
+        made._checked = {root.broker_id: (root, started_ms) for root in roots.values()}
         made._clock = clock
         return made
 
@@ -208,26 +208,26 @@ class BrokerSet:
             RetriableError: REPLOG_STORE_UNAVAILABLE: an entry names a broker that no root file lists. It counts as a
                 root that is away.
         """
-        found = self.stores.get(broker_id)
-        if found is None and broker_id not in self._by_id:
+        store = self.stores.get(broker_id)
+        if store is None and broker_id not in self._by_id:
             raise RetriableError(
                 ErrorCode.REPLOG_STORE_UNAVAILABLE,
                 f"broker {broker_id} is none of the store's brokers {list(self.broker_ids)}, and a ledger names it. "
                 "Move its replicas to others: `replog topic reassign`.",
                 broker=broker_id,
             )
-        if found is None:
+        if store is None:
             raw = open_store(self.url(broker_id), self.storage_options, fsync=self.fsync)
             # No lock: a forked child could inherit it held. If two threads open the store, one of the two is kept.
-            found = self.stores.setdefault(
+            store = self.stores.setdefault(
                 broker_id, RetryingStore(raw, deadline_ms=STORE_DEADLINE_MS, calls=self.calls)
             )
-        return found
+        return store
 
     def url(self, broker_id: BrokerId) -> str:
         """Return the broker's root URL, absolute and normalised; for a broker that is not listed, words without one."""
-        found = self._by_id.get(broker_id)
-        return f"unknown broker {broker_id}" if found is None else found.url
+        broker = self._by_id.get(broker_id)
+        return f"unknown broker {broker_id}" if broker is None else broker.url
 
     def name_calls(self, table: CallTable) -> NamedCalls:
         """Return counted calls by broker id; those to folders without a broker have `NO_BROKER`."""
@@ -236,8 +236,8 @@ class BrokerSet:
 
     def rack(self, broker_id: BrokerId) -> str | None:
         """Return the broker's rack; None if it has none."""
-        found = self._by_id.get(broker_id)
-        return None if found is None else found.rack
+        broker = self._by_id.get(broker_id)
+        return None if broker is None else broker.rack
 
     def check_root(self, broker_id: BrokerId, *, is_first: bool = False) -> None:
         """Read the root's ``replog.json`` again, and compare it with this set's broker.
@@ -275,18 +275,18 @@ class BrokerSet:
         if self._made_again is not None:
             raise self._made_again
 
-    def _look_for_another_store(self, found: RootFile) -> None:
+    def _look_for_another_store(self, root_file: RootFile) -> None:
         """Find out whether the cluster of this root file has taken the store's place, with all its roots, for good."""
         if self._made_again is not None:
             return
         urls = [broker.url for broker in self.brokers]
         read = read_roots(urls, self.storage_options, lane=f"{urls[0]}#made-again", calls=self.calls)
-        others = [each.cluster_id for each in read.values() if isinstance(each, RootFile)]
-        if set(others) != {found.cluster_id} or len(others) < min(len(urls), len(found.brokers)):
+        others = [root.cluster_id for root in read.values() if isinstance(root, RootFile)]
+        if set(others) != {root_file.cluster_id} or len(others) < min(len(urls), len(root_file.brokers)):
             return
         self._made_again = InvalidConfigError(
             ErrorCode.REPLOG_CLUSTER_MISMATCH,
-            f"the store was removed and made again: its cluster id is {found.cluster_id}, and was "
+            f"the store was removed and made again: its cluster id is {root_file.cluster_id}, and was "
             f"{self.cluster_id} when this process opened it. Open it again: make a new Producer, Consumer or "
             "Store; start a streaming query with a new checkpoint.",
             url=urls[0],
@@ -298,8 +298,8 @@ class BrokerSet:
         if self._made_again is None and first.broker_id in self.local_ids:
             look = IO_POOL.submit_to(first.url, root_file_identity, first.url)
             with suppress(TimeoutError, ReplogError):
-                known, self._first_root_file = self._first_root_file, look.result(FIRST_LOOK_SECONDS)
-                if known not in (None, self._first_root_file):
+                old_identity, self._first_root_file = self._first_root_file, look.result(FIRST_LOOK_SECONDS)
+                if old_identity not in (None, self._first_root_file):
                     self.check_root(first.broker_id)
         return self._made_again is not None
 
@@ -349,11 +349,11 @@ def shared_brokers(brokers: BrokerSet) -> BrokerSet:
     options = json.dumps(brokers.storage_options, sort_keys=True, default=repr)
     # No lock: a forked child could inherit it held. If two threads bring a set, one of the two is kept.
     sets = _shared.setdefault((brokers.cluster_id, urls), {})
-    found = sets[options] = sets.pop(options, brokers)
+    broker_set = sets[options] = sets.pop(options, brokers)
     for oldest in list(sets)[:-SHARED_SETS_MAX]:
         sets.pop(oldest, None)
-    found.root_ids = {**found.root_ids, **brokers.root_ids}
-    return found
+    broker_set.root_ids = {**broker_set.root_ids, **brokers.root_ids}
+    return broker_set
 
 
 def _look(path: str, options: Mapping[str, str], calls: CallCounter, *, deadline_ms: int = 0) -> dict[str, ReadRoot]:
@@ -380,11 +380,11 @@ def _roots_to_compare(given: Sequence[str], roots: Mapping[str, RootFile]) -> li
     """
     url, root = next(iter(roots.items()))
     # A file in another broker's place may be a copy: then its own broker's place is read too.
-    known = {each.broker_id for at, each in roots.items() if place_of(at, each) in (None, each.broker_id)}
+    placed_ids = {file.broker_id for at, file in roots.items() if place_of(at, file) in (None, file.broker_id)}
     if len(given) >= len(root.brokers):
         return []
-    named = [resolve_url(ref.url, url) for ref in root.brokers if ref.broker_id not in known]
-    return [each for each in named if each not in given]
+    named = [resolve_url(ref.url, url) for ref in root.brokers if ref.broker_id not in placed_ids]
+    return [other_url for other_url in named if other_url not in given]
 
 
 def _check_given(given: Sequence[str], read: Mapping[str, ReadRoot], roots: Mapping[str, RootFile]) -> None:
@@ -437,9 +437,9 @@ def _assemble(
 ) -> BrokerSet:
     """Build the set from root files that agree; each names every broker."""
     first_url, first = next(iter(roots.items()))
-    found: dict[BrokerId, str] = {}
+    urls_read: dict[BrokerId, str] = {}
     for url, root in roots.items():
-        other = found.setdefault(root.broker_id, url)
+        other = urls_read.setdefault(root.broker_id, url)
         if other != url:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_CLUSTER_MISMATCH,
@@ -447,10 +447,10 @@ def _assemble(
                 "Remove the copy from the path.",
             )
     urls = {ref.broker_id: resolve_url(ref.url, first_url) for ref in first.brokers}
-    urls.update(found)
+    urls.update(urls_read)
     # A root in the path that is away: its URL still overrides the recorded one, by order.
     unplaced = [url for url in given if url not in urls.values()]
-    away = [broker_id for broker_id in urls if broker_id not in found and urls[broker_id] not in given]
+    away = [broker_id for broker_id in urls if broker_id not in urls_read and urls[broker_id] not in given]
     if len(given) == len(urls):
         urls.update(zip(away, unplaced, strict=False))
     return BrokerSet(
@@ -483,7 +483,7 @@ def _not_found(path: str, read: Mapping[str, ReadRoot]) -> ReplogError:
             f"no root of the store can be read. The first: {errors[0].args[0]}",
             **{**errors[0].context, "path": path},
         )
-    servers = [each for each in path.split(",") if is_server_address(each)]
+    servers = [part for part in path.split(",") if is_server_address(part)]
     if servers:
         return NotFoundError(
             ErrorCode.REPLOG_STORE_NOT_INITIALISED,
@@ -561,7 +561,7 @@ def _recorded(brokers: Sequence[Broker]) -> tuple[Broker, ...]:
     """
     parents = {parent_url(broker.url) for broker in brokers}
     shared = parents.pop() if len(parents) == 1 else ""
-    refs = tuple(replace(each, url=each.url.rpartition("/")[2]) if shared else each for each in brokers)
+    refs = tuple(replace(broker, url=broker.url.rpartition("/")[2]) if shared else broker for broker in brokers)
     for ref in refs:
         if not can_list(ref.url):
             raise InvalidConfigError(
@@ -576,23 +576,23 @@ def _cluster_id_to_use(
     roots: Sequence[str], options: Mapping[str, str], brokers: tuple[Broker, ...], *, fsync: bool
 ) -> str:
     """Return a new id, or that of the unfinished cluster found on these roots."""
-    found: dict[str, RootFile] = {}
+    root_files: dict[str, RootFile] = {}
     for url, root in read_roots(roots, options).items():
         if isinstance(root, RootFile):
-            found[url] = root
+            root_files[url] = root
         elif root is not None:
             if root.code not in (ErrorCode.REPLOG_STORE_UNAVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR):
                 raise root
             text = f"init needs every root, and one does not answer: {root.args[0]}"
             raise RetriableError(root.code, text, **root.context)
     wanted = {broker.url: broker for broker in brokers}
-    cluster_ids = {root.cluster_id for root in found.values()}
-    for url, root in found.items():
+    cluster_ids = {root.cluster_id for root in root_files.values()}
+    for url, root in root_files.items():
         named = tuple(replace(ref, url=resolve_url(ref.url, url)) for ref in root.brokers)
         same = named == brokers and root.broker_id == wanted[url].broker_id and root.fsync == fsync
         if not same or len(cluster_ids) > 1:
             raise _exists(f"the root already belongs to cluster {root.cluster_id}", url, complete=False)
-    if len(found) == len(roots):
+    if len(root_files) == len(roots):
         raise _exists(f"all roots already belong to cluster {cluster_ids.pop()}", roots[0], complete=True)
     for url in roots:
         if _holds_ledgers(url, options):

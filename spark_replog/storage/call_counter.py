@@ -87,10 +87,10 @@ def calls_to_json(table: Mapping[tuple[str, str, str], Calls]) -> list[list[Any]
 
 def calls_from_json(rows: Iterable[Iterable[Any]]) -> NamedCalls:
     """Return the table of such rows. Raises ValueError or TypeError for anything else."""
-    found: NamedCalls = {}
+    table: NamedCalls = {}
     for broker, kind, purpose, *counts in rows:
-        found[str(broker), str(kind), str(purpose)] = Calls(*map(int, counts))
-    return found
+        table[str(broker), str(kind), str(purpose)] = Calls(*map(int, counts))
+    return table
 
 
 def totals(table: Mapping[_LongKey, Calls]) -> dict[str, int]:
@@ -100,7 +100,7 @@ def totals(table: Mapping[_LongKey, Calls]) -> dict[str, int]:
         **{f"storage_{kind}": kinds[kind].call_count for kind in KINDS[:4]},
         "storage_read_bytes": kinds["get"].size_bytes,
         "storage_written_bytes": kinds["create"].size_bytes,
-        "storage_retry": sum(each.retry_count for each in kinds.values()),
+        "storage_retry": sum(calls.retry_count for calls in kinds.values()),
     }
 
 
@@ -126,10 +126,10 @@ class CallCounter:
         """Count a request, answered or failed; `name` is the object's or folder's key, `body` the bytes written."""
         key = root, kind, purpose_of(kind, name, body)
         with _lock:
-            found = self._counts.setdefault(key, [0, 0, 0])
-            found[0] += call_count
-            found[1] += size_bytes
-            found[2] += is_retry
+            counts = self._counts.setdefault(key, [0, 0, 0])
+            counts[0] += call_count
+            counts[1] += size_bytes
+            counts[2] += is_retry
 
     def forget(self) -> None:
         """Start from zero."""
@@ -146,9 +146,9 @@ class CallCounter:
         self._taken = now
         changed = ((key, calls, before.get(key, Calls())) for key, calls in now.items())
         return {
-            key: Calls(*(new - old for new, old in zip(calls, known, strict=True)))
-            for key, calls, known in changed
-            if calls != known
+            key: Calls(*(new - old for new, old in zip(calls, previous, strict=True)))
+            for key, calls, previous in changed
+            if calls != previous
         }
 
 

@@ -37,10 +37,10 @@ def status_of(error: BaseException) -> int | None:
             continue  # aiohttp's own 400 for a truncated answer: no server sent it
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
-            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            http_status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:
-            found = getattr(response, "status_code", None)
-        for status in (found, getattr(cause, "status_code", None), getattr(cause, "status", None)):
+            http_status = getattr(response, "status_code", None)
+        for status in (http_status, getattr(cause, "status_code", None), getattr(cause, "status", None)):
             if isinstance(status, int):
                 return status
         code = getattr(cause, "code", None)  # gcsfs.retry.HttpError
@@ -63,7 +63,7 @@ def error_code_of(error: BaseException) -> str:
 
 def shown(error: BaseException) -> BaseException | None:
     """Return an error as the cause of another; None if a traceback would show a URL's query, which may hold a token."""
-    return None if any(_QUERY.search(str(each)) for each in causes_of(error)) else error
+    return None if any(_QUERY.search(str(cause)) for cause in causes_of(error)) else error
 
 
 class Apart:

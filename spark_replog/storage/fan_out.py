@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Answers(Generic[K, T]):
     """What came in time, by root: answers, errors, and the calls that go on."""
 
-    found: dict[K, T]
+    by_root: dict[K, T]
     errors: dict[K, ReplogError]
     silent: dict[K, Future[T]]
 
@@ -73,5 +73,5 @@ def answers_of(
         elif isinstance(error := call.exception(), ReplogError):
             answers.errors[root] = error
         else:
-            answers.found[root] = call.result()
+            answers.by_root[root] = call.result()
     return answers

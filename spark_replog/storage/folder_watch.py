@@ -89,7 +89,7 @@ class FolderWatch:
             poll.register(self._fd, select.POLLIN)
             poll.poll(until_ms - now_ms)
         self.has_told = self.has_told or bool(seen)
-        return frozenset(self._group_of[each] for each in seen)
+        return frozenset(self._group_of[watch] for watch in seen)
 
     def close(self) -> None:
         """Stop watching."""

@@ -71,11 +71,11 @@ def _keep_inherited() -> None:
 def kept_file_system(name: str, make: Callable[[], Any]) -> Any:
     """Return the file system with this digest of class and options, made if none is open."""
     # No lock: a forked child could inherit it held. If two threads make one, both work.
-    found = _newest.pop(name, None) or make()
-    _newest[name] = found
+    file_system = _newest.pop(name, None) or make()
+    _newest[name] = file_system
     for oldest in list(_newest)[:-CLIENTS_MAX]:
         _newest.pop(oldest, None)
-    return found
+    return file_system
 
 
 class FsspecStore:
@@ -174,14 +174,14 @@ class FsspecStore:
         """As ``ObjectStore.list_keys``."""
         try:
             with Apart():
-                found = self._find(prefix, after)
+                objects = self._find(prefix, after)
         except ReplogError:
             raise
         except Exception as error:
             if self._is_absent(error, status_of(error)):
                 return iter(())
             raise self._read_failed(error, prefix) from shown(error)
-        wanted = (info for info in found if info.key.startswith(prefix) and info.key > after)
+        wanted = (info for info in objects if info.key.startswith(prefix) and info.key > after)
         return iter(sorted(wanted, key=lambda info: info.key))
 
     def delete(self, key: str) -> None:
@@ -202,10 +202,10 @@ class FsspecStore:
         made = self._file_system
         if made is not None and made[0] == os.getpid():
             return made[1]
-        found = self._make_file_system()
-        _alive[id(found)] = found
-        self._file_system = (os.getpid(), found)
-        return found
+        file_system = self._make_file_system()
+        _alive[id(file_system)] = file_system
+        self._file_system = (os.getpid(), file_system)
+        return file_system
 
     def check_client(self) -> None:
         """Check that the root's client is available: see ``file_system_class``. There is none to choose."""
@@ -319,8 +319,8 @@ class FsspecStore:
         """
         folder, _, start_of_name = prefix.rpartition("/")
         narrowed = {"prefix": start_of_name} if start_of_name else {}
-        found = self.file_system().find(self._folder_path(folder), detail=True, **narrowed)
-        return [(name, int(info["size"])) for name, info in found.items()]
+        listing = self.file_system().find(self._folder_path(folder), detail=True, **narrowed)
+        return [(name, int(info["size"])) for name, info in listing.items()]
 
     def _bucket_and_start(self, prefix: str) -> tuple[str, str]:
         bucket, _, start = f"{self._root}/{prefix}".partition("/")

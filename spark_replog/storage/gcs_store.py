@@ -58,7 +58,7 @@ class GcsStore(FsspecStore):
         more: dict[str, str] = {}
         while True:
             page = client.call("GET", "b/{}/o", bucket, prefix=start, json_out=True, **more)
-            yield from ((f"{bucket}/{each['name']}", int(each["size"])) for each in page.get("items", ()))
+            yield from ((f"{bucket}/{blob['name']}", int(blob["size"])) for blob in page.get("items", ()))
             if "nextPageToken" not in page:
                 return
             more = {"pageToken": page["nextPageToken"]}

@@ -32,10 +32,10 @@ class MemoryStore:
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
         """As ``ObjectStore.get``."""
         check_key(key, self.url)
-        found = self._objects().get(key)
-        if found is None:
+        body = self._objects().get(key)
+        if body is None:
             return None
-        return found[start:] if size_bytes is None else found[start : start + size_bytes]
+        return body[start:] if size_bytes is None else body[start : start + size_bytes]
 
     def create(self, key: str, data: Buffer | Sequence[Buffer], *, make_parent: bool = False) -> CreateOutcome:
         """As ``ObjectStore.create``; folders do not exist here."""
@@ -55,8 +55,8 @@ class MemoryStore:
         """As ``ObjectStore.list_keys``."""
         with _lock:
             objects = self._objects().items()
-            found = sorted((key, len(body)) for key, body in objects if key.startswith(prefix) and key > after)
-        return (ObjectInfo(key, size_bytes) for key, size_bytes in found)
+            listing = sorted((key, len(body)) for key, body in objects if key.startswith(prefix) and key > after)
+        return (ObjectInfo(key, size_bytes) for key, size_bytes in listing)
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``."""

@@ -32,7 +32,7 @@ class MountedFileSystem(NamedTuple):
         """Return the mount options of an NFS mount that a root must not have, or lacks. Source: nfs(5)."""
         if not self.type.startswith("nfs"):
             return []
-        faults = [f"it is mounted '{each}': mount it 'hard'" for each in ("soft", "softerr") if each in self.options]
+        faults = [f"it is mounted '{mode}': mount it 'hard'" for mode in ("soft", "softerr") if mode in self.options]
         if not self.options & {"lookupcache=pos", "lookupcache=positive", "lookupcache=none", "noac"}:
             faults.append(
                 "this machine remembers for up to a minute that a file was missing: mount it 'lookupcache=positive'"
@@ -47,20 +47,20 @@ def file_system_of(url: str) -> MountedFileSystem:
     the file system follow a lone dash.
     """
     real = os.path.realpath(url.removeprefix("file://"))
-    best, found = "", MountedFileSystem("", frozenset())
+    best, mount = "", MountedFileSystem("", frozenset())
     try:
         with open(MOUNT_TABLE, encoding="utf-8", errors="surrogateescape", newline="\n") as table:
             lines = table.read().split("\n")  # a name may have one of the line ends that ``splitlines`` knows
     except OSError:
-        return found
+        return mount
     for line in lines:
         fields = line.split(" ")
         if "-" not in fields:
             continue
-        point = _ESCAPE.sub(lambda each: chr(int(each[1], 8)), fields[4])
+        point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             kind, *more = fields[fields.index("-") + 1 :]
-            options = frozenset(option for each in (fields[5], *more[1:]) for option in each.split(","))
-            best, found = point, MountedFileSystem(kind, options)
-    return found
+            options = frozenset(option for field in (fields[5], *more[1:]) for option in field.split(","))
+            best, mount = point, MountedFileSystem(kind, options)
+    return mount

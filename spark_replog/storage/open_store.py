@@ -48,7 +48,7 @@ def options_of_root(
             )
         if _is_meant(url.lower(), scheme, f"{scheme}{mark}{rest}" if mark else ""):
             ranked.append((len(scope) and 1 + len(rest), name, value))
-    return {name: value for _, name, value in sorted(ranked, key=lambda each: each[0])}
+    return {name: value for _, name, value in sorted(ranked, key=lambda option: option[0])}
 
 
 def _is_meant(url: str, scheme: str, place: str) -> bool:

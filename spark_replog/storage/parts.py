@@ -59,13 +59,13 @@ async def sent(parts: Sequence[Part], send: Callable[[int, bytes], Awaitable[T]]
     ``CLEAN_UP_SECONDS`` are cut off. A request that is cut off may reach the service after an abort, which then leaves
     its part. An interruption cuts off all requests at once.
     """
-    found: dict[int, T] = {}
+    answers: dict[int, T] = {}
     left = deque(range(len(parts)))
 
     async def send_some() -> None:
         while left:
             number = left.popleft()
-            found[number] = await send(number, b"".join(parts[number]))
+            answers[number] = await send(number, b"".join(parts[number]))
 
     tasks = [asyncio.ensure_future(send_some()) for _ in range(min(PARTS_AT_ONCE, len(parts)))]
     try:
@@ -78,7 +78,7 @@ async def sent(parts: Sequence[Part], send: Callable[[int, bytes], Awaitable[T]]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return [found[number] for number in range(len(parts))]
+    return [answers[number] for number in range(len(parts))]
 
 
 def run_on(loop: asyncio.AbstractEventLoop, call: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -121,12 +121,12 @@ class PosixStore:
             if fd is None:
                 return None
             try:  # not `_closing`: three calls more for each read of a section
-                found = os.fstat(fd)
-                if stat.S_ISDIR(found.st_mode):
+                status = os.fstat(fd)
+                if stat.S_ISDIR(status.st_mode):
                     raise folder_at_key(key, self.url)
-                if found.st_nlink > 1 and self._fsync:
-                    self._settle(key, fd, (found.st_ino, found.st_ctime_ns))
-                rest_bytes = max(0, found.st_size - start)
+                if status.st_nlink > 1 and self._fsync:
+                    self._settle(key, fd, (status.st_ino, status.st_ctime_ns))
+                rest_bytes = max(0, status.st_size - start)
                 size_bytes = rest_bytes if size_bytes is None else min(size_bytes, rest_bytes)
                 if size_bytes >= MAP_SIZE_BYTES_MIN and self._is_local_disk():
                     return _map_range(fd, start, size_bytes)
@@ -237,13 +237,13 @@ class PosixStore:
         Usually costs one open of the file and one stat of the folder, which must be the same as when it was reached.
         """
         folder, _, name = key.rpartition("/")
-        known = self._reached_folders.get(folder)
-        if known is not None:
+        identity = self._reached_folders.get(folder)
+        if identity is not None:
             try:
                 fd, is_plain = os.open(f"{self._root}/{key}", _FILE_FLAGS), True
             except OSError as error:
                 fd, is_plain = None, error.errno == errno.ENOENT
-            if is_plain and _identity(f"{self._root}/{folder}") == known:
+            if is_plain and _identity(f"{self._root}/{folder}") == identity:
                 return fd
             if fd is not None:
                 os.close(fd)
@@ -255,13 +255,13 @@ class PosixStore:
     def _is_absent(self, folder: str) -> bool:
         """Return whether a folder is known to be absent: by one look for it, and one at the known folder above it."""
         above = folder.rpartition("/")[0]
-        known = self._reached_folders.get(above)
-        if known is None:
+        identity = self._reached_folders.get(above)
+        if identity is None:
             return False
         try:
             os.lstat(f"{self._root}/{folder}")
         except FileNotFoundError:
-            return _identity(f"{self._root}/{above}") == known
+            return _identity(f"{self._root}/{above}") == identity
         except OSError:  # opening it part by part gives the reason
             return False
         return False
@@ -275,22 +275,22 @@ class PosixStore:
         could only lead to that same folder. With ``make_last`` or ``make_all``, the folders are durable in their
         parents, even if another process has just made them: each is flushed at least once per process.
         """
-        known = (self._durable_folders if make_last else self._reached_folders).get(folder)
-        if known is not None and not make_all:
+        identity = (self._durable_folders if make_last else self._reached_folders).get(folder)
+        if identity is not None and not make_all:
             fd = -1
             try:
                 flags = _FLUSH_FLAGS if is_to_flush else _FOLDER_FLAGS
                 fd = os.open(f"{self._root}/{folder}", flags | os.O_NOFOLLOW)
-                found = os.fstat(fd)
-                if (found.st_dev, found.st_ino) == known:
-                    return fd, found
+                status = os.fstat(fd)
+                if (status.st_dev, status.st_ino) == identity:
+                    return fd, status
             except OSError:  # opening it part by part gives the reason
                 pass
             if fd >= 0:
                 os.close(fd)
         fd = os.open(self._root, _FOLDER_FLAGS)
         try:
-            found = os.fstat(fd)
+            status = os.fstat(fd)
             parts = folder.split("/") if folder else []
             for count, part in enumerate(parts, 1):
                 if make_all or (make_last and count == len(parts)):
@@ -303,14 +303,14 @@ class PosixStore:
                     raise
                 os.close(fd)
                 fd = inner_fd
-                found = os.fstat(fd)
-                self._reached_folders["/".join(parts[:count])] = found.st_dev, found.st_ino
+                status = os.fstat(fd)
+                self._reached_folders["/".join(parts[:count])] = status.st_dev, status.st_ino
         except BaseException:
             os.close(fd)
             raise
         if make_last:
-            self._durable_folders[folder] = found.st_dev, found.st_ino
-        return fd, found
+            self._durable_folders[folder] = status.st_dev, status.st_ino
+        return fd, status
 
     def _write_temp(
         self, folder_fd: int, above: os.stat_result, temp_name: str, data: Buffer | Sequence[Buffer]
@@ -414,11 +414,11 @@ class PosixStore:
 
     def _walk(self, folder: str, start_of_name: str, after: str) -> Iterator[ObjectInfo]:
         try:
-            found = self._scan(folder, start_of_name, after)
+            listing = self._scan(folder, start_of_name, after)
         except (FileNotFoundError, NotADirectoryError):
             self._check_root()
             return
-        for key, size_bytes in found:
+        for key, size_bytes in listing:
             if size_bytes is None:
                 yield from self._walk(key.removesuffix("/"), "", after)
             else:
@@ -429,7 +429,7 @@ class PosixStore:
 
         A folder sorts by its name with the slash, since 'a.b' is before 'a/x'.
         """
-        found: list[tuple[str, int | None]] = []
+        listing: list[tuple[str, int | None]] = []
         links_count = 1
         with _closing(self._open_to_list(folder)) as fd:
             with os.scandir(fd) as entries:
@@ -441,15 +441,15 @@ class PosixStore:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
                     key = f"{folder}/{name}" if folder else name
                     if name.endswith("/"):
-                        found.append((key, None))
+                        listing.append((key, None))
                     elif key > after:
                         with suppress(FileNotFoundError):  # deleted since the scan
                             status = entry.stat(follow_symlinks=False)
-                            found.append((key, status.st_size))
+                            listing.append((key, status.st_size))
                             links_count = max(links_count, status.st_nlink)
             if links_count > 1 and self._fsync:
                 self._flush_names(fd)
-        return sorted(found)
+        return sorted(listing)
 
     def _open_to_list(self, folder: str) -> int:
         with _closing(self._open_folder(folder)[0]) as path_fd:
@@ -556,10 +556,10 @@ def sweep_temp_files(url: str, min_age_ms: int, *, is_dry_run: bool = False) -> 
 
 def _leave_reserve(folder_fd: int, data: Buffer | Sequence[Buffer]) -> None:
     """Raise ENOSPC for a data object where little is free: journals need it, for entries that delete rows or topics."""
-    found = os.fstatvfs(folder_fd)
+    volume = os.fstatvfs(folder_fd)
     size_bytes = sum(memoryview(piece).nbytes for piece in ((data,) if isinstance(data, Buffer) else data))
-    reserve_bytes = min(RESERVE_BYTES_MAX, found.f_blocks * found.f_frsize // RESERVE_SHARE)
-    if found.f_bavail * found.f_frsize < size_bytes + reserve_bytes:
+    reserve_bytes = min(RESERVE_BYTES_MAX, volume.f_blocks * volume.f_frsize // RESERVE_SHARE)
+    if volume.f_bavail * volume.f_frsize < size_bytes + reserve_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -590,10 +590,10 @@ def _is_same_file(folder_fd: int, temp_name: str, name: str) -> bool:
     The link count proves nothing: a backup that makes hard links changes it.
     """
     try:
-        ours, found = (os.stat(each, dir_fd=folder_fd, follow_symlinks=False) for each in (temp_name, name))
+        ours, theirs = (os.stat(file_name, dir_fd=folder_fd, follow_symlinks=False) for file_name in (temp_name, name))
     except OSError as error:  # the temp file was swept, or the folder is out of reach
         raise _UnconfirmedError(error) from error
-    return (ours.st_ino, ours.st_dev) == (found.st_ino, found.st_dev)
+    return (ours.st_ino, ours.st_dev) == (theirs.st_ino, theirs.st_dev)
 
 
 NO_ROOT_FILE = (0, 0)
@@ -602,19 +602,19 @@ NO_ROOT_FILE = (0, 0)
 def root_file_identity(url: str) -> tuple[int, int]:
     """Return inode and time of change (ns) of a local root's file, written once; `NO_ROOT_FILE` without one."""
     try:
-        found = os.stat(f"{url.removeprefix('file://')}/{ROOT_FILE_KEY}")
+        status = os.stat(f"{url.removeprefix('file://')}/{ROOT_FILE_KEY}")
     except OSError:
         return NO_ROOT_FILE
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _identity(path: str) -> tuple[int, int] | None:
     """Return device and inode of what a path names; None if they cannot be read."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _take_mode(fd: int, above: os.stat_result, bits: int) -> None:

@@ -109,9 +109,9 @@ def _probe_race(store: ObjectStore, key: str, pool: IoPool) -> int:
                 url=store.url,
                 key=key,
             ) from error
-    found = store.get(key)
-    _expect(found is not None, store, "racing creates left nothing")
-    held = [number for number, body in enumerate(bodies) if body == found]
+    stored_body = store.get(key)
+    _expect(stored_body is not None, store, "racing creates left nothing")
+    held = [number for number, body in enumerate(bodies) if body == stored_body]
     _expect(len(held) == 1, store, "racing creates left bytes that no racer wrote")
     what = f"racing creates had {len(winners)} winners, or another one than the bytes show"
     _expect(winners in ([], held), store, what)

@@ -20,8 +20,8 @@ _SETTLED = frozenset({ErrorCode.REPLOG_ROOT_STALE, ErrorCode.REPLOG_STORE_REFUSE
 """Errors after which the same read would fail again: it is not repeated."""
 
 
-def _is_same(found: Buffer, pieces: Sequence[Buffer]) -> bool:
-    view = memoryview(found).cast("B")
+def _is_same(body: Buffer, pieces: Sequence[Buffer]) -> bool:
+    view = memoryview(body).cast("B")
     start = 0
     for piece in pieces:
         part = memoryview(piece).cast("B")
@@ -128,10 +128,10 @@ class RetryingStore:
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``; a failure restarts the listing, so the whole list is held in memory."""
-        found = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix, after=after)))
-        if len(found) > NAMES_PER_LIST:
-            self.calls.count(self.url, "list", prefix, call_count=(len(found) - 1) // NAMES_PER_LIST)
-        return iter(found)
+        listing = self._repeated("list", prefix, lambda prefix: list(self.store.list_keys(prefix, after=after)))
+        if len(listing) > NAMES_PER_LIST:
+            self.calls.count(self.url, "list", prefix, call_count=(len(listing) - 1) // NAMES_PER_LIST)
+        return iter(listing)
 
     def delete(self, key: str) -> None:
         """As ``ObjectStore.delete``, repeated on RetriableError until the deadline."""
@@ -148,13 +148,13 @@ class RetryingStore:
             return self._repeat(error, attempt)
 
     def _get(self, key: str, start: int, size_bytes: int | None, *, is_retry: bool = False) -> Buffer | None:
-        found: Buffer | None = None
+        body: Buffer | None = None
         try:
-            found = self.store.get(key, start=start, size_bytes=size_bytes)
+            body = self.store.get(key, start=start, size_bytes=size_bytes)
         finally:
-            found_bytes = 0 if found is None else memoryview(found).nbytes
+            found_bytes = 0 if body is None else memoryview(body).nbytes
             self.calls.count(self.url, "get", key, found_bytes, is_retry=is_retry)
-        return found
+        return body
 
     def _look(self, key: str, pieces: Sequence[Buffer], size_bytes: int) -> CreateOutcome | None:
         """Return whose bytes have the name, before a create is repeated; None: unknown, or the name is free.
@@ -171,10 +171,10 @@ class RetryingStore:
 
     def _judge_existing(self, key: str, pieces: Sequence[Buffer], size_bytes: int) -> CreateOutcome | None:
         """Return whose bytes have the name; None if it is free after all (a delete, a misread 409)."""
-        found = self._get(key, 0, size_bytes + 1)
-        if found is None:
+        body = self._get(key, 0, size_bytes + 1)
+        if body is None:
             return None
-        return CreateOutcome.CREATED if _is_same(found, pieces) else CreateOutcome.EXISTS
+        return CreateOutcome.CREATED if _is_same(body, pieces) else CreateOutcome.EXISTS
 
     def _repeat(self, error: RetriableError, call: Callable[[], T]) -> T:
         """Repeat a call after its first failure, with which the deadline begins."""

@@ -98,10 +98,10 @@ def read_rebuild(store: ObjectStore) -> str | None:
     try:
         data = store.get(REBUILD_KEY, size_bytes=ROOT_FILE_BYTES_MAX)
         fields = _typed(json.loads(bytes(data or b"")), dict)
-        found = _typed(fields["rootId"], str) if fields["format"] == _REBUILD_FORMAT else ""
+        root_id = _typed(fields["rootId"], str) if fields["format"] == _REBUILD_FORMAT else ""
     except (CorruptDataError, KeyError, ValueError):
         return None
-    return found if HEX_ID.fullmatch(found) else None
+    return root_id if HEX_ID.fullmatch(root_id) else None
 
 
 def _sealed(body: bytes) -> bytes:
@@ -161,7 +161,7 @@ def _root_file(fields: dict[str, Any], version: int) -> RootFile:
         broker_id=_broker_id(fields["brokerId"]),
         format_version=version,
         brokers=tuple(_broker_ref(ref) for ref in _typed(fields["brokers"], list)),
-        metadata_broker_ids=tuple(_broker_id(each) for each in _typed(fields["metadataBrokers"], list)),
+        metadata_broker_ids=tuple(_broker_id(broker_id) for broker_id in _typed(fields["metadataBrokers"], list)),
         fsync=_typed(fields["fsync"], bool),
         root_id=None if fields["rootId"] is None else _typed(fields["rootId"], str),
     )

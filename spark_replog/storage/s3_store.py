@@ -65,7 +65,7 @@ class S3Store(FsspecStore):
         more = {"StartAfter": self._bucket_and_start(after)[1]} if after else {}
         while True:
             page = client.call_s3("list_objects_v2", Bucket=bucket, Prefix=start, **more)
-            yield from ((f"{bucket}/{each['Key']}", each["Size"]) for each in page.get("Contents", ()))
+            yield from ((f"{bucket}/{entry['Key']}", entry["Size"]) for entry in page.get("Contents", ()))
             if not page.get("IsTruncated"):
                 return
             more = {"ContinuationToken": page["NextContinuationToken"]}

@@ -84,10 +84,10 @@ class WebHdfsStore(FsspecStore):
 
     def list_keys(self, prefix: str, *, after: str = "") -> Iterator[ObjectInfo]:
         """As ``ObjectStore.list_keys``, without temp files. HDFS lists only whole folders."""
-        found = super().list_keys(prefix.rpartition("/")[0] + "/" if "/" in prefix else "", after=after)
+        listing = super().list_keys(prefix.rpartition("/")[0] + "/" if "/" in prefix else "", after=after)
         return (
             info
-            for info in found
+            for info in listing
             if info.key.startswith(prefix) and not info.key.rpartition("/")[2].startswith(TEMP_PREFIX)
         )
 
@@ -113,13 +113,13 @@ class WebHdfsStore(FsspecStore):
         swept_count = 0
         try:
             with Apart():
-                found = [
+                temp_files = [
                     (name, int(status["modificationTime"]))
                     for name, status in self._walk(self._folder_path(""))
                     if status["pathSuffix"].startswith(TEMP_PREFIX)
                 ]
-                now_ms = 0 if not found else SYSTEM_CLOCK.now_ms() if is_dry_run else self._name_node_now_ms()
-                for name, made_ms in found:
+                now_ms = 0 if not temp_files else SYSTEM_CLOCK.now_ms() if is_dry_run else self._name_node_now_ms()
+                for name, made_ms in temp_files:
                     if now_ms - made_ms >= min_age_ms:
                         swept_count += is_dry_run or self._is_deleted(name)
         except ReplogError:
@@ -159,12 +159,12 @@ class WebHdfsStore(FsspecStore):
                 answer = self.file_system()._call("LISTSTATUS", path=folder)
             except FileNotFoundError:  # it does not exist, or was deleted after its parent was read
                 continue
-            for each in answer.json()["FileStatuses"]["FileStatus"]:
-                name = f"{folder.rstrip('/')}/{each['pathSuffix']}"
-                if each["type"] == "DIRECTORY":
+            for status in answer.json()["FileStatuses"]["FileStatus"]:
+                name = f"{folder.rstrip('/')}/{status['pathSuffix']}"
+                if status["type"] == "DIRECTORY":
                     folders.append(name)
-                elif each["pathSuffix"]:  # otherwise the folder itself is a file
-                    yield name, each
+                elif status["pathSuffix"]:  # otherwise the folder itself is a file
+                    yield name, status
 
     def _prepared(self, file_system: Any) -> Any:
         # Without a timeout, ``requests`` waits for ever.

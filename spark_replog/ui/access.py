@@ -44,17 +44,17 @@ def refusal(method: str, headers: Sequence[tuple[str, str]]) -> tuple[int, str] 
     ``Host`` reveals a name that an attacker's DNS resolves to this machine; ``Origin`` or ``Sec-Fetch-Site`` reveal a
     request from a page of another site. Names of headers are in lower case, and may repeat.
     """
-    found = {name: [value for each, value in headers if each == name] for name, _ in headers}
-    hosts, origins = found.get("host", []), found.get("origin", [])
+    values = {name: [value for header, value in headers if header == name] for name, _ in headers}
+    hosts, origins = values.get("host", []), values.get("origin", [])
     if len(hosts) != 1 or host_of(hosts[0]) not in LOOPBACK:
         return 421, "this console answers on the loopback address only"
     if method not in ("GET", "HEAD"):
         return 405, "this console only reads"
-    if any(each.lower() != f"http://{hosts[0].lower()}" for each in origins):
+    if any(origin.lower() != f"http://{hosts[0].lower()}" for origin in origins):
         return 403, "a page of another origin asks"
     # Links from anywhere, and pages opened by hand, are allowed; other sites' pages may not load or fetch anything.
-    is_opened = "navigate" in found.get("sec-fetch-mode", [])
-    if not is_opened and any(each not in ("same-origin", "none") for each in found.get("sec-fetch-site", [])):
+    is_opened = "navigate" in values.get("sec-fetch-mode", [])
+    if not is_opened and any(site not in ("same-origin", "none") for site in values.get("sec-fetch-site", [])):
         return 403, "a page of another site asks"
     return None
 
@@ -89,4 +89,4 @@ class Access:
     def is_known(self, session: str) -> bool:
         """Return whether this session exists."""
         given = session.encode(errors="surrogateescape")
-        return any(hmac.compare_digest(given, each.encode()) for each in self._sessions)
+        return any(hmac.compare_digest(given, valid_session.encode()) for valid_session in self._sessions)

@@ -57,17 +57,17 @@ class LiveStore:
 
     def shown(self) -> StoreView:
         """Return the newest look if less than 3 `age_ms` old, since the feed's poller renews it; else look now."""
-        found = self._seen
-        if found is not None and self._clock.monotonic_ms() - found[0] < 3 * self.age_ms:
-            return found[1]
+        look = self._seen
+        if look is not None and self._clock.monotonic_ms() - look[0] < 3 * self.age_ms:
+            return look[1]
         return self.seen()
 
     def _sample(self, seen: StoreView) -> None:
         now_ms = seen.now_ms
         if self._samples and 0 <= now_ms - self._samples[-1].time_ms < SAMPLE_MS:
             return
-        behind = sorted((each for each in seen.readers if each.lag), key=lambda each: -each.lag_ms)
-        lags = {(each.kind, each.name): (each.lag, each.lag_ms) for each in behind[:READERS_KEPT]}
+        behind = sorted((reader for reader in seen.readers if reader.lag), key=lambda reader: -reader.lag_ms)
+        lags = {(reader.kind, reader.name): (reader.lag, reader.lag_ms) for reader in behind[:READERS_KEPT]}
         self._samples.append(LagSample(now_ms, lags))
 
     def samples(self) -> list[LagSample]:

@@ -111,7 +111,7 @@ class RowFinder:
             return [_plan_one(state, search, handle.topic_id, number, share_bytes) for number in numbers]
 
         parts = ledger.ask(plan_all)
-        slices = tuple(each for _, found, _ in parts for each in found)
+        slices = tuple(piece for _, planned, _ in parts for piece in planned)
         plan = SearchPlan(slices, tuple(span for span, _, _ in parts), cost_of(slices), any(cut for *_, cut in parts))
         if plan.is_cut and not slices:
             raise InvalidConfigError(
@@ -159,8 +159,8 @@ def _plan_one(
     state: TopicLedgerState, search: RowSearch, topic_id: str, number: int, budget_bytes: int
 ) -> tuple[Span, tuple[FetchSlice, ...], bool]:
     """Return the span of one partition, its slices within the budget, and whether the budget cuts it."""
-    found = state.topics[topic_id].partitions[number]
-    low, high = found.log_start_offset, found.high_watermark
+    partition = state.topics[topic_id].partitions[number]
+    low, high = partition.log_start_offset, partition.high_watermark
     start, end = _range_of(state, search, topic_id, number, budget_bytes)
     planned = plan_fetch(state, search.topic, topic_id, number, start, end)
     slices = _within(planned, budget_bytes, is_newest=search.begin == "newest")
@@ -174,10 +174,10 @@ def _plan_one(
 def _within(planned: Sequence[FetchSlice], budget_bytes: int, *, is_newest: bool) -> Sequence[FetchSlice]:
     """Return the first slices that the budget pays, or the last ones."""
     cost, count = cost_of(planned), len(planned)
-    for each in planned if is_newest else reversed(planned):
+    for piece in planned if is_newest else reversed(planned):
         if cost <= budget_bytes:
             break
-        cost, count = cost - each.size_bytes, count - 1
+        cost, count = cost - piece.size_bytes, count - 1
     return planned[len(planned) - count :] if is_newest else planned[:count]
 
 
@@ -185,37 +185,37 @@ def _range_of(
     state: TopicLedgerState, search: RowSearch, topic_id: str, number: int, budget_bytes: int
 ) -> tuple[int, int]:
     """Return the range of offsets to read; with a key, about as many as the budget allows."""
-    found = state.topics[topic_id].partitions[number]
-    low, high = found.log_start_offset, found.high_watermark
+    partition = state.topics[topic_id].partitions[number]
+    low, high = partition.log_start_offset, partition.high_watermark
     if search.begin == "newest":
         if search.key is None:
             return max(low, high - search.row_count), high
-        return _start_within(found, budget_bytes), high
+        return _start_within(partition, budget_bytes), high
     if search.begin == "offset":
         start = min(max(search.at, low), high)
         end = min(high, start + search.row_count)
     else:
         at = state.offset_for_time(topic_id, number, search.at)
         start = high if at is None else at
-        row = next(found.sections_between(start, start + 1), None) if start < high else None
+        row = next(partition.sections_between(start, start + 1), None) if start < high else None
         end = min(high, (row.end_offset if row else start) + search.row_count)
     if search.key is not None:
-        end = min(high, found.end_within_bytes(start, high, budget_bytes)[0])
+        end = min(high, partition.end_within_bytes(start, high, budget_bytes)[0])
     return start, end
 
 
-def _start_within(found: PartitionState, budget_bytes: int) -> int:
+def _start_within(partition: PartitionState, budget_bytes: int) -> int:
     """Return an offset from which the rows up to the end take about the budget; visits few more sections than fit."""
-    low, high = found.log_start_offset, found.high_watermark
+    low, high = partition.log_start_offset, partition.high_watermark
     step = _FIRST_STEP
-    while high - step > low and found.end_within_bytes(high - step, high, budget_bytes)[0] == high:
+    while high - step > low and partition.end_within_bytes(high - step, high, budget_bytes)[0] == high:
         step *= 4
     return max(low, high - step)
 
 
 def cost_of(slices: Iterable[FetchSlice]) -> int:
     """Return the bytes of the sections, since each is read as a whole."""
-    return sum(each.size_bytes for each in slices)
+    return sum(piece.size_bytes for piece in slices)
 
 
 def _first_rows(parts: Iterable[list[pa.RecordBatch]], search: RowSearch) -> pa.Table:
@@ -226,7 +226,7 @@ def _first_rows(parts: Iterable[list[pa.RecordBatch]], search: RowSearch) -> pa.
         kept.append(table.slice(max(0, table.num_rows - search.row_count)) if search.begin == "newest" else table)
     if not kept:
         return read_schema(True).empty_table()
-    table = pa.concat_tables([each.slice(0, search.row_count) for each in kept])
+    table = pa.concat_tables([kept_rows.slice(0, search.row_count) for kept_rows in kept])
     order: Literal["ascending", "descending"] = "descending" if search.begin == "newest" else "ascending"
     keys: list[tuple[str, Literal["ascending", "descending"]]] = [("timestamp", order), ("offset", order)]
     if len(kept) == 1:

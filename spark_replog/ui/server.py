@@ -73,8 +73,8 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-                own = {name for name, _ in extra}
-                message["headers"] = [*(each for each in message["headers"] if each[0] not in own), *extra]
+                names = {name for name, _ in extra}
+                message["headers"] = [*(header for header in message["headers"] if header[0] not in names), *extra]
             await send(message)
 
         refused = refusal(scope["method"], Headers(scope=scope).items())
@@ -175,14 +175,14 @@ class Console:
     def _entries(self, request: Request) -> Item | None:
         wanted, names = request.query_params.get("ledger", ""), {}
         view = self._live.shown()
-        if wanted not in {each.ledger_id for each in view.ledgers}:
+        if wanted not in {health.ledger_id for health in view.ledgers}:
             return None
         is_cluster = wanted == view.cluster_id
         ledger: Any = self._cluster.cluster_ledger if is_cluster else self._cluster.topic_ledger(wanted)
         if not is_cluster:
-            names = ledger.ask(lambda state: {each.topic_id: each.name for each in state.topics.values()})
+            names = ledger.ask(lambda state: {topic.topic_id: topic.name for topic in state.topics.values()})
         count = max(1, min(_number(request, "count", 50), ENTRIES_MAX))
-        lines: list[tuple[int, Sequence[str]]] = [(index, _words(each, names)) for index, each in ledger.recent(count)]
+        lines: list[tuple[int, Sequence[str]]] = [(index, _words(body, names)) for index, body in ledger.recent(count)]
         if request.query_params.get("earlier"):
             with self._lock:
                 # Without one in memory, the newest is left out: no later record shows that it is decided.
@@ -195,16 +195,16 @@ class Console:
         self, ledger: Any, names: Mapping[str, str], before: int, count: int
     ) -> list[tuple[int, Sequence[str]]]:
         """Return descriptions of entries below an index; a journal is read only for entries that no page showed yet."""
-        known = self._told.setdefault(ledger.ledger_id, {})
-        if before - 1 not in known and before > 0 and count > 0:
+        descriptions = self._told.setdefault(ledger.ledger_id, {})
+        if before - 1 not in descriptions and before > 0 and count > 0:
             entries = decided_entries(self._cluster, ledger, ENTRIES_MAX)
-            known.update({index: _words(payload, names) for index, payload in entries})
-            for each in sorted(known)[:-ENTRIES_MAX]:
-                del known[each]
+            descriptions.update({index: _words(payload, names) for index, payload in entries})
+            for oldest in sorted(descriptions)[:-ENTRIES_MAX]:
+                del descriptions[oldest]
             for other in list(self._told)[:-LEDGERS_TOLD_MAX]:
                 self._told.pop(other, None)
-        held = takewhile(known.__contains__, range(before - 1, max(-1, before - 1 - count), -1))
-        return [(index, known[index]) for index in held]
+        held = takewhile(descriptions.__contains__, range(before - 1, max(-1, before - 1 - count), -1))
+        return [(index, descriptions[index]) for index in held]
 
     def _settings_page(self) -> Item:
         self._cluster.refresh_if_stale()
@@ -240,7 +240,7 @@ def _words(payload: bytes, names: Mapping[str, str]) -> list[str]:
 def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
     def answer(request: Request) -> Response:
         try:
-            found = page(request)
+            content = page(request)
         except ReplogError as error:
             kinds: list[tuple[type[ReplogError], int]] = [
                 (NotFoundError, 404),
@@ -249,9 +249,9 @@ def _answering(page: Callable[[Request], Any]) -> Callable[[Request], Response]:
             ]
             status = next((status for kind, status in kinds if isinstance(error, kind)), 503)
             return _json({"error": error.code.name, "message": str(error.args[0])}, status)
-        if found is None:
+        if content is None:
             return _json({"error": "NOT_FOUND", "message": "It is not there (any more)."}, 404)
-        return _json(found)
+        return _json(content)
 
     return answer
 
@@ -265,8 +265,8 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, dict):
-        return {key: _escaped(each) for key, each in value.items()}
-    return [_escaped(each) for each in value] if isinstance(value, list) else value
+        return {key: _escaped(member) for key, member in value.items()}
+    return [_escaped(member) for member in value] if isinstance(value, list) else value
 
 
 def _session_of(request: Request) -> str:

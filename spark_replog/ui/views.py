@@ -49,7 +49,7 @@ def badge(view: StoreView) -> Item:
 
 def overview(view: StoreView, samples: Sequence[LagSample], settings: Settings) -> Item:
     """Return the first page: totals, brokers, the first findings, rates and lags over time."""
-    counts = {each.value: sum(reader.verdict is each for reader in view.readers) for each in Verdict}
+    counts = {verdict.value: sum(reader.verdict is verdict for reader in view.readers) for verdict in Verdict}
     return {
         **item_of(view, "nowMs clusterId"),
         **badge(view),
@@ -60,7 +60,7 @@ def overview(view: StoreView, samples: Sequence[LagSample], settings: Settings) 
         "findings": _by_remedy(view, settings)[:5],
         "readerCount": len(view.readers),
         "verdicts": {verdict: count for verdict, count in counts.items() if count},
-        "readers": [_reader_line(each) for each in worst_first(view.readers)[:5]],
+        "readers": [_reader_line(consumer) for consumer in worst_first(view.readers)[:5]],
         "minutes": _minutes(view.topics, view.now_ms),
         "lags": _lag_lines(samples),
     }
@@ -69,43 +69,43 @@ def overview(view: StoreView, samples: Sequence[LagSample], settings: Settings) 
 def _minutes(topics: Iterable[TopicDescription], now_ms: int) -> list[list[int]]:
     """Return [start, rows, bytes] of the last minutes, including empty ones; the last minute is not over."""
     last = max([now_ms, *(topic.traffic.last_append_ms for topic in topics)]) // MINUTE_MS
-    found = {minute: [minute * MINUTE_MS, 0, 0] for minute in range(last - _MINUTES, last + 1)}
+    counts = {minute: [minute * MINUTE_MS, 0, 0] for minute in range(last - _MINUTES, last + 1)}
     for topic in topics:
         for minute, row_count, size_bytes in topic.traffic.minutes:
-            if minute in found:
-                found[minute][1] += row_count
-                found[minute][2] += size_bytes
-    return list(found.values())
+            if minute in counts:
+                counts[minute][1] += row_count
+                counts[minute][2] += size_bytes
+    return list(counts.values())
 
 
 def _lag_lines(samples: Sequence[LagSample]) -> list[Item]:
     """Return the lag over time of the readers that are furthest behind now, or were; 0 if there was none."""
     if not samples:
         return []
-    worst = sorted(samples[-1].lags.items(), key=lambda each: -each[1][1])[:LINES_MAX]
+    worst = sorted(samples[-1].lags.items(), key=lambda entry: -entry[1][1])[:LINES_MAX]
     peaks: dict[tuple[str, str], int] = {}
-    for each in samples if len(worst) < LINES_MAX else ():
-        for key, (_, lag_ms) in each.lags.items():
+    for sample in samples if len(worst) < LINES_MAX else ():
+        for key, (_, lag_ms) in sample.lags.items():
             peaks[key] = max(peaks.get(key, 0), lag_ms)
     others = sorted(peaks.keys() - {key for key, _ in worst}, key=lambda key: -peaks[key])
     keys = [*(key for key, _ in worst), *others][:LINES_MAX]
     lines = []
     for key in keys:
-        points = [[each.time_ms, *each.lags.get(key, (0, 0))] for each in samples]
+        points = [[lag_sample.time_ms, *lag_sample.lags.get(key, (0, 0))] for lag_sample in samples]
         lines.append({"kind": key[0], "name": key[1], "points": points})
     return lines
 
 
 def placement(view: StoreView, first: int, count: int) -> Item:
     """Return the placement of a page of partitions: by topic, (partition, leader, replicas, in sync)."""
-    every = [(topic, each) for topic in view.topics for each in topic.partitions]
+    every = [(topic, description) for topic in view.topics for description in topic.partitions]
     shown, pager = page_of(every, first, count)
     topics: dict[str, list[list[Any]]] = {}
-    for topic, each in shown:
-        cell = [each.partition, each.leader, list(each.replicas), each.in_sync]
+    for topic, partition in shown:
+        cell = [partition.partition, partition.leader, list(partition.replicas), partition.in_sync]
         topics.setdefault(topic.name, []).append(cell)
     items = [{"topic": name, "partitions": cells} for name, cells in topics.items()]
-    return {"brokers": [each.broker_id for each in view.brokers], "topics": items, **pager}
+    return {"brokers": [broker.broker_id for broker in view.brokers], "topics": items, **pager}
 
 
 _TOPIC_SORTS = {
@@ -127,7 +127,7 @@ def topics(view: StoreView, search: str, sort: str, first: int, count: int) -> I
 
 
 def _faults(topic: TopicDescription, view: StoreView) -> dict[int, Fault]:
-    return {each.partition or 0: each.fault for each in topic_findings([topic], view.away)}
+    return {finding.partition or 0: finding.fault for finding in topic_findings([topic], view.away)}
 
 
 def _topic_line(topic: TopicDescription, view: StoreView) -> Item:
@@ -148,25 +148,25 @@ def _topic_line(topic: TopicDescription, view: StoreView) -> Item:
 
 def topic(view: StoreView, name: str, first: int, count: int) -> Item | None:
     """Return one topic with a page of its partitions, its settings and its readers; None if it does not exist."""
-    found = next((each for each in view.topics if each.name == name), None)
-    if found is None:
+    description = next((candidate for candidate in view.topics if candidate.name == name), None)
+    if description is None:
         return None
-    shown, pager = page_of(found.partitions, first, count)
-    readers = [each for each in view.readers if any(part.topic == name for part in each.partitions)]
-    faults, known = _faults(found, view), {key.name for key in keys_of("topic")}
+    shown, pager = page_of(description.partitions, first, count)
+    readers = [candidate for candidate in view.readers if any(part.topic == name for part in candidate.partitions)]
+    faults, names = _faults(description, view), {key.name for key in keys_of("topic")}
     unknown = [
         {"key": key, "value": value, "default": None, "source": "topic", "doc": "Not known here."}
-        for key, value in sorted(found.config.items())
-        if key not in known
+        for key, value in sorted(description.config.items())
+        if key not in names
     ]
     return {
-        **_topic_line(found, view),
+        **_topic_line(description, view),
         "nowMs": view.now_ms,
-        **item_of(found, "topicId ledgerId"),
-        "partitionItems": [_partition_item(each, faults.get(each.partition)) for each in shown],
-        "settings": [*(_setting(key, found.config, {}) for key in keys_of("topic")), *unknown],
-        "readers": [_reader_line(each) for each in worst_first(readers)[:PAGE_MAX]],
-        "minuteItems": _minutes([found], view.now_ms),
+        **item_of(description, "topicId ledgerId"),
+        "partitionItems": [_partition_item(partition, faults.get(partition.partition)) for partition in shown],
+        "settings": [*(_setting(key, description.config, {}) for key in keys_of("topic")), *unknown],
+        "readers": [_reader_line(consumer) for consumer in worst_first(readers)[:PAGE_MAX]],
+        "minuteItems": _minutes([description], view.now_ms),
         **pager,
     }
 
@@ -180,10 +180,10 @@ _STATES = {
 }
 
 
-def _partition_item(found: PartitionDescription, fault: Fault | None) -> Item:
+def _partition_item(partition: PartitionDescription, fault: Fault | None) -> Item:
     keys = ("partition leader leaderEpoch replicas inSync fenced adding removing logStartOffset highWatermark "
             "logEndOffset bytes=size_bytes minInsync")  # fmt: skip
-    return {**item_of(found, keys), "state": _STATES[fault]}
+    return {**item_of(partition, keys), "state": _STATES[fault]}
 
 
 def _reader_line(reader: Reader) -> Item:
@@ -205,19 +205,19 @@ def readers(view: StoreView, first: int, count: int) -> Item:
     unread = [
         {"checkpoint": url, "error": error.code.name, "message": str(error.args[0])} for url, error in view.unread
     ]
-    return {"nowMs": view.now_ms, "readers": [_reader_line(each) for each in shown], "unread": unread, **pager}
+    return {"nowMs": view.now_ms, "readers": [_reader_line(consumer) for consumer in shown], "unread": unread, **pager}
 
 
 def reader(view: StoreView, kind: str, name: str, first: int, count: int) -> Item | None:
     """Return one reader with a page of its partitions; None if it does not exist. Its name may be as pages show it."""
-    alike = [each for each in view.readers if each.kind == kind and name in (each.name, escaped(each.name))]
-    found = min(alike, key=lambda each: each.name != name, default=None)
-    if found is None:
+    alike = [match for match in view.readers if match.kind == kind and name in (match.name, escaped(match.name))]
+    best = min(alike, key=lambda match: match.name != name, default=None)
+    if best is None:
         return None
-    shown, pager = page_of(reader_item(found, "reader")["partitions"], first, count)
-    members = [item_of(each, "memberId clientId instanceId") for each in found.members[:PAGE_MAX]]
+    shown, pager = page_of(reader_item(best, "reader")["partitions"], first, count)
+    members = [item_of(member, "memberId clientId instanceId") for member in best.members[:PAGE_MAX]]
     return {
-        **_reader_line(found),
+        **_reader_line(best),
         "nowMs": view.now_ms,
         "partitionItems": list(shown),
         "memberItems": members,
@@ -233,7 +233,7 @@ def health(view: StoreView, settings: Settings) -> Item:
         "findings": _by_remedy(view, settings)[:FINDINGS_SHOWN_MAX],
         "findingCount": len(view.findings),
         "readers": [
-            {**_reader_line(each), "remedy": typed(each.remedy, settings)} for each in unwell[:FINDINGS_SHOWN_MAX]
+            {**_reader_line(judged), "remedy": typed(judged.remedy, settings)} for judged in unwell[:FINDINGS_SHOWN_MAX]
         ],
         "readerCount": len(unwell),
     }
@@ -241,21 +241,21 @@ def health(view: StoreView, settings: Settings) -> Item:
 
 def _by_remedy(view: StoreView, settings: Settings) -> list[Item]:
     """Return the findings; those with the same fault and remedy as one, since a lost root needs only one action."""
-    found: dict[tuple[str, str, str], Item] = {}
+    findings: dict[tuple[str, str, str], Item] = {}
     for item in finding_items(view.findings, settings):
         key = (item["level"], item["fault"], item["remedy"])
-        first = found.setdefault(key, {**item, "others": -1, "otherDetails": []})
+        first = findings.setdefault(key, {**item, "others": -1, "otherDetails": []})
         first["others"] += 1
         if 0 < first["others"] <= OTHERS_SHOWN_MAX:
             first["otherDetails"].append(item["detail"])
-    return list(found.values())
+    return list(findings.values())
 
 
 def ledgers(view: StoreView) -> Item:
     """Return the ledgers and the topics of each."""
     names: dict[str, list[str]] = {}
-    for each in view.topics:
-        names.setdefault(each.ledger_id, []).append(each.name)
+    for description in view.topics:
+        names.setdefault(description.ledger_id, []).append(description.name)
     items = []
     for ledger in view.ledgers:
         behind = [{"broker": broker_id, "entries": count} for broker_id, count in sorted(ledger.behind.items())]
@@ -277,11 +277,11 @@ def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
 
     Of storage options, which may be secrets, only the names are shown.
     """
-    known = {key.name for key in CONFIG_KEYS}
+    names = {key.name for key in CONFIG_KEYS}
     unknown = [
         {"key": key, "value": value, "default": None, "source": "store", "group": "cluster", "doc": ""}
         for key, value in sorted(store.items())
-        if key not in known
+        if key not in names
     ]
     given = [
         {"key": f"storage.{name}", "value": "(hidden)", "default": None, "source": "command", "group": "storage"}
@@ -290,10 +290,10 @@ def settings_page(store: Mapping[str, str], options: Iterable[str]) -> Item:
     return {"settings": [*(_setting(key, {}, store) for key in CONFIG_KEYS), *unknown, *given]}
 
 
-def _setting(key: ConfigKey, own: Mapping[str, str], store: Mapping[str, str]) -> Item:
+def _setting(key: ConfigKey, config: Mapping[str, str], store: Mapping[str, str]) -> Item:
     default = key.default_text if key.default is not None else None
-    source = key.group if key.name in own else "store" if key.name in store and key.group == "cluster" else "default"
-    value = own.get(key.name, store.get(key.name, default) if key.group == "cluster" else default)
+    source = key.group if key.name in config else "store" if key.name in store and key.group == "cluster" else "default"
+    value = config.get(key.name, store.get(key.name, default) if key.group == "cluster" else default)
     return {
         **item_of(key, "key=name group"),
         "value": None if value is None else str(value),
@@ -313,21 +313,21 @@ def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
         "budgetBytes": search.budget_bytes,
         "sections": len(plan.slices),
         "isCut": plan.is_cut,
-        "spans": [item_of(each, keys) for each in plan.spans[:PAGE_MAX]],
+        "spans": [item_of(span, keys) for span in plan.spans[:PAGE_MAX]],
         "partitionCount": len(plan.spans),
     }
 
 
-def found_rows(search: RowSearch, found: FoundRows) -> Item:
+def found_rows(search: RowSearch, result: FoundRows) -> Item:
     """Return the decoded rows (JSON indented, other text unchanged, other bytes in hex), and where to continue."""
-    rows = [_row(row) for row in _columns(found.rows)]
-    span = found.plan.spans[0] if len(found.plan.spans) == 1 else None
+    rows = [_row(row) for row in _columns(result.rows)]
+    span = result.plan.spans[0] if len(result.plan.spans) == 1 else None
     following = None
     if span is not None and search.begin != "newest":
         full = len(rows) == search.row_count
         following = rows[-1]["offset"] + 1 if full else span.end
         following = following if following < span.high_watermark else None
-    return {**search_plan(search, found.plan), "readBytes": found.read_bytes, "rows": rows, "next": following}
+    return {**search_plan(search, result.plan), "readBytes": result.read_bytes, "rows": rows, "next": following}
 
 
 def _columns(table: pa.Table) -> list[Item]:
@@ -344,7 +344,7 @@ def _row(row: Item) -> Item:
         "timeType": ("CreateTime", "LogAppendTime")[row["timestampType"]],
         "key": shown_bytes(row["key"]),
         "value": shown_bytes(row["value"]),
-        "headers": [[each["key"], shown_bytes(each["value"])] for each in row["headers"] or ()],
+        "headers": [[header["key"], shown_bytes(header["value"])] for header in row["headers"] or ()],
     }
 
 

@@ -91,11 +91,11 @@ class RecordAccumulator:
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return a partition's queue; always the same object, so callers may keep it."""
-        found = self._queues.get(topic_partition)
-        if found is None:
+        queue = self._queues.get(topic_partition)
+        if queue is None:
             with self._lock:
-                found = self._queues.setdefault(topic_partition, PartitionQueue(topic_partition))
-        return found
+                queue = self._queues.setdefault(topic_partition, PartitionQueue(topic_partition))
+        return queue
 
     def assign(self, queue: PartitionQueue, destination: Destination) -> None:
         """Set where a partition's objects go. A change ends the pauses of its retries."""
@@ -236,16 +236,16 @@ class RecordAccumulator:
             is_urgent = self._is_closed or self._flush_count > 0 or (not fills and bool(self.pool.waiters))
             waits: list[int] = []
             sends_awaited = self._sends_awaited and in_flight_count == 0
-            found = [
+            destinations = [
                 name
                 for name, node in self._nodes.items()
                 if self._is_ready(node, now_ms, waits, is_urgent, sends_awaited)
             ]
-            if not found and fills and in_flight_count == 0 and self.pool.waiters:
+            if not destinations and fills and in_flight_count == 0 and self.pool.waiters:
                 sizes = {name: node.drainable_bytes(now_ms) for name, node in self._nodes.items()}
-                found = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
-            found.sort(key=lambda destination: self._nodes[destination].drained_no)
-            return ReadyCheck(tuple(found), min(waits, default=None))
+                destinations = sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])[:1]
+            destinations.sort(key=lambda destination: self._nodes[destination].drained_no)
+            return ReadyCheck(tuple(destinations), min(waits, default=None))
 
     def _is_ready(self, node: Node, now_ms: int, waits: list[int], is_urgent: bool, sends_awaited: bool) -> bool:
         """Return whether a node is worth an object; append to ``waits`` how long its batches still wait, in ms."""
@@ -312,7 +312,7 @@ class RecordAccumulator:
                     self._sequences.assign(batch)
                 taken_bytes += batch.size_bytes
             if node is not None and taken:
-                node.drained_no = 1 + max(each.drained_no for each in self._nodes.values())
+                node.drained_no = 1 + max(other_node.drained_no for other_node in self._nodes.values())
             return taken
 
     def copy_wasteful(self) -> None:
@@ -348,13 +348,13 @@ class RecordAccumulator:
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose ``delivery.timeout.ms`` is over, including those of muted partitions."""
-        found: list[ProducerBatch] = []
+        batches: list[ProducerBatch] = []
         with self._lock:
             for queue in self._queues.values():
                 while queue.batches and queue.batches[0].has_expired(now_ms, self.config.delivery_timeout_ms):
-                    found.append(queue.pop_head())
+                    batches.append(queue.pop_head())
                     self.waiting_count -= 1
-        return found
+        return batches
 
     def next_expiry_ms(self, now_ms: int) -> int | None:
         """Return in how many milliseconds the next waiting batch expires; None: none waits."""

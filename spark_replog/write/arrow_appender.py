@@ -82,9 +82,9 @@ def gather(rows: Rows, slots: Slots, start: int, stop: int) -> SlotRows:
         columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
         data = pa.RecordBatch.from_arrays(columns, part.schema.names)
         return SlotRows(data, [slots], [0, len(data)])
-    order, found, bounds = _sorted(slots[start:stop])
+    order, distinct_slots, bounds = _sorted(slots[start:stop])
     data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
-    return SlotRows(data, found, bounds)
+    return SlotRows(data, distinct_slots, bounds)
 
 
 def _sorted(slots: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[int], list[int]]:
@@ -179,14 +179,14 @@ class RowRouter:
             raise no_key(topic.name, keys.null_count)
         if rows.dated_at_ms is not None:
             times = rows.data.column(2) if at is None else rows.data.column(2).take(indices)
-            found = pc.min_max(times.cast(pa.int64()))
-            check_times(topic, found["min"].as_py() // 1000, -(-found["max"].as_py() // 1000), rows.dated_at_ms)
-        known = self._topics.get(topic.name)
-        if known is None:
+            extremes = pc.min_max(times.cast(pa.int64()))
+            check_times(topic, extremes["min"].as_py() // 1000, -(-extremes["max"].as_py() // 1000), rows.dated_at_ms)
+        entry = self._topics.get(topic.name)
+        if entry is None:
             partitioner = TopicPartitioner(topic, self._config, self._random, self._custom)
-            known = self._topics[topic.name] = partitioner, len(self._slot_topics)
+            entry = self._topics[topic.name] = partitioner, len(self._slot_topics)
             self._slot_topics += [topic] * len(topic.replica_sets)
-        partitioner, first = known
+        partitioner, first = entry
         partitions = partitioner.partitions(keys, partition, sizes_of)
         return partitions + first if first else partitions
 

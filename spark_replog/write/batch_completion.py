@@ -161,8 +161,8 @@ class BatchCompletion:
 
     def _succeed(self, batch: ProducerBatch, response: PartitionResponse, first_row: int) -> None:
         self._has_reported_wait = False
-        known = response.error is None and response.base_offset != UNKNOWN_OFFSET
-        base_offset = response.base_offset + first_row if known else UNKNOWN_OFFSET
+        has_offset = response.error is None and response.base_offset != UNKNOWN_OFFSET
+        base_offset = response.base_offset + first_row if has_offset else UNKNOWN_OFFSET
         if self._sequences is not None and batch.has_sequence:
             self._sequences.on_success(batch)
         self._accumulator.succeed(batch, base_offset, response.log_append_time_ms)

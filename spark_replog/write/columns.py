@@ -252,14 +252,14 @@ def normalise_headers(column: pa.Array) -> pa.Array | None:
 
 
 def _find(schema: pa.Schema, name: str) -> int | None:
-    found = schema.get_all_field_indices(name)
-    if len(found) > 1:
+    indices = schema.get_all_field_indices(name)
+    if len(indices) > 1:
         raise InvalidConfigError(
             ErrorCode.REPLOG_INVALID_SCHEMA,
-            f"{len(found)} columns are named '{name}'. Rename all but one.",
+            f"{len(indices)} columns are named '{name}'. Rename all but one.",
             column=name,
         )
-    return found[0] if found else None
+    return indices[0] if indices else None
 
 
 def _is_headers(kind: pa.DataType) -> bool:

@@ -292,8 +292,8 @@ class ObjectBuilder:
             request.buffers = aligned.buffers
         if aligned is not None or destination.compression != "none" or is_small:
             # The object has bytes of its own: count them in place of the records, and release those.
-            own = self._pool.charge(made.size_bytes)
-            request.memory = [own] if aligned is None else [own, aligned]
+            pinned = self._pool.charge(made.size_bytes)
+            request.memory = [pinned] if aligned is None else [pinned, aligned]
             for item in memory:
                 item.release()
         if aligned is not None and self._pool.available_bytes < self._pool.total_bytes // 2:
@@ -314,13 +314,13 @@ class ObjectBuilder:
                 if batch.topic_partition != name:
                     continue
                 if batch in batches:
-                    own = self._pool.charge(batch.size_bytes)  # a copy in memory of its own
+                    pinned = self._pool.charge(batch.size_bytes)  # a copy in memory of its own
                     part = rows.slice(start, batch.row_count)
                     columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in part.columns]
-                    own.retain(batch.size_bytes)
-                    own.release()
+                    pinned.retain(batch.size_bytes)
+                    pinned.release()
                     records = pa.RecordBatch.from_arrays(columns, part.schema.names)
-                    batch.give_back([Slice(records, batch.size_bytes, own)])
+                    batch.give_back([Slice(records, batch.size_bytes, pinned)])
                 start += batch.row_count
 
     def free(self, request: DataRequest) -> None:

@@ -180,15 +180,15 @@ class UserPartitioner:
     """A user's partitioner, called per record or per column.
 
     Args:
-        found: has ``partition(topic, key, key_bytes, value, value_bytes, count)``, ``partition_array(keys,
+        partitioner: has ``partition(topic, key, key_bytes, value, value_bytes, count)``, ``partition_array(keys,
             count)``, or both.
     """
 
-    def __init__(self, found: Any) -> None:
-        self.name = type(found).__name__
-        self._found = found
-        self._has_record_form = callable(getattr(found, "partition", None))
-        if not self._has_record_form and not callable(getattr(found, "partition_array", None)):
+    def __init__(self, partitioner: Any) -> None:
+        self.name = type(partitioner).__name__
+        self._partitioner = partitioner
+        self._has_record_form = callable(getattr(partitioner, "partition", None))
+        if not self._has_record_form and not callable(getattr(partitioner, "partition_array", None)):
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_OPTION,
                 f"partitioner.class {self.name} has neither partition(topic, key, key_bytes, value, value_bytes, "
@@ -204,9 +204,9 @@ class UserPartitioner:
             InvalidConfigError: INVALID_PARTITIONS: the topic has no such partition.
         """
         if self._has_record_form:
-            answer = self._found.partition(topic, key, key_bytes, value, value_bytes, count)
+            answer = self._partitioner.partition(topic, key, key_bytes, value, value_bytes, count)
         else:
-            answer = self._found.partition_array(pa.array([key_bytes], pa.binary()), count)[0]
+            answer = self._partitioner.partition_array(pa.array([key_bytes], pa.binary()), count)[0]
             answer = answer.as_py() if isinstance(answer, pa.Scalar) else answer
         if isinstance(answer, (int, np.integer)) and not isinstance(answer, bool) and 0 <= answer < count:
             return int(answer)
@@ -224,7 +224,7 @@ class UserPartitioner:
         Raises:
             InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
         """
-        check_arrow_form(self._found, "partitioner.class", "partition_array(keys, count)")
+        check_arrow_form(self._partitioner, "partitioner.class", "partition_array(keys, count)")
 
     def partition_array(self, keys: pa.Array, count: int) -> Any:
         """Return one partition in [0, count) per key, which ``TopicPartitioner`` checks.
@@ -235,7 +235,7 @@ class UserPartitioner:
         Returns:
             An integer numpy or Arrow array without nulls.
         """
-        return self._found.partition_array(keys, count)
+        return self._partitioner.partition_array(keys, count)
 
 
 class RoundRobinPartitioner:
@@ -490,14 +490,14 @@ class StickyPartitioner:
             unavailable: partitions with a leader whose roots take objects too late.
         """
         eligible = [number for number in self._available if number not in unavailable]
-        found = [lengths[number] for number in eligible]
-        is_even = len(eligible) == len(self._available) and len(set(found)) <= 1
+        loads = [lengths[number] for number in eligible]
+        is_even = len(eligible) == len(self._available) and len(set(loads)) <= 1
         if not self.is_adaptive or len(lengths) < 2 or not eligible or is_even:
             self._table = None
             return
-        longest = max(found)
+        longest = max(loads)
         sums, total = [], 0
-        for length in found:
+        for length in loads:
             total += longest + 1 - length
             sums.append(total)
         self._table = (sums, eligible)

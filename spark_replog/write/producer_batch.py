@@ -355,15 +355,15 @@ class ProducerBatch:
         """
         if self.is_closed:
             return False
-        found = self.contents
-        if isinstance(found, RecordColumns) or (found.items and found.size_bytes + size_bytes > found.limit_bytes):
+        rows = self.contents
+        if isinstance(rows, RecordColumns) or (rows.items and rows.size_bytes + size_bytes > rows.limit_bytes):
             self.is_closed = True
             return False
         item, row_count = Slice(records, size_bytes, pinned), records.num_rows
         pinned.retain(size_bytes)
-        found.size_bytes += size_bytes
-        found.row_count += row_count
-        found.items.append(item)
+        rows.size_bytes += size_bytes
+        rows.row_count += row_count
+        rows.items.append(item)
         return True
 
     def backoff_left_ms(self, now_ms: int) -> int:
@@ -376,16 +376,16 @@ class ProducerBatch:
 
     def copy_wasteful(self, pool: BufferPool) -> None:
         """Copy the slices if the memory behind any of them is more than twice what its slices need."""
-        found = self.contents
-        if isinstance(found, Slices) and any(item.pinned.is_wasteful for item in found.items):
-            found.items = [join_slices(found.items, pool)]
+        contents = self.contents
+        if isinstance(contents, Slices) and any(item.pinned.is_wasteful for item in contents.items):
+            contents.items = [join_slices(contents.items, pool)]
 
     def take_slices(self) -> list[Slice]:
         """Hand the records over as slices; the caller must release them."""
-        found = self.contents
-        if isinstance(found, RecordColumns):
-            found = self.contents = found.to_slices()
-        slices, found.items = found.items, []
+        contents = self.contents
+        if isinstance(contents, RecordColumns):
+            contents = self.contents = contents.to_slices()
+        slices, contents.items = contents.items, []
         return slices
 
     def give_back(self, slices: list[Slice]) -> None:
@@ -417,18 +417,18 @@ def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
     if len(slices) == 1 and not slices[0].pinned.is_wasteful:
         return slices[0]
     size_bytes = sum(item.size_bytes for item in slices)
-    own = pool.charge(size_bytes)
+    pinned = pool.charge(size_bytes)
     parts = [item.records for item in slices]
     if any(part.num_columns == 4 for part in parts):
         parts = [with_headers(part) for part in parts]
     columns = [
         pa.concat_arrays([part.column(index) for part in parts], ROW_MEMORY) for index in range(parts[0].num_columns)
     ]
-    own.retain(size_bytes)
-    own.release()
+    pinned.retain(size_bytes)
+    pinned.release()
     for item in slices:
         item.release()
-    return Slice(pa.RecordBatch.from_arrays(columns, parts[0].schema.names), size_bytes, own)
+    return Slice(pa.RecordBatch.from_arrays(columns, parts[0].schema.names), size_bytes, pinned)
 
 
 def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:

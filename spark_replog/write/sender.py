@@ -83,11 +83,11 @@ class _Requests:
 
     def filling(self, destination: Destination, max_in_flight: int) -> list[DataRequest]:
         """Return the requests on a destination's roots if any root has ``max.in.flight`` of them, else none."""
-        found = [each for each in self.in_flight.values() if not each.puts.keys().isdisjoint(destination.brokers)]
-        if len(found) < max_in_flight:
+        requests = [write for write in self.in_flight.values() if not write.puts.keys().isdisjoint(destination.brokers)]
+        if len(requests) < max_in_flight:
             return []
-        counts = [sum(broker_id in each.puts for each in found) for broker_id in destination.brokers]
-        return found if max(counts) >= max_in_flight else []
+        counts = [sum(broker_id in request.puts for request in requests) for broker_id in destination.brokers]
+        return requests if max(counts) >= max_in_flight else []
 
     def has_earlier(self, request: DataRequest) -> bool:
         """Return whether an earlier request with rows of the same partition is not delivered yet."""

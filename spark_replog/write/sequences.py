@@ -190,12 +190,12 @@ class ProducerSequences:
 
     def _note_gap(self, batch: ProducerBatch) -> None:
         """Note that the batches after this one need new numbers."""
-        known = self._to_renumber.get(batch.topic_partition)
-        if known is None or batch.precedes(known):
+        earliest = self._to_renumber.get(batch.topic_partition)
+        if earliest is None or batch.precedes(earliest):
             self._to_renumber[batch.topic_partition] = batch
 
     def _is_behind_others(self, batch: ProducerBatch) -> bool:
-        return any(each.precedes(batch) for each in self._entry(batch.topic_partition).in_flight)
+        return any(other.precedes(batch) for other in self._entry(batch.topic_partition).in_flight)
 
     def _would_leave_window(self, entry: _Partition) -> bool:
         """Return whether one more append could push the oldest one in flight out of the log's window.
@@ -243,10 +243,10 @@ class ProducerSequences:
         entry.next_sequence = increment_sequence(entry.next_sequence - failed.row_count, 0)
 
     def _entry(self, name: TopicPartition) -> _Partition:
-        found = self._partitions.get(name)
-        if found is None:
-            found = self._partitions[name] = _Partition(self.producer)
-        return found
+        partition = self._partitions.get(name)
+        if partition is None:
+            partition = self._partitions[name] = _Partition(self.producer)
+        return partition
 
 
 def _is_later(sequence: int, other: int) -> bool:

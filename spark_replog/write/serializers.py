@@ -213,8 +213,8 @@ def make_serializer(setting: str, given: Any) -> Serializer:
     else:
         given = make_object(setting, given)
     if hasattr(given, "serialize") or hasattr(given, "serialize_array"):
-        found: Serializer = given
-        return found
+        serializer: Serializer = given
+        return serializer
     if callable(given):
         return _Function(given)
     raise InvalidConfigError(
@@ -270,17 +270,17 @@ def serialize_columns(
     return batch
 
 
-def check_arrow_form(found: object, setting: str, method: str) -> None:
+def check_arrow_form(given: object, setting: str, method: str) -> None:
     """Refuse a class that only works record by record.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION, naming the missing method.
     """
-    if callable(getattr(found, method.partition("(")[0], None)):
+    if callable(getattr(given, method.partition("(")[0], None)):
         return
     raise InvalidConfigError(
         ErrorCode.REPLOG_INVALID_OPTION,
-        f"{setting} {type(found).__name__} has no method {method}, which Arrow batches need. Add it, or send record by "
+        f"{setting} {type(given).__name__} has no method {method}, which Arrow batches need. Add it, or send record by "
         "record.",
     )
 

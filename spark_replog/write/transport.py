@@ -174,7 +174,7 @@ class RootHealth:
     def quick(self, brokers: Sequence[BrokerId], now_ms: int) -> list[BrokerId]:
         """Return the roots that are not slow; after ``AWAY_MS`` slow ones are tried again."""
         slow = self._slow_since_ms
-        return [each for each in brokers if each not in slow or self._is_worth_a_try(each, slow[each], now_ms)]
+        return [root for root in brokers if root not in slow or self._is_worth_a_try(root, slow[root], now_ms)]
 
     def on_sent(self, broker_id: BrokerId) -> bool:
         """Record a put; return whether the root must be checked before the put counts."""

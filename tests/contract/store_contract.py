@@ -67,9 +67,9 @@ class ObjectStoreContract:
 
     def read(self, store: ObjectStore, key: str, start: int = 0, size_bytes: int | None = None) -> bytes:
         """Return the range as bytes; the object must exist."""
-        found = store.get(key, start=start, size_bytes=size_bytes)
-        assert found is not None
-        return bytes(found)
+        body = store.get(key, start=start, size_bytes=size_bytes)
+        assert body is not None
+        return bytes(body)
 
     # Absence, content, ranges
 
@@ -116,9 +116,9 @@ class ObjectStoreContract:
     def test_answers_outlive_the_object(self, store: ObjectStore) -> None:
         body = os.urandom(200_000)
         self.put(store, "late/a", body)
-        found = store.get("late/a")
+        answer = store.get("late/a")
         store.delete("late/a")
-        assert found is not None and bytes(found) == body
+        assert answer is not None and bytes(answer) == body
 
     # Create if absent
 
@@ -146,9 +146,9 @@ class ObjectStoreContract:
         def watch() -> None:
             while not stop.is_set():
                 for number in range(5):
-                    found = store.get(f"atomic/{number}")
-                    if found is not None and bytes(found) != body:
-                        seen.append(len(found))
+                    answer = store.get(f"atomic/{number}")
+                    if answer is not None and bytes(answer) != body:
+                        seen.append(len(answer))
                 seen.extend(info.size_bytes for info in store.list_keys("atomic/") if info.size_bytes != len(body))
 
         watcher = threading.Thread(target=watch)
@@ -306,7 +306,7 @@ class ObjectStoreContract:
 
 def _exit_code_of(child: int) -> int:
     try:
-        _, status = wait_until(lambda: found if (found := os.waitpid(child, os.WNOHANG))[0] else None, "the child")
+        _, status = wait_until(lambda: result if (result := os.waitpid(child, os.WNOHANG))[0] else None, "the child")
     except AssertionError:
         os.kill(child, 9)
         raise
@@ -379,8 +379,8 @@ def _body(run: str, number: int) -> bytes:
 
 
 def _holder(store: ObjectStore, key: str, run: str, racers: int) -> int:
-    found = store.get(key)
+    body = store.get(key)
     for number in range(racers):
-        if found is not None and bytes(found) == _body(run, number):
+        if body is not None and bytes(body) == _body(run, number):
             return number
     return -1

@@ -216,13 +216,13 @@ def plain_rows(
     body: bytes, sections: list[c.Section], has_headers: bool, has_offsets: bool = False
 ) -> list[dict[str, Any]]:
     """Return what the sections hold."""
-    found = []
+    json_rows = []
     for section in sections:
         part = body[section.start_byte : section.start_byte + section.size_bytes]
         batches = decode_section(part, section.crc32c, section.row_count, has_headers, has_offsets)
         for row in pa.Table.from_batches(batches).cast(_readable(has_headers, has_offsets)).to_pylist():
-            found.append(json.loads(json.dumps(row, default=lambda raw: raw.hex())))
-    return found
+            json_rows.append(json.loads(json.dumps(row, default=lambda raw: raw.hex())))
+    return json_rows
 
 
 def _readable(has_headers: bool, has_offsets: bool) -> pa.Schema:
@@ -236,9 +236,9 @@ def main(folder: Path) -> None:
         raise SystemExit(f"{folder} is not empty: released golden files never change")
     folder.mkdir(parents=True, exist_ok=True)
     expected: dict[str, Any] = {"entries": {}, "objects": {}}
-    for name, found in entries().items():
-        (folder / f"{name}.bin").write_bytes(encode_entry([c.encode_command(command) for command in found]))
-        expected["entries"][name] = plain(found)
+    for name, commands in entries().items():
+        (folder / f"{name}.bin").write_bytes(encode_entry([c.encode_command(command) for command in commands]))
+        expected["entries"][name] = plain(commands)
     for compression in ("none", "lz4", "zstd"):
         for has_headers in (False, True):
             inputs = [("orders", TOPIC, p, rows(p, has_headers), QUERY) for p in (0, 5)]

@@ -33,7 +33,7 @@ def test_entries_mean_what_they_meant(version, name):
     assert make_golden.plain(commands) == EXPECTED[version]["entries"][name]
 
 
-@pytest.mark.parametrize(("version", "name"), [each for each in ENTRIES if each[0] == VERSIONS[-1]])
+@pytest.mark.parametrize(("version", "name"), [entry for entry in ENTRIES if entry[0] == VERSIONS[-1]])
 def test_the_newest_format_is_written_byte_for_byte(version, name):
     payload = (HERE / version / f"{name}.bin").read_bytes()
     assert encode_entry([encode_command(decode_command(d)) for d in decode_entry(payload)]) == payload

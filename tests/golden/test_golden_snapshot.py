@@ -42,13 +42,13 @@ def meaning(topics, cluster):
     """What the states say, as JSON can hold it."""
     partitions = topics.topics[TOPIC].partitions
     refs = [row.object for p in range(len(partitions)) for row in topics.sections(TOPIC, p, 0, 999)]
-    inline = {each.id.name: each.inline.hex() for each in refs if each.inline}
+    inline = {reference.id.name: reference.inline.hex() for reference in refs if reference.inline}
     return {
         "inline": inline,
-        "cluster": [cluster.topics, cluster.ledgers, cluster.config, [each.url for each in cluster.brokers.values()]],
+        "cluster": [cluster.topics, cluster.ledgers, cluster.config, [root.url for root in cluster.brokers.values()]],
         "index": topics.applied_index,
-        "bounds": [each.bounds for each in partitions],
-        "marks": [each.high_watermark for each in partitions],
+        "bounds": [partition.bounds for partition in partitions],
+        "marks": [partition.high_watermark for partition in partitions],
         "sections": [
             [
                 [*row[:2], row.object.id, sorted(row.object.holders), *row[3:]]
@@ -56,7 +56,7 @@ def meaning(topics, cluster):
             ]
             for p in range(len(partitions))
         ],
-        "missing": [[*each[:3], each.missing] for each in topics.under_replicated(include_out_of_sync=True)],
+        "missing": [[*copy[:3], copy.missing] for copy in topics.under_replicated(include_out_of_sync=True)],
         "objects": sorted(topics.referenced_objects(0)),
         "last": topics.producers.get(ProducerIdentity("q", "q", 0, "", IdentityKind.STREAM)).last_sequences,
     }
@@ -76,7 +76,7 @@ def test_a_head_says_when_brokers_left():
     old.restore((FOLDERS[-1] / "snapshot_topic.bin").read_bytes(), lambda name: b"")
     assert old.leadership.left_at == {}
     leave = [IsrChange(None, 1, False, 5), IsrChange(None, 0, True, 5), IsrChange(TOPIC, 0, False, 5)]
-    old.apply(old.applied_index + 1, encode_entry([encode_command(each) for each in leave]))
+    old.apply(old.applied_index + 1, encode_entry([encode_command(command) for command in leave]))
     topics.restore(old.freeze().head, lambda name: b"")
     assert topics.leadership.left_at == old.leadership.left_at == {1: old.applied_index}
     item = DataObject(ObjectId(0, "o"), 1, False, frozenset({0, 1, 2}), (), after_index=old.applied_index - 1)

@@ -96,8 +96,8 @@ def inline_objects(draw):
     """Objects that the entry carries, with sections that fit."""
     item, sections = draw(objects), []
     inline = draw(st.binary(min_size=1, max_size=300))
-    for each in item.sections[: len(inline)]:
-        sections.append(each._replace(start_byte=len(sections), size_bytes=1))
+    for section in item.sections[: len(inline)]:
+        sections.append(section._replace(start_byte=len(sections), size_bytes=1))
     return replace(item, size_bytes=len(inline), sections=tuple(sections), inline=inline)
 
 

@@ -60,8 +60,8 @@ class World:
         """Where a task gets its copies to: the in-sync roots that answer, or only the leader of each."""
         partitions = self.store.controller.describe_topic("orders").partitions
         if not in_all:
-            return {each.leader for each in partitions} - {self.gone}
-        return {broker for each in partitions for broker in each.isr} - {self.gone}
+            return {partition.leader for partition in partitions} - {self.gone}
+        return {broker for partition in partitions for broker in partition.isr} - {self.gone}
 
     def append(self, acks: int, rows: dict[int, int], in_all: bool) -> None:
         holders = self.writers_copies(in_all or acks != -1)
@@ -95,12 +95,12 @@ class World:
             assert len(partition.isr) >= 2
             assert partition.high_watermark <= partition.log_end_offset == self.ends[number]
             sections = self.store.sections("orders", number)
-            bases = [each.base_offset for each in sections]
-            assert bases == [sum(each.row_count for each in sections[:place]) for place in range(len(sections))]
-            for each in sections:
-                assert each.object.holders.issuperset(partition.isr)
-                for broker in each.object.holders & files.keys():
-                    assert each.object.id.name in files[broker]
+            bases = [section.base_offset for section in sections]
+            assert bases == [sum(section.row_count for section in sections[:place]) for place in range(len(sections))]
+            for section_ref in sections:
+                assert section_ref.object.holders.issuperset(partition.isr)
+                for broker in section_ref.object.holders & files.keys():
+                    assert section_ref.object.id.name in files[broker]
 
 
 @pytest.mark.guarantee("G4")

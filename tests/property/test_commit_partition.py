@@ -49,7 +49,7 @@ class SlowPartition:
 
     def advance(self) -> None:
         if len(self.isr) >= self.min_insync:
-            least = min((self.end_of(each) for each in self.isr), default=self.start + len(self.rows))
+            least = min((self.end_of(broker_id) for broker_id in self.isr), default=self.start + len(self.rows))
             # A section is the unit of a copy, so the least end is the end of one.
             self.high_watermark = max(self.high_watermark, least)
 
@@ -82,25 +82,25 @@ def test_a_partition_is_what_the_model_says(
             assert isinstance(who, int)
             partition.shrink(who)
             model.shrink(who)
-        found = partition.high_watermark()
+        watermark = partition.high_watermark()
         end = model.start + len(model.rows)
         assert partition.log_end_offset == end
         assert partition.in_sync == model.isr
-        assert found == model.high_watermark
-        assert before <= found <= end  # never backwards, never beyond the log
-        before = found
+        assert watermark == model.high_watermark
+        assert before <= watermark <= end  # never backwards, never beyond the log
+        before = watermark
         if len(model.isr) < min_insync:
-            assert partition.check_enough_replicas_reach_offset(found + 1) == (True, ErrorCode.NOT_ENOUGH_REPLICAS)
+            assert partition.check_enough_replicas_reach_offset(watermark + 1) == (True, ErrorCode.NOT_ENOUGH_REPLICAS)
         else:
-            assert partition.check_enough_replicas_reach_offset(found) == (True, None)
-            assert partition.check_enough_replicas_reach_offset(found + 1) == (False, None)
+            assert partition.check_enough_replicas_reach_offset(watermark) == (True, None)
+            assert partition.check_enough_replicas_reach_offset(watermark + 1) == (False, None)
         for broker_id in BROKERS:
             # Above the high watermark the replica's end is exact; below, everything in sync is there.
-            assert partition.replica_end_offset(broker_id) == max(model.end_of(broker_id), found) or (
+            assert partition.replica_end_offset(broker_id) == max(model.end_of(broker_id), watermark) or (
                 broker_id not in model.isr
             )
-        lagging = {each for each in model.isr if model.end_of(each) < end}
+        lagging = {replica for replica in model.isr if model.end_of(replica) < end}
         assert set(partition.out_of_sync_replicas(10_001, 10_000)) == {
-            each for each in lagging if partition.replica_end_offset(each) < end
+            replica for replica in lagging if partition.replica_end_offset(replica) < end
         }
         assert partition.out_of_sync_replicas(10_000, 10_000) == []

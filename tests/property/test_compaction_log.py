@@ -93,10 +93,10 @@ class CompactedLog(RuleBasedStateMachine):
     def readers_see_what_they_may(self):
         if not hasattr(self, "rows"):
             return
-        found = spark_replog.open(str(self.path)).topic("t").scan().to_arrow()
-        offsets = found.column("offset").to_pylist()
-        keys = [key.decode() for key in found.column("key").to_pylist()]
-        values = [None if each is None else int(each) for each in found.column("value").to_pylist()]
+        table = spark_replog.open(str(self.path)).topic("t").scan().to_arrow()
+        offsets = table.column("offset").to_pylist()
+        keys = [key.decode() for key in table.column("key").to_pylist()]
+        values = [None if text is None else int(text) for text in table.column("value").to_pylist()]
         seen = dict(zip(offsets, zip(keys, values, strict=True), strict=True))
         assert offsets == sorted(set(offsets))
         assert all(self.rows[offset] == row for offset, row in seen.items()), "another row under an offset"
@@ -151,11 +151,11 @@ def test_a_plan_that_pays_is_bounded():
         for stretch in list(segment_writer._stretches(sections, limits)):
             kept = segment_writer.worth_joining(stretch, limits.size_max_bytes, segment_writer.SECTIONS_MIN)
             if kept:
-                size_bytes = sum(each.size_bytes for each in kept)
+                size_bytes = sum(kept_section.size_bytes for kept_section in kept)
                 rewritten += size_bytes
                 at = sections.index(kept[0])
                 joined = section(kept[0].base_offset, kept[-1].end_offset, size_bytes)
                 sections[at : at + len(kept)] = [joined]
     assert len(sections) < 60
     assert rewritten < 8 * written
-    assert pytest.approx(sum(each.size_bytes for each in sections)) == written
+    assert pytest.approx(sum(log_section.size_bytes for log_section in sections)) == written

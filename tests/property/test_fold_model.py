@@ -79,9 +79,9 @@ class Model:
     @staticmethod
     def repeats(last, append):
         """By the evidence of both, or by rows per topic if the last one has none."""
-        rows = [Counter({s.topic_id: 0 for o in each.objects for s in o.sections}) for each in (last, append)]
-        for counts, each in zip(rows, (last, append), strict=True):
-            for section in (s for o in each.objects for s in o.sections):
+        rows = [Counter({s.topic_id: 0 for o in command.objects for s in o.sections}) for command in (last, append)]
+        for counts, appended in zip(rows, (last, append), strict=True):
+            for section in (s for o in appended.objects for s in o.sections):
                 counts[section.topic_id] += section.row_count
         if not last.identity.evidence:
             return rows[0] == rows[1]
@@ -115,12 +115,12 @@ class Model:
             self.closed.add(command.topic_id)
             return Outcome.APPLIED
         if isinstance(command, HoldersAdd):
-            found = self.objects.get((command.entry_index, command.command_no, command.object_no))
-            if found is None:
+            object_state = self.objects.get((command.entry_index, command.command_no, command.object_no))
+            if object_state is None:
                 return Outcome.INVALID
-            is_there = found[0] >= set(command.broker_ids)
-            found[0] |= set(command.broker_ids)
-            if not self.needed(found[1]):
+            is_there = object_state[0] >= set(command.broker_ids)
+            object_state[0] |= set(command.broker_ids)
+            if not self.needed(object_state[1]):
                 return None  # no row of it is left: it may be forgotten
             return Outcome.EXISTS if is_there else Outcome.APPLIED
         if isinstance(command, LogStartAdvance):
@@ -167,7 +167,7 @@ class Model:
             return Outcome.EXISTS
         self.rows = {key: [row for row in rows if row[0] <= after] for key, rows in self.rows.items()}
         self.objects = {where: value for where, value in self.objects.items() if where[0] <= after}
-        self.applied = [each for each in self.applied if each[0] <= after]
+        self.applied = [entry for entry in self.applied if entry[0] <= after]
         self.seen.clear()
         self.runs.clear()
         for _, append in self.applied:
@@ -202,7 +202,7 @@ class Model:
             return False
         isr.append(broker)
         if key in self.headless:  # the broker is in service, so it leads
-            self.isr[key] = [each for each in isr if each not in self.fenced]
+            self.isr[key] = [replica for replica in isr if replica not in self.fenced]
             self.headless.discard(key)
         return True
 
@@ -291,7 +291,7 @@ def test_the_fold_is_the_slow_model(history):
             assert partition.leader == NO_LEADER if key in model.headless else partition.leader in partition.isr
             epochs = partition.leader_epochs.entries
             assert all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(epochs))
-            assert all(each.epoch <= partition.leader_epoch for each in epochs)
+            assert all(epoch.epoch <= partition.leader_epoch for epoch in epochs)
             assert partition.high_watermark == model.marks[key]
             assert partition.log_start_offset == model.starts[key] <= partition.high_watermark
     check_rows(state, model)
@@ -301,14 +301,14 @@ def check_rows(state, model):
     """Offsets are dense from the log start, and each leads to the row that the model has there."""
     for key, rows in model.rows.items():
         names = [name for _, name, _ in rows]
-        found = {}
+        names_by_offset = {}
         for section in state.sections(*key, 0, len(rows)):
             for offset in range(section.base_offset, section.end_offset):
-                assert offset not in found
-                found[offset] = section.object.id.name
-        assert all(names[offset] == name for offset, name in found.items())
+                assert offset not in names_by_offset
+                names_by_offset[offset] = section.object.id.name
+        assert all(names[offset] == name for offset, name in names_by_offset.items())
         if key[0] not in model.closed:
-            assert set(found) >= set(range(model.starts[key], len(rows)))
+            assert set(names_by_offset) >= set(range(model.starts[key], len(rows)))
     lacking = {(c.entry_index, c.command_no, c.object_no): set(c.missing) for c in state.under_replicated()}
     expected = {}
     for where, (holders, ends) in model.objects.items():

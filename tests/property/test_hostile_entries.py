@@ -203,7 +203,7 @@ def test_a_command_that_cannot_be_decoded_stops_no_reader(caplog):
     bad = c.encode_command(model.TopicClose("../.."))
     state = TopicLedgerState(LEDGER)
     results = state.apply(0, c.encode_entry([bad, good, bad]))
-    assert [each.outcome for each in results] == [Outcome.INVALID, Outcome.APPLIED, Outcome.INVALID]
+    assert [result.outcome for result in results] == [Outcome.INVALID, Outcome.APPLIED, Outcome.INVALID]
     assert "../.." in results[0].detail
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert LEDGER in caplog.text and "entry 0" in caplog.text
@@ -326,8 +326,8 @@ def assert_sound(state):
             assert 0 <= partition.high_watermark <= partition.log_end_offset
             assert partition.isr and set(partition.isr) <= set(partition.replicas)
             assert partition.leader == -1 or partition.leader in partition.isr
-            found = state.sections(topic.topic_id, number, 0, partition.log_end_offset)
-            assert sum(each.row_count for each in found) == partition.log_end_offset
+            section_refs = state.sections(topic.topic_id, number, 0, partition.log_end_offset)
+            assert sum(section_ref.row_count for section_ref in section_refs) == partition.log_end_offset
 
 
 def observed(state):

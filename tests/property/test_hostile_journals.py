@@ -88,11 +88,11 @@ def assert_told(step: Callable[[], object]) -> bool:
 
 def test_altered_records_are_decoded_or_told() -> None:
     rng = random.Random(7)
-    known = tuple(LastKnown(each, each) for each in range(3))
+    last_records = tuple(LastKnown(number, number) for number in range(3))
     payload = rng.randbytes(300)
     digest = entry_hash(genesis_hash("l"), 0, payload)
     epoch, nonce = Epoch(3, rng.randbytes(16)), rng.randbytes(NONCE_SIZE_BYTES)
-    record = encode_record(JournalRecord(RecordKind.ENTRY, epoch, nonce, 0, -1, digest, known, payload))
+    record = encode_record(JournalRecord(RecordKind.ENTRY, epoch, nonce, 0, -1, digest, last_records, payload))
     tracemalloc.start()
     told = sum(
         not assert_told(lambda: decode_record(altered(record, rng), root="r", position=1)) for _ in range(MUTATIONS)
@@ -129,7 +129,7 @@ def test_altered_journal_files_stop_nobody_while_a_majority_is_whole(
     store: Path, roots: tuple[int, ...], share: int
 ) -> None:
     rng = random.Random(len(roots) * 10 + roots[0])
-    journals = sorted(each.relative_to(store / "broker-0") for each in (store / "broker-0").rglob("journal/*"))
+    journals = sorted(path.relative_to(store / "broker-0") for path in (store / "broker-0").rglob("journal/*"))
     look(store)
     tracemalloc.start()
     for _ in range(MUTATIONS // share):

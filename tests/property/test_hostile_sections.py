@@ -74,7 +74,7 @@ def section_of(name):
 def test_a_compressed_buffer_cannot_claim_more_than_its_bytes_can_hold(name, claimed_bytes):
     data, section = section_of(name)
     body = bytes(data)
-    found = 0
+    refused_count = 0
     for at in range(0, len(data) - 8, 8):  # each compressed buffer begins with its length, aligned to 8 bytes
         damaged = bytearray(body)
         damaged[at : at + 8] = claimed_bytes.to_bytes(8, "little", signed=True)
@@ -82,8 +82,8 @@ def test_a_compressed_buffer_cannot_claim_more_than_its_bytes_can_hold(name, cla
             list(decode_section(bytes(damaged), crc32c.crc32c(damaged), section["row_count"], False))
         except CorruptDataError as error:
             assert error.code is ErrorCode.CORRUPT_MESSAGE
-            found += 1
-    assert found > 4
+            refused_count += 1
+    assert refused_count > 4
 
 
 @pytest.mark.parametrize(("times", "offsets"), [([1, None], [0, 1]), ([1, 2], [0, None]), ([1, 2], [None, None])])

@@ -19,14 +19,14 @@ _WIDE = st.integers(4090, 4100).map(bytes)
 
 
 def _values(has_nulls: bool) -> st.SearchStrategy[bytes | None]:
-    found = st.binary(max_size=9) | _WIDE
-    return st.none() | found if has_nulls else found
+    strategy = st.binary(max_size=9) | _WIDE
+    return st.none() | strategy if has_nulls else strategy
 
 
 @st.composite
 def _batches(draw: st.DrawFn, has_headers: bool, has_offsets: bool) -> list[pa.RecordBatch]:
     """Return slices of random batches; the rows around a slice are not part of it."""
-    found = []
+    batches = []
     for _ in range(draw(st.integers(1, 3))):
         count = draw(st.integers(1, 4))
 
@@ -44,8 +44,8 @@ def _batches(draw: st.DrawFn, has_headers: bool, has_offsets: bool) -> list[pa.R
             columns.append(pa.array(range(count), pa.int64()))
         first = draw(st.integers(0, count))
         last = draw(st.integers(first, count))
-        found.append(pa.RecordBatch.from_arrays(columns, schema=data_schema(has_headers, has_offsets))[first:last])
-    return found
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=data_schema(has_headers, has_offsets))[first:last])
+    return batches
 
 
 @settings(max_examples=examples(10), deadline=None)

@@ -108,7 +108,7 @@ class Writers:
 
     def objects(self):
         everyone = self.random.random() < 0.6
-        found = []
+        objects = []
         for _ in range(self.random.randint(1, 2)):
             self.count += 1
             sections, start = [], 8
@@ -122,8 +122,8 @@ class Writers:
             item = DataObject(name, start, self.random.random() < 0.3, holders, tuple(sections))
             if self.random.random() < 0.3:
                 item = replace(item, holders=frozenset(), inline=self.random.randbytes(start))
-            found.append(item)
-        return tuple(found)
+            objects.append(item)
+        return tuple(objects)
 
     def append(self):
         self.now_ms += self.random.randint(-200, 2_000)
@@ -141,28 +141,28 @@ class Writers:
 
     def sequenced(self):
         producer = self.random.choice("pq")
-        known = self.state.producers.sequenced.producers.get(producer)
+        producer_state = self.state.producers.sequenced.producers.get(producer)
         objects, batches, rows = self.objects(), [], {}
         for item in objects:
-            for each in item.sections:
-                rows[each.topic_id, each.partition] = rows.get((each.topic_id, each.partition), 0) + each.row_count
+            for span in item.sections:
+                rows[span.topic_id, span.partition] = rows.get((span.topic_id, span.partition), 0) + span.row_count
         for (topic, partition), count in rows.items():
-            sequences = None if known is None else known.partitions.get((topic, partition))
+            sequences = None if producer_state is None else producer_state.partitions.get((topic, partition))
             first = 0 if sequences is None else sequences.next_sequence
-            epoch = max(0, known.epoch if known else 0)
+            epoch = max(0, producer_state.epoch if producer_state else 0)
             batches.append(BatchSequence(topic, partition, epoch, first, count))
         identity = ProducerIdentity(producer, producer, 0, "", IdentityKind.ONE_SHOT)
         return SequencedAppend(identity, "alice", "c", self.now_ms, objects, tuple(batches))
 
     def init(self):
-        known = self.state.producers.sequenced.producers.get("p")
-        return ProducerInit("p", self.random.choice("ij"), 0 if known is None else known.epoch + 1)
+        producer_state = self.state.producers.sequenced.producers.get("p")
+        return ProducerInit("p", self.random.choice("ij"), 0 if producer_state is None else producer_state.epoch + 1)
 
     def holders(self):
         missing = self.state.under_replicated(include_out_of_sync=True)
         if missing and self.random.random() < 0.8:
-            each = self.random.choice(missing)
-            return HoldersAdd(*each[:3], each.missing)
+            copy = self.random.choice(missing)
+            return HoldersAdd(*copy[:3], copy.missing)
         index = self.random.randint(1, max(1, self.state.applied_index))
         return HoldersAdd(index, 0, 0, tuple(self.some_brokers()))
 
@@ -187,31 +187,31 @@ class Writers:
 
     def change(self):
         topic, number = self.topic(), self.random.randrange(3)
-        found = self.state.topics[topic].partitions[number]
+        partition = self.state.topics[topic].partitions[number]
         replicas = tuple(self.random.sample(range(4), self.random.randint(2, 4)))
         if self.random.random() < 0.4:
-            leader = self.random.choice(found.replicas)
+            leader = self.random.choice(partition.replicas)
             return PartitionChange(
-                topic, number, found.leader_epoch, found.partition_epoch, leader, (leader,), found.replicas,
-                found.adding, found.removing, True,
+                topic, number, partition.leader_epoch, partition.partition_epoch, leader, (leader,), partition.replicas,
+                partition.adding, partition.removing, True,
             )  # fmt: skip
-        isr = tuple(each for each in replicas if each in found.isr) or replicas[:1]
-        adding = tuple(each for each in replicas if each not in found.replicas)
+        isr = tuple(broker for broker in replicas if broker in partition.isr) or replicas[:1]
+        adding = tuple(broker for broker in replicas if broker not in partition.replicas)
         return PartitionChange(
-            topic, number, found.leader_epoch, found.partition_epoch, isr[0], isr, replicas, adding, ()
+            topic, number, partition.leader_epoch, partition.partition_epoch, isr[0], isr, replicas, adding, ()
         )
 
     def replace(self):
         topic, number = self.topic(), self.random.randrange(3)
-        found = self.state.topics[topic].partitions[number]
-        live = self.state.sections(topic, number, found.log_start_offset, found.high_watermark)
-        live = [each for each in live if each.end_offset <= found.high_watermark]
+        partition = self.state.topics[topic].partitions[number]
+        live = self.state.sections(topic, number, partition.log_start_offset, partition.high_watermark)
+        live = [section for section in live if section.end_offset <= partition.high_watermark]
         if not live:
             return self.append()
         low = self.random.randrange(len(live))
         taken = live[low : low + self.random.randint(1, 4)]
         first, end = taken[0].base_offset, taken[-1].end_offset
-        base = self.random.choice([each.base_offset for each in taken])
+        base = self.random.choice([section.base_offset for section in taken])
         bases = sorted({first, base})
         self.count += 1
         sections, start = [], 8
@@ -221,12 +221,12 @@ class Writers:
             start += 8 * rows
         name = ObjectId(self.state.generations.newest, f"c-{self.count}-{self.random.getrandbits(128):032x}.arrow")
         holders = (
-            frozenset(found.replicas)
+            frozenset(partition.replicas)
             if self.random.random() < 0.5
-            else frozenset(found.isr).union(*(each.object.holders for each in taken))
+            else frozenset(partition.isr).union(*(section.object.holders for section in taken))
         )
         output = DataObject(name, start, False, holders, tuple(sections), True)
-        digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+        digest = inputs_digest((section.object.id, section.start_byte, section.base_offset) for section in taken)
         return Replace(topic, number, first, end, digest, (output,), tuple(bases))
 
     def grow(self):
@@ -251,11 +251,11 @@ class Writers:
             record = OffsetRecord(name, "t", self.random.randrange(4), self.random.choice((offset, offset, None)))
         else:
             member = GroupMember(f"m{self.random.randrange(3)}", "", "c", 1, 2, True, (("range", b"x"),), b"y")
-            known = self.state.groups.get(name)
+            group = self.state.groups.get(name)
             phase = self.random.choice((GroupPhase.EMPTY, GroupPhase.STABLE))
             metadata = GroupMetadata("consumer", 1, "range", "m0", phase, self.now_ms, (member,))
             record = GroupRecord(name, self.random.choice((metadata, metadata, None)))
-            revision = 0 if known is None else known.revision
+            revision = 0 if group is None else group.revision
             return GroupRecords(TOPICS[0], name, "w", self.count, "", "", -1, revision, self.now_ms, (record,))
         writer = f"w{self.random.randrange(9)}"
         self.count += 1
@@ -279,16 +279,16 @@ def missing(state, **which):
         for row in state.sections(*key, 0, 2**62)
     }
     return [
-        each._replace(
-            sections=tuple(s for s in each.sections if (s.topic_id, s.partition, each.object.id, s.start_byte) in live)
+        copy._replace(
+            sections=tuple(s for s in copy.sections if (s.topic_id, s.partition, copy.object.id, s.start_byte) in live)
         )
-        for each in state.under_replicated(**which)
+        for copy in state.under_replicated(**which)
     ]
 
 
 def answers(state):
     """All that a topic ledger's state tells anyone."""
-    found = {
+    facts = {
         "applied": state.applied_index,
         "stable": state.stable_index,
         "inline": (state.inline_room_bytes, state.inline_spans()),
@@ -313,24 +313,24 @@ def answers(state):
         ],
     }
     for topic in state.topics.values():
-        found[topic.topic_id] = (topic.name, topic.config, topic.closed)
-        for number, each in enumerate(topic.partitions):
+        facts[topic.topic_id] = (topic.name, topic.config, topic.closed)
+        for number, partition in enumerate(topic.partitions):
             key = (topic.topic_id, number)
             fields = (
                 "replicas", "isr", "leader", "leader_epoch", "partition_epoch", "adding", "removing", "min_insync",
                 "log_append_time", "retired", "log_start_offset", "log_start_reason", "log_end_offset",
                 "high_watermark", "clean_points",
             )  # fmt: skip
-            found[key] = [getattr(each, name) for name in fields], each.leader_epochs.entries
-            end = each.log_end_offset
-            found[key, "sections"] = state.sections(*key, each.log_start_offset, end)
-            found[key, "some"] = [state.sections(*key, at, at + 3) for at in range(each.log_start_offset, end, 5)]
-            found[key, "times"] = [state.offset_for_time(*key, at) for at in range(0, 60_000, 4_999)]
-            found[key, "bytes"] = [
-                each.end_within_bytes(each.log_start_offset, end, size) for size in range(0, 200, 41)
+            facts[key] = [getattr(partition, name) for name in fields], partition.leader_epochs.entries
+            end = partition.log_end_offset
+            facts[key, "sections"] = state.sections(*key, partition.log_start_offset, end)
+            facts[key, "some"] = [state.sections(*key, at, at + 3) for at in range(partition.log_start_offset, end, 5)]
+            facts[key, "times"] = [state.offset_for_time(*key, at) for at in range(0, 60_000, 4_999)]
+            facts[key, "bytes"] = [
+                partition.end_within_bytes(partition.log_start_offset, end, size) for size in range(0, 200, 41)
             ]
-            found[key, "live bytes"] = each.live_bytes
-    return found
+            facts[key, "live bytes"] = partition.live_bytes
+    return facts
 
 
 @settings(max_examples=examples(15), deadline=None)

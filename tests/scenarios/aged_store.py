@@ -72,49 +72,49 @@ def content(path: Path) -> dict[str, Any]:
     Args:
         path: of a copy of the store that `age` made: this process keeps what it knows of that one's root files.
     """
-    store, found = spark_replog.open(path), {}
+    store, contents = spark_replog.open(path), {}
     for topic in TOPICS:
         table = store.topic(topic).scan().to_arrow()
-        columns = (table.column(each).to_pylist() for each in ("partition", "offset", "key", "value"))
-        found[topic] = sorted(zip(*columns, strict=True))
+        columns = (table.column(column).to_pylist() for column in ("partition", "offset", "key", "value"))
+        contents[topic] = sorted(zip(*columns, strict=True))
     with store.consumer("plain", group="readers") as consumer:
-        partitions = [TopicPartition("plain", each) for each in range(2)]
-        found["readers"] = sorted(consumer.committed(partitions).items())
-    return found
+        partitions = [TopicPartition("plain", number) for number in range(2)]
+        contents["readers"] = sorted(consumer.committed(partitions).items())
+    return contents
 
 
 def kinds(path: Path) -> dict[str, list[str]]:
     """Return per kind of file that storage needs the keys of some, the first one to be damaged, on every root."""
     cluster = Cluster.open(str(path))
     cluster.refresh()
-    found = {"replog.json": ["replog.json"]}
+    keys_by_kind = {"replog.json": ["replog.json"]}
     names = {"plain": "plain", "groups": "__consumer_offsets"}
-    ledgers: dict[str, Ledger[Any]] = {each: cluster.topic_state(cluster.lookup(at))[0] for each, at in names.items()}
+    ledgers: dict[str, Ledger[Any]] = {label: cluster.topic_state(cluster.lookup(at))[0] for label, at in names.items()}
     for name, ledger in {"cluster": cluster.cluster_ledger, **ledgers}.items():
         ledger.refresh()
         folders = journal_folder, marker_folder, snapshot_folder
-        records, markers, heads = (_keys(path / "broker-0", each(ledger.ledger_id)) for each in folders)
-        records = [each for each in records if int(each[-20:]) >= ledger.core.roots[0].floor.position]
+        records, markers, heads = (_keys(path / "broker-0", folder(ledger.ledger_id)) for folder in folders)
+        records = [record for record in records if int(record[-20:]) >= ledger.core.roots[0].floor.position]
         keys = sorted(ledger.snapshots.files())
-        found[f"{name}: record"], found[f"{name}: last record"] = records, records[::-1]
-        found[f"{name}: first marker"], found[f"{name}: marker"] = markers, markers[::-1]
-        found[f"{name}: head"] = sorted(heads, key=lambda each: each not in keys)
-        found[f"{name}: page"] = [each for each in keys if "/pages/" in each]
+        keys_by_kind[f"{name}: record"], keys_by_kind[f"{name}: last record"] = records, records[::-1]
+        keys_by_kind[f"{name}: first marker"], keys_by_kind[f"{name}: marker"] = markers, markers[::-1]
+        keys_by_kind[f"{name}: head"] = sorted(heads, key=lambda head: head not in keys)
+        keys_by_kind[f"{name}: page"] = [key for key in keys if "/pages/" in key]
     for topic, kind in (("plain", "object"), ("keyed", "compacted segment")):
         handle = cluster.lookup(topic)
         ledger, _ = cluster.topic_state(handle)
-        found[kind] = sorted(ledger.ask(partial(_objects, handle.topic_id)))
-    return {kind: keys for kind, keys in found.items() if keys}
+        keys_by_kind[kind] = sorted(ledger.ask(partial(_objects, handle.topic_id)))
+    return {kind: keys for kind, keys in keys_by_kind.items() if keys}
 
 
 def _keys(root: Path, folder: str) -> list[str]:
-    return sorted(f"{folder}{each.name}" for each in (root / folder).iterdir())
+    return sorted(f"{folder}{file.name}" for file in (root / folder).iterdir())
 
 
 def _objects(topic_id: str, state: TopicLedgerState) -> set[str]:
-    found = set()
-    for number, each in enumerate(state.topics[topic_id].partitions):
-        for section in state.sections(topic_id, number, each.log_start_offset, each.log_end_offset):
+    keys = set()
+    for number, partition in enumerate(state.topics[topic_id].partitions):
+        for section in state.sections(topic_id, number, partition.log_start_offset, partition.log_end_offset):
             if not section.object.inline:
-                found.add(data_key(section.object.ledger_id, *section.object.id))
-    return found
+                keys.add(data_key(section.object.ledger_id, *section.object.id))
+    return keys

@@ -68,8 +68,8 @@ def commit_until_merged(path: str, topic: str, commit_one: Callable[[], object],
 
     def unused(handle: TopicHandle, state: TopicLedgerState) -> tuple[set[str], bool]:
         partitions = state.topics[handle.topic_id].partitions
-        found = (state.sections(handle.topic_id, at, 0, each.high_watermark) for at, each in enumerate(partitions))
-        read = {each.object.id.name for sections in found for each in sections}
+        log_sections = (state.sections(handle.topic_id, at, 0, log.high_watermark) for at, log in enumerate(partitions))
+        read = {section.object.id.name for sections in log_sections for section in sections}
         used = set[str]().union(*map(state.referenced_objects, range(state.generations.newest + 1)))
         return used - read, any(state.page_names())
 

@@ -151,7 +151,7 @@ class LocalStore:
         is_atomic: bool = True,
     ) -> Mapping[str, ProduceResponse]:
         answers = self.manager.append_records(
-            {each: AppendRequest(append, timeout_ms, acks, is_atomic) for each, append in entries.items()}
+            {ledger_id: AppendRequest(append, timeout_ms, acks, is_atomic) for ledger_id, append in entries.items()}
         )
         assert self.manager.await_copies(30_000)
         return answers
@@ -164,9 +164,9 @@ class LocalStore:
 
     def sections(self, topic: str, partition: int = 0) -> list[SectionRef]:
         handle = self.cluster.lookup(topic)
-        ledger, found = self.cluster.topic_state(handle)
+        ledger, topic_state = self.cluster.topic_state(handle)
         with ledger.lock:
-            end = found.partitions[partition].high_watermark
+            end = topic_state.partitions[partition].high_watermark
             return ledger.state.sections(handle.topic_id, partition, 0, end)
 
     def held_by(self, topic: str, broker_id: int) -> set[str]:
@@ -214,9 +214,9 @@ class FaultyStore:
         self.hung.wait(20)
         if self.has_lost and self.lose_answers and "/journal/" in key:
             raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
-        found = self.store.get(key, **more)
+        answer = self.store.get(key, **more)
         self.answered_count += 1
-        return found
+        return answer
 
     def create(self, key: str, data: Any, *, make_parent: bool = False) -> Any:
         self.hung.wait(20)
@@ -240,8 +240,8 @@ class Faults:
         self.__dict__["stores"] = stores
 
     def __setattr__(self, name: str, value: object) -> None:
-        for each in self.stores.values():
-            setattr(each, name, value)
+        for faulty_store in self.stores.values():
+            setattr(faulty_store, name, value)
 
 
 @pytest.fixture
@@ -257,9 +257,9 @@ def faults() -> Any:
         store.cluster = Cluster(opened, path=str(store.path), storage_options={}, config=store.config)
         store.controller, store.manager = Controller(store.cluster), ReplicaManager(store.cluster)
         yield Faults(made)
-        for each in made.values():
-            each.hung.set()
-            each.data_gate.set()
+        for faulty_store in made.values():
+            faulty_store.hung.set()
+            faulty_store.data_gate.set()
         store.config = kept
 
     return break_roots

@@ -77,6 +77,6 @@ def put_arrow(store, topic: str, rows: list[int], holders=frozenset({0, 1, 2})) 
 
 def told_cuts(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return how many rows went with a root by each warning of a loss."""
-    told = [each.getMessage() for each in caplog.records]
-    losses = [each for each in told if f"[{ErrorCode.REPLOG_DATA_LOSS.name}]" in each]
-    return [re.findall(r"\d+ rows were cut", each)[0] for each in losses]
+    told = [record.getMessage() for record in caplog.records]
+    losses = [message for message in told if f"[{ErrorCode.REPLOG_DATA_LOSS.name}]" in message]
+    return [re.findall(r"\d+ rows were cut", loss)[0] for loss in losses]

@@ -61,14 +61,14 @@ class Query:
             started.append(submit_to(pool, *call))
             return started[-1]
 
-        for each in away:
-            self.store.away(each)
+        for broker_id in away:
+            self.store.away(broker_id)
         with self.monkeypatch.context() as patched:
             patched.setattr(IoPool, "submit_to", remember)
             message = self.write(planned, *values)
         assert not wait(started, timeout=60).not_done
-        for each in away:
-            self.store.back(each)
+        for broker_id in away:
+            self.store.back(broker_id)
         return message
 
     def commit(self, *messages: Any) -> None:
@@ -90,7 +90,7 @@ def read(store: Any) -> list[bytes]:
     """What ``spark.read`` gives, and that its offsets are dense."""
     forget_process()
     reader = BatchReader(parse_source_options({"path": str(store.path), "subscribe": "orders"}, streaming=False))
-    tables = [pa.Table.from_batches(list(reader.read(each))) for each in reader.partitions()]
+    tables = [pa.Table.from_batches(list(reader.read(partition))) for partition in reader.partitions()]
     rows = [row for table in tables for row in table.to_pylist()]
     assert [row["offset"] for row in rows] == list(range(len(rows)))
     return [row["value"] for row in rows]

@@ -34,7 +34,7 @@ def produce(path: str, name: str, is_over: threading.Event) -> None:
     with spark_replog.open(path).producer(PRODUCER, acks="all", inline_max_bytes=inline_bytes) as producer:
         number = 0
         while not is_over.is_set():
-            values = [f"{name}-{each}" for each in range(number, number + BURST)]
+            values = [f"{name}-{row_number}" for row_number in range(number, number + BURST)]
             say(sent=values)
             handles = {}
             for value in values:
@@ -60,7 +60,7 @@ def consume(path: str, is_over: threading.Event) -> None:
         try:
             with Consumer(path, TOPIC, group=GROUP, config=CONSUMER) as consumer:
                 while not is_over.is_set():
-                    records = [[each.partition, each.offset, each.value.decode()] for each in consumer.poll(500)]
+                    records = [[row.partition, row.offset, row.value.decode()] for row in consumer.poll(500)]
                     if records:
                         say(read=records)
                         consumer.commit()

@@ -85,7 +85,7 @@ def test_a_look_for_new_topics_finds_new_acls_too_and_costs_one_get_a_root(runni
 
     def readable():
         if side == "sink":
-            return [each.name for each in make_write_plan(running.cluster, None, WRITER).topics]
+            return [topic.name for topic in make_write_plan(running.cluster, None, WRITER).topics]
         return sorted(topics.view_topics(running.cluster, options.Subscription(pattern="."), principal=WRITER).handles)
 
     assert readable() == ["t"]

@@ -47,10 +47,10 @@ def append_as(store, principal, topics, *, sequence=0, client="c", kind=Identity
 
 
 def answers_of(store, entries, *, is_atomic):
-    requests = {each: AppendRequest(append, 30_000, is_atomic=is_atomic) for each, append in entries.items()}
+    requests = {ledger_id: AppendRequest(append, 30_000, is_atomic=is_atomic) for ledger_id, append in entries.items()}
     (answer,) = store.manager.append_records(requests).values()
     names = {store.cluster.lookup(name).topic_id: name for name in store.cluster.topic_names()}
-    return answer, {names[key[0]]: each for key, each in answer.partitions.items()}
+    return answer, {names[key[0]]: response for key, response in answer.partitions.items()}
 
 
 @pytest.mark.parametrize("is_atomic", [True, False])
@@ -95,7 +95,7 @@ def test_every_partition_of_an_unauthorised_topic_is_refused(store):
     append = Append(identity, WRITER, "", 0, (store.put("closed", {0: 1, 1: 1}, {0, 1, 2}),))
     ledger_id = store.cluster.lookup("closed").ledger_id
     answer = store.commit({ledger_id: append}, is_atomic=False)[ledger_id]
-    codes = [each.error.code for each in answer.partitions.values()]
+    codes = [response.error.code for response in answer.partitions.values()]
     assert codes == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
 
 
@@ -168,7 +168,7 @@ def test_acls_are_listed_and_removed_by_filter(store):
     assert len(admin.list(AclFilter(topic, "abc", covers=True))) == 2
     assert admin.list(AclFilter(principal="User:nobody")) == []
     assert admin.add([acl("a", READ)]) == []
-    assert [each.operation for each in admin.remove(AclFilter(topic, "a", operation=WRITE))] == [WRITE]
+    assert [binding.operation for binding in admin.remove(AclFilter(topic, "a", operation=WRITE))] == [WRITE]
     assert admin.remove(AclFilter(topic, "a", operation=WRITE)) == []
     assert len(admin.list(AclFilter())) == 3
 
@@ -268,7 +268,7 @@ def test_topic_administration_asks_for_its_operations_before_it_looks_for_the_to
         call("t")  # in the order of the mapping: delete, then create again
         AclAdmin(store.cluster, ADMIN).remove(AclFilter(principal=WRITER))
     AclAdmin(store.cluster, ADMIN).add([acl("t", AclOperation.DESCRIBE)])
-    assert [each.name for each in user.list_topics()] == ["t"]
+    assert [topic.name for topic in user.list_topics()] == ["t"]
 
 
 def test_internal_topics_are_made_without_asking(store):

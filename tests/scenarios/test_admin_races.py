@@ -66,7 +66,7 @@ def losing(store, faults, monkeypatch):
 def test_a_creation_whose_answer_was_lost_is_found_or_finished_by_its_repetition(store, losing, step, ledger_name):
     losing(step, lambda controller: controller.create_topic("orders", 2, ledger_name=ledger_name))
     is_named = step == "_publish"
-    assert [each.name for each in store.controller.list_topics()] == (["orders", "warm"] if is_named else ["warm"])
+    assert [topic.name for topic in store.controller.list_topics()] == (["orders", "warm"] if is_named else ["warm"])
     store.controller.create_topic("orders", 2, ledger_name=ledger_name, if_not_exists=True)
     assert counts(store, "orders") == {"orders": 2}
     assert store.append("orders", {0: 1, 1: 1}, batch=0).error is None
@@ -88,7 +88,7 @@ def test_a_deletion_whose_answer_was_lost_is_finished_by_its_repetition(store, l
     with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         store.controller.describe_topic("orders")  # it is closed, and has its name still
     store.controller.delete_topic("orders")
-    assert [each.name for each in store.controller.list_topics()] == ["warm"]
+    assert [topic.name for topic in store.controller.list_topics()] == ["warm"]
     with pytest.raises(NotFoundError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         store.controller.delete_topic("orders")
 
@@ -100,7 +100,7 @@ def test_a_repeated_fence_or_election_writes_nothing(store):
     before = entry_count(store), store.cluster.cluster_ledger.state.applied_index
     admin.fence(1)
     BrokerAdmin(Cluster.open(str(store.path))).fence(1)
-    assert {each.error.code.name for each in PartitionAdmin(store.cluster).elect_leaders("orders")} == {
+    assert {outcome.error.code.name for outcome in PartitionAdmin(store.cluster).elect_leaders("orders")} == {
         "ELECTION_NOT_NEEDED", "PREFERRED_LEADER_NOT_AVAILABLE",
     }  # fmt: skip
     assert (entry_count(store), store.cluster.cluster_ledger.state.applied_index) == before
@@ -141,9 +141,9 @@ def test_names_that_collide_are_refused_though_both_were_free_when_it_was_looked
     meanwhile(monkeypatch, store.controller, "_init_topic", lambda: other.create_topic("shop_orders"))
     with pytest.raises(ReplogError, match="INVALID_TOPIC_EXCEPTION"):
         store.controller.create_topic("shop.orders", ledger_name="shop")
-    assert [each.name for each in store.controller.list_topics()] == ["shop_orders"]
+    assert [topic.name for topic in store.controller.list_topics()] == ["shop_orders"]
     ledger_id = store.cluster.cluster_ledger.state.ledgers["shop"]
-    assert [each.closed for each in store.cluster.topic_ledger(ledger_id).state.topics.values()] == [True]
+    assert [topic.closed for topic in store.cluster.topic_ledger(ledger_id).state.topics.values()] == [True]
 
 
 @pytest.mark.case("server-7-8-topic-being-deleted-unknown")
@@ -206,7 +206,7 @@ def test_a_topic_that_is_deleted_right_after_its_creation(store, other, monkeypa
     with pytest.raises(ReplogError, match="UNKNOWN_TOPIC_OR_PARTITION" if is_first else "TOPIC_ALREADY_EXISTS"):
         store.controller.create_topic("orders", ledger_name="shop")
     ledger, _ = store.cluster.topic_state(store.cluster.lookup("parcels"))
-    assert sorted((each.name, each.closed) for each in ledger.state.topics.values()) == [
+    assert sorted((topic.name, topic.closed) for topic in ledger.state.topics.values()) == [
         ("orders", True), ("parcels", False)]  # fmt: skip
 
 
@@ -226,16 +226,16 @@ def test_threads_that_grow_one_topic_at_once_each_grow_it_or_are_told(store):
     def grow(total):
         start.wait()
         try:
-            found = store.controller.add_partitions("orders", total)
-            codes[total] = "ok" if len(found.partitions) >= total else "lost"
+            topic = store.controller.add_partitions("orders", total)
+            codes[total] = "ok" if len(topic.partitions) >= total else "lost"
         except ReplogError as error:
             codes[total] = error.code.name
 
     threads = [threading.Thread(target=grow, args=(total,)) for total in (3, 5, 7, 9)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert set(codes.values()) <= {"ok", "INVALID_PARTITIONS", "INVALID_REQUEST"}
     largest = max([total for total, code in codes.items() if code == "ok"])
     assert counts(store, "orders") == {"orders": largest}
@@ -290,10 +290,10 @@ def test_only_the_partition_that_was_overtaken_is_changed_again(store, monkeypat
         return AppendOutcome(1, OK, (REFUSED, OK))
 
     monkeypatch.setattr(ledger, "append", first_refused)
-    found = admin.reassign("orders", {0: (1, 2, 0), 1: (2, 1, 0)})
+    outcomes = admin.reassign("orders", {0: (1, 2, 0), 1: (2, 1, 0)})
     assert asked[:2] == [2, 1]
-    assert [each.error for each in found] == [None, None]
-    assert [each.replicas for each in found] == [(1, 2, 0), (2, 1, 0)]
+    assert [outcome.error for outcome in outcomes] == [None, None]
+    assert [outcome.replicas for outcome in outcomes] == [(1, 2, 0), (2, 1, 0)]
 
 
 def test_a_partition_is_not_moved_to_a_broker_whose_root_is_away(store):
@@ -315,7 +315,7 @@ def test_partitions_that_are_added_while_a_root_is_away_start_without_it(store):
     store.away(1)
     grown = store.controller.add_partitions("orders", 4)
     assert set(grown.partitions[0].isr) == {0, 1, 2}, "one with rows is left to the next commit"
-    assert [(1 in each.isr, each.leader != 1) for each in grown.partitions[1:]] == [(False, True)] * 3
+    assert [(1 in partition.isr, partition.leader != 1) for partition in grown.partitions[1:]] == [(False, True)] * 3
     assert store.append("orders", {1: 1, 2: 1, 3: 1}, batch=1, holders={0, 2}).error is None
     assert store.high_watermarks("orders") == [1, 1, 1, 1]
 
@@ -331,8 +331,8 @@ def test_new_partitions_are_placed_where_somebody_in_service_can_lead(store, tmp
     five.controller.create_topic("four", 3, 4)
     five.controller.add_partitions("one", 10)
     one, four = five.controller.describe_topic("one"), five.controller.describe_topic("four")
-    assert {each.replicas for each in one.partitions} == {(0,), (2,), (4,)}
-    assert all({0, 2, 4} < set(each.replicas) and each.isr == each.replicas[:3] for each in four.partitions)
+    assert {partition.replicas for partition in one.partitions} == {(0,), (2,), (4,)}
+    assert all({0, 2, 4} < set(log.replicas) and log.isr == log.replicas[:3] for log in four.partitions)
     for wrong in ([[1]], [[3]]):
         with pytest.raises(ReplogError, match="INVALID_REPLICA_ASSIGNMENT"):
             five.controller.add_partitions("one", 11, wrong)

@@ -36,7 +36,7 @@ from tests.waiting import wait_until
 
 
 def ends(store, topic: str = "orders") -> list[int]:
-    return [each.log_end_offset for each in store.controller.describe_topic(topic).partitions]
+    return [partition.log_end_offset for partition in store.controller.describe_topic(topic).partitions]
 
 
 def codes(response) -> list[str | None]:
@@ -50,7 +50,7 @@ def bases(response) -> list[int]:
 
 
 def move_to_partition(item: DataObject, number: int, to: int) -> DataObject:
-    sections = tuple(each._replace(partition=to) if each.partition == number else each for each in item.sections)
+    sections = tuple(piece._replace(partition=to) if piece.partition == number else piece for piece in item.sections)
     return replace(item, sections=sections)
 
 
@@ -66,9 +66,9 @@ def parked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     made = replica_manager.WaitingRound
 
-    def noting(this, *args):
-        seen.append(len(this.partitions))
-        return made(this, *args)
+    def noting(copy_round, *args):
+        seen.append(len(copy_round.partitions))
+        return made(copy_round, *args)
 
     monkeypatch.setattr(replica_manager, "WaitingRound", noting)
     return seen

@@ -128,15 +128,15 @@ def store_with(send_count, writer_count=1, *topics, fsync=False):
         topics: others, without rows.
         fsync: as its root files have it.
     """
-    found = f"memory://{new_id()}"
-    init_cluster(found, 3, fsync=fsync)
+    url = f"memory://{new_id()}"
+    init_cluster(url, 3, fsync=fsync)
     for topic in ("orders", *topics):
-        spark_replog.open(found).admin().create_topic(topic, partitions=1, replicas=3)
+        spark_replog.open(url).admin().create_topic(topic, partitions=1, replicas=3)
     with contextlib.ExitStack() as stack:
-        producers = [stack.enter_context(Producer(Cluster.open(found))) for _ in range(writer_count)]
+        producers = [stack.enter_context(Producer(Cluster.open(url))) for _ in range(writer_count)]
         for number in range(send_count):
             producers[number % writer_count].send("orders", b"%d" % number).result(60)
-    return found
+    return url
 
 
 def store_with_snapshots():
@@ -155,7 +155,7 @@ def store_with_snapshots():
 def records_of(path):
     """Return how many journal records the store's longest journal has."""
     keys = [info.key.rpartition("/")[0] for info in open_store(BrokerSet.open(path).url(0)).list_keys("ledgers/")]
-    return max(Counter(each for each in keys if each.endswith("/journal")).values())
+    return max(Counter(key for key in keys if key.endswith("/journal")).values())
 
 
 @pytest.fixture
@@ -166,9 +166,9 @@ def path():
 def far(path, rounds, metadata_max_age_ms=600_000):
     """Open the store with roots that are far away; reading their root files is one round that is not counted."""
     brokers = BrokerSet.open(path)
-    for each in brokers.broker_ids:
-        raw = FarStore(open_store(brokers.url(each), fsync=False), rounds)
-        brokers.stores[each] = RetryingStore(raw, deadline_ms=60_000)
+    for broker_id in brokers.broker_ids:
+        raw = FarStore(open_store(brokers.url(broker_id), fsync=False), rounds)
+        brokers.stores[broker_id] = RetryingStore(raw, deadline_ms=60_000)
     config = CoordinatorConfig(metadata_max_age_ms=metadata_max_age_ms)
     return Cluster(brokers, path=path, storage_options={}, config=config)
 
@@ -183,30 +183,30 @@ def test_a_cold_opens_depth_grows_little_with_the_journal(rounds, send_count, wr
     of the cluster's ledger. From 16 entries on, heads of snapshots come before the records, beside the last of them.
     How many snapshots there are depends on the machine.
     """
-    found = []
+    depths = []
     for number in rounds.attempts():
         if number % ATTEMPTS_OF_A_STORE == 0:
             path = store_with(send_count, writer_count)
             assert records_of(path) >= record_count
         before, cluster = rounds.count, far(path, rounds)
         cluster.topic_state(cluster.lookup("orders"))
-        found.append(1 + rounds.count - before)
-        if min(found) <= depth_max:
+        depths.append(1 + rounds.count - before)
+        if min(depths) <= depth_max:
             break
-    assert min(found) <= depth_max, found
+    assert min(depths) <= depth_max, depths
 
 
 def test_a_cold_open_gets_heads_of_snapshots_and_the_last_records_at_once(rounds):
-    found = []
+    depths = []
     for number in rounds.attempts():
         if number % ATTEMPTS_OF_A_STORE == 0:
             path = store_with_snapshots()
         before, cluster = rounds.count, far(path, rounds)
         cluster.topic_state(cluster.lookup("orders"))
-        found.append(1 + rounds.count - before)
-        if min(found) <= 5:
+        depths.append(1 + rounds.count - before)
+        if min(depths) <= 5:
             break
-    assert min(found) <= 5, found
+    assert min(depths) <= 5, depths
 
 
 def test_a_first_read_finds_what_was_appended_after_its_preparation(path, rounds):
@@ -237,30 +237,30 @@ def test_a_commands_depth_grows_little_with_topics(rounds, command, topics, dept
 
     What more topics add is that a root answers eight calls of a kind at once.
     """
-    found = []
+    depths = []
     for number in rounds.attempts():
         if number % ATTEMPTS_OF_A_STORE == 0:
             path = store_with(3, 1, *topics)
         before, cluster = rounds.count, far(path, rounds)
         command(cluster)
-        found.append(1 + rounds.count - before)
-        if min(found) <= depth_max:
+        depths.append(1 + rounds.count - before)
+        if min(depths) <= depth_max:
             break
-    assert min(found) <= depth_max, found
+    assert min(depths) <= depth_max, depths
 
 
 def test_a_plan_of_a_repair_asks_all_roots_at_once(rounds):
     """Root files; of each root its replog.json and what says that it is out; each root again; then all journals."""
-    found, depth_max = [], 20
+    depths, depth_max = [], 20
     for number in rounds.attempts():
         if number % ATTEMPTS_OF_A_STORE == 0:
             path = store_with(3, 1, *"abc", fsync=True)
         before, cluster = rounds.count, far(path, rounds)
-        assert [each.condition for each in StoreRepair(cluster).plan()] == [RootCondition.OK] * 3
-        found.append(1 + rounds.count - before)
-        if min(found) <= depth_max:
+        assert [root.condition for root in StoreRepair(cluster).plan()] == [RootCondition.OK] * 3
+        depths.append(1 + rounds.count - before)
+        if min(depths) <= depth_max:
             break
-    assert min(found) <= depth_max, found
+    assert min(depths) <= depth_max, depths
 
 
 @pytest.mark.parametrize(
@@ -271,17 +271,17 @@ def test_a_send_is_an_object_an_entry_and_a_look_at_the_marker(path, rounds, inl
 
     ACLs that are too old to be used are read beside the object's put. Rows in the entry need no object.
     """
-    found = []
+    depths = []
     with Producer(far(path, rounds, metadata_max_age_ms), inline_max_bytes=inline_bytes) as producer:
         for _ in range(3):  # claims the ledger
             producer.send("orders", b"x").result(60)
         for _ in rounds.attempts():
             before = rounds.count
             producer.send("orders", b"x").result(60)
-            found.append(rounds.count - before)
-            if min(found) <= depth:
+            depths.append(rounds.count - before)
+            if min(depths) <= depth:
                 break
-    assert min(found) == depth, found
+    assert min(depths) == depth, depths
 
 
 def plan(cluster, side):
@@ -293,15 +293,15 @@ def plan(cluster, side):
 
 @pytest.mark.parametrize("side", ["source", "sink"])
 def test_a_micro_batch_is_planned_by_one_look_at_acls_and_topics(path, rounds, side):
-    found, cluster = [], far(path, rounds, metadata_max_age_ms=80)
+    depths, cluster = [], far(path, rounds, metadata_max_age_ms=80)
     plan(cluster, side)
     for _ in rounds.attempts():
         before = rounds.count
         plan(cluster, side)
-        found.append(rounds.count - before)
-        if min(found) == 1:
+        depths.append(rounds.count - before)
+        if min(depths) == 1:
             break
-    assert min(found) == 1, found
+    assert min(depths) == 1, depths
 
 
 @pytest.mark.parametrize("side", ["source", "sink"])
@@ -309,7 +309,7 @@ def test_a_plan_after_each_append_of_another_process_is_two_rounds(path, rounds,
     """The process that plans is not the one that commits. It gets the new record and the next position, then the
     marker; while nothing is appended, one position of each root.
     """
-    found, cluster = [], far(path, rounds)
+    counts, cluster = [], far(path, rounds)
     gets = cluster.topic_ledger(cluster.lookup("orders").ledger_id).stats
     with Producer(Cluster.open(path)) as producer:
         plan(cluster, side)
@@ -317,10 +317,10 @@ def test_a_plan_after_each_append_of_another_process_is_two_rounds(path, rounds,
             producer.send("orders", b"x").result(60)
             before, gets_before = rounds.count, gets.gets
             plan(cluster, side)
-            found.append((rounds.count - before, gets.gets - gets_before))
-            if found[-1] == (2, 2 * 3):
+            counts.append((rounds.count - before, gets.gets - gets_before))
+            if counts[-1] == (2, 2 * 3):
                 break
-    assert found[-1] == (2, 2 * 3), found
+    assert counts[-1] == (2, 2 * 3), counts
     plan(cluster, side)
     wait_at_rest(cluster.brokers)
     before = gets.gets
@@ -338,7 +338,7 @@ def test_a_micro_batch_is_eight_rounds_and_six_when_the_query_lags(rounds, monke
     """
     for module in (cluster_module, stream_reader):
         monkeypatch.setattr(module, "ACCESS_AGE_MS", 3_600_000)
-    path, found = store_with(30, 1, "out"), []
+    path, depths = store_with(30, 1, "out"), []
     processes, now = {name: far(path, rounds) for name in ("source", "plan", "commit")}, ["source"]
     monkeypatch.setattr(Cluster, "shared", classmethod(lambda *given: processes[now[0]]))
     task = Task(0, {"sql.streaming.queryId": "copy", "streaming.sql.batchId": "0", "spark.jobGroup.id": "run"})
@@ -359,7 +359,7 @@ def test_a_micro_batch_is_eight_rounds_and_six_when_the_query_lags(rounds, monke
             message = writer.write(rows.select(["value"]) for rows in reader.read(part))
             now[0], at = "commit", end
             writer.commit([message], batch)
-            found.append(rounds.count - before)
-            if min(found[3:], default=math.inf) <= depth:
+            depths.append(rounds.count - before)
+            if min(depths[3:], default=math.inf) <= depth:
                 break
-    assert min(found[3:]) == depth, found
+    assert min(depths[3:]) == depth, depths

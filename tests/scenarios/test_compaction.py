@@ -100,8 +100,8 @@ def test_many_small_objects_become_few_and_no_row_changes(tmp_path, compression)
     first = topic.sections()[0]
     assert first.object.holders == {0, 1, 2}
     for broker_id in range(3):
-        (found,) = (topic.path / f"broker-{broker_id}").rglob(first.object.id.name)
-        assert pa.ipc.open_file(pa.memory_map(str(found))).read_all().num_rows == first.row_count
+        (path,) = (topic.path / f"broker-{broker_id}").rglob(first.object.id.name)
+        assert pa.ipc.open_file(pa.memory_map(str(path))).read_all().num_rows == first.row_count
     assert topic.compact().run_count == 0
     topic.write(30)
     assert topic.compact(is_eager=True).run_count == 2
@@ -123,14 +123,14 @@ def test_append_times_are_kept_row_by_row(tmp_path):
 def test_a_reader_of_an_old_plan_gets_the_same_rows(topic, caplog):
     topic.write()
     before = topic.rows()
-    old = {each.object.id.name for number in (0, 1) for each in topic.sections(number)}
+    old = {section.object.id.name for number in (0, 1) for section in topic.sections(number)}
     scan = spark_replog.open(str(topic.path)).topic("orders").scan().to_batches()
     first = next(scan)
     topic.compact()
-    live = {each.object.id.name for number in (0, 1) for each in topic.sections(number)}
+    live = {section.object.id.name for number in (0, 1) for section in topic.sections(number)}
     for name in old - live:
-        for found in topic.path.rglob(name):
-            found.unlink()
+        for path in topic.path.rglob(name):
+            path.unlink()
     with caplog.at_level(logging.INFO):
         rest = list(scan)
     assert pa.Table.from_batches([first, *rest]).to_pylist() == before
@@ -142,14 +142,14 @@ def test_of_two_compactors_one_wins(topic):
     topic.write()
     before = topic.rows()
     first, second = Compactor(topic.cluster), Compactor(Cluster.open(str(topic.path)))
-    plans = [each.plan(topic.handle()) for each in (first, second)]
+    plans = [compactor.plan(topic.handle()) for compactor in (first, second)]
     assert plans[0] == plans[1]
     commands = [[SegmentWriter(topic.cluster.brokers).rewrite(run) for run in plan] for plan in plans]
     reports = [
-        each.commit(zip(plan, made, strict=True))
-        for each, plan, made in zip((first, second), plans, commands, strict=True)
+        compactor.commit(zip(plan, made, strict=True))
+        for compactor, plan, made in zip((first, second), plans, commands, strict=True)
     ]
-    assert [(each.run_count, each.lost_race_count) for each in reports] == [(2, 0), (0, 2)]
+    assert [(report.run_count, report.lost_race_count) for report in reports] == [(2, 0), (0, 2)]
     assert topic.rows() == before
     assert second.decide(topic.handle().ledger_id, commands[0][0]).outcome is Outcome.REFUSED  # a late repetition
 
@@ -182,7 +182,7 @@ def test_rounds_while_a_root_is_away_leave_no_copies_on_the_others(topic, is_kno
         topic.write(1)
     before = set(topic.path.rglob("*.arrow"))
     reports = [topic.compact() for _ in range(2)]
-    assert [(each.run_count, each.failed_count) for each in reports] == [(0, 0 if is_known else 2)] * 2
+    assert [(report.run_count, report.failed_count) for report in reports] == [(0, 0 if is_known else 2)] * 2
     assert set(topic.path.rglob("*.arrow")) == before
 
 
@@ -190,18 +190,18 @@ def test_a_damaged_copy_is_never_copied(topic):
     topic.write()
     before = topic.rows()
     victim = topic.sections()[3]
-    for found in sorted((topic.path / "broker-0").rglob(victim.object.id.name)):
-        data = bytearray(found.read_bytes())
+    for path in sorted((topic.path / "broker-0").rglob(victim.object.id.name)):
+        data = bytearray(path.read_bytes())
         data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
-        found.write_bytes(data)
+        path.write_bytes(data)
     assert topic.compact().run_count == 2  # from another replica
     assert topic.rows() == before
     topic.write()
     victim = topic.sections()[3]
-    for found in topic.path.rglob(victim.object.id.name):
-        data = bytearray(found.read_bytes())
+    for path in topic.path.rglob(victim.object.id.name):
+        data = bytearray(path.read_bytes())
         data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
-        found.write_bytes(data)
+        path.write_bytes(data)
     report = topic.compact(is_eager=True)
     assert report.failed_count == 1
     assert report.run_count == 1
@@ -212,10 +212,10 @@ def test_rows_that_cannot_be_read_are_not_read_again_by_each_round(tmp_path, mon
     topic = Topic(tmp_path / "store", **({"cleanup_policy": "compact"} if is_by_key else {}))
     topic.write()
     (victim, *_) = topic.sections()[-2:]
-    for found in topic.path.rglob(victim.object.id.name):
-        data = bytearray(found.read_bytes())
+    for path in topic.path.rglob(victim.object.id.name):
+        data = bytearray(path.read_bytes())
         data[victim.start_byte + 60 : victim.start_byte + 64] = b"oops"
-        found.write_bytes(data)
+        path.write_bytes(data)
     topic.cluster = Cluster.open(str(topic.path), config=CoordinatorConfig(log_cleaner_backoff_ms=0))
     rounds = CompactionRounds(topic.cluster)
     assert rounds.run_once().failed_count >= 1
@@ -258,11 +258,11 @@ def test_a_round_is_bounded_and_looks_only_at_what_is_new(topic, monkeypatch):
     assert [run.partition for run in compactor.plan(topic.handle())] == [0, 1]
     assert compactor.compact(topic.handle()).run_count == 2
     topic.write(1)
-    found = []
+    answers = []
     sections = TopicLedgerState.sections
-    monkeypatch.setattr(TopicLedgerState, "sections", lambda *args: found.append(sections(*args)) or found[-1])
+    monkeypatch.setattr(TopicLedgerState, "sections", lambda *args: answers.append(sections(*args)) or answers[-1])
     assert compactor.plan(topic.handle()) == []
-    assert [len(each) < 5 for each in found] == [True, True]
+    assert [len(answer) < 5 for answer in answers] == [True, True]
 
 
 def test_a_full_disk_changes_nothing(topic, monkeypatch):
@@ -296,7 +296,7 @@ def test_a_compactor_that_stood_still_past_the_floor_changes_nothing(topic):
         assert not list(topic.path.rglob(command.outputs[0].id.name))
     assert compactor.commit(zip(plan, commands, strict=True)).lost_race_count == 2
     for command in commands:  # as decided by a process that folded nothing since
-        refused = ledger.append(lambda _, each=command: encode_command(each), timeout_ms=5000).result
+        refused = ledger.append(lambda _, replacement=command: encode_command(replacement), timeout_ms=5000).result
         assert refused.outcome is Outcome.BELOW_FLOOR
     assert topic.rows() == before
     assert topic.compact().run_count == 2
@@ -345,7 +345,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(each, marks=pytest.mark.wide) for each in STEPS[1::2])])
+@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(step, marks=pytest.mark.wide) for step in STEPS[1::2])])
 def test_a_compactor_that_is_killed_at_a_step_is_finished_by_the_next(topic, step):
     topic.write()
     before = topic.rows()

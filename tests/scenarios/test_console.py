@@ -44,7 +44,7 @@ def fill(store: Store) -> None:
     for partition in range(6):
         values = [{"id": partition * 1000 + n, "paid": n % 3 == 0, "items": [{"sku": f"A{n}"}]} for n in range(40)]
         keys = [b"customer-%d" % n for n in range(40)]
-        store.write("orders", [json.dumps(each).encode() for each in values], partition=partition, keys=keys)
+        store.write("orders", [json.dumps(value).encode() for value in values], partition=partition, keys=keys)
     hostile = [EVIL.encode(), "\u202etxt \x1b[31m".encode(), b"\xff\xfe", json.dumps({EVIL: EVIL}).encode(), None]
     headers = [[(EVIL, EVIL.encode())]] * 5
     store.write("audit.log", hostile, keys=[EVIL.encode(), None, b"\xff", b"k", b"k"], headers=headers)
@@ -90,7 +90,7 @@ def browser(link, tmp_path_factory):
         yield made
         assert made.problems == []
         address = link.split("/enter")[0]
-        assert {each for each in made.requests if not each.startswith((address, "data:", "about:"))} == set()
+        assert {url for url in made.requests if not url.startswith((address, "data:", "about:"))} == set()
         assert made.run("document.title") != "owned"
     finally:
         made.close()
@@ -129,8 +129,8 @@ def test_the_overview_shows_where_partitions_are_and_what_is_wrong(browser):
     text = browser.text()
     assert "WARN" in text and "broker unfence 2" in text and "billing" in text
     places = browser.run("[...document.querySelectorAll('.cell')].map((each) => each.title)")
-    assert any(re.fullmatch(r"orders-0, broker \d: leader", each) for each in places)
-    assert any(re.fullmatch(r"orders-\d, broker 2: out of sync", each) for each in places)
+    assert any(re.fullmatch(r"orders-0, broker \d: leader", place) for place in places)
+    assert any(re.fullmatch(r"orders-\d, broker 2: out of sync", place) for place in places)
     assert browser.run("document.querySelectorAll('svg.plot rect.bar').length") == 16
     assert browser.run("document.querySelectorAll('svg.plot polyline').length") == 2
 
@@ -192,7 +192,7 @@ def test_hostile_bytes_are_text_and_nothing_else(browser, pictures):
     browser.until("document.querySelectorAll('tbody tr').length === 6")
     show(browser, "#/topic?name=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
     browser.until("document.body.innerText.includes('It is not there')")
-    browser.problems[:] = [each for each in browser.problems if "404" not in each]
+    browser.problems[:] = [problem for problem in browser.problems if "404" not in problem]
     assert browser.problems == []
 
 

@@ -39,8 +39,8 @@ class Member:
 
     def take(self, count: int) -> list[tuple[int, int]]:
         """The next so many records as (partition, offset)."""
-        found = [self.lines.get(timeout=PATIENCE_S) for _ in range(count)]
-        return [(each["partition"], each["offset"]) for each in found]
+        records = [self.lines.get(timeout=PATIENCE_S) for _ in range(count)]
+        return [(record["partition"], record["offset"]) for record in records]
 
     def stop(self, number: int) -> int:
         self.process.send_signal(number)
@@ -63,10 +63,10 @@ def start(store):
         return made[-1]
 
     yield make
-    for each in made:
-        each.process.kill()
-        each.process.wait()
-        each.reading.join()
+    for member in made:
+        member.process.kill()
+        member.process.wait()
+        member.reading.join()
 
 
 def test_two_processes_share_and_hand_over_and_commit_what_they_printed(store, start):

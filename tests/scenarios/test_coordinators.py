@@ -64,15 +64,15 @@ def test_two_processes_append_to_one_topic(store) -> None:
     for writer in writers:
         out, _ = writer.communicate(timeout=180)
         assert writer.returncode == 0
-        told += [tuple(each) for each in json.loads(out)]
+        told += [tuple(answer) for answer in json.loads(out)]
     # Every acknowledged range is where it was said to be; together they are dense and meet nowhere.
     for partition in (0, 1):
         ranges = sorted((base, end) for number, base, end in told if number == partition)
         assert ranges[0][0] == 0
         assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
         assert store.high_watermarks("orders")[partition] == ranges[-1][1]
-        found = [(each.base_offset, each.base_offset + each.row_count) for each in store.sections("orders", partition)]
-        assert found == ranges
+        spans = [(span.base_offset, span.base_offset + span.row_count) for span in store.sections("orders", partition)]
+        assert spans == ranges
 
 
 RESTARTED = """
@@ -112,7 +112,7 @@ def test_a_driver_killed_at_any_moment_repeats_its_batch(store) -> None:
     committed = len(list(commits.iterdir()))
     assert committed > 0
     store.reopen()
-    rows = [each.row_count for each in store.sections("orders")]
+    rows = [section.row_count for section in store.sections("orders")]
     assert len(rows) in (committed, committed + 1)  # the last batch may be in without its commit file
     assert rows == [batch % 7 + 1 for batch in range(len(rows))]
 
@@ -133,9 +133,9 @@ def test_threads_of_one_process_share_entries(store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(each.result.outcome is Outcome.APPLIED for each in responses.values())
+    assert all(response.result.outcome is Outcome.APPLIED for response in responses.values())
     assert store.high_watermarks("orders") == [17]
-    bases = sorted(base for each in responses.values() for base, _ in each.result.base_offsets.values())
+    bases = sorted(base for response in responses.values() for base, _ in response.result.base_offsets.values())
     assert bases == list(range(1, 17))
 
 
@@ -180,9 +180,9 @@ def counted(store, monkeypatch: pytest.MonkeyPatch):
 
     def take() -> list[list[tuple[str, str]]]:
         wait_at_rest(store.cluster.brokers)
-        calls = [each.calls[:] for _, each in sorted(counters.items())]
-        for each in counters.values():
-            each.calls.clear()
+        calls = [counter.calls[:] for _, counter in sorted(counters.items())]
+        for counting_store in counters.values():
+            counting_store.calls.clear()
         return calls
 
     return take

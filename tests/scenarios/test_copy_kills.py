@@ -19,8 +19,8 @@ SMALL_CHUNKS = (
 
 def test_a_copy_that_is_killed_again_and_again_goes_on_and_writes_no_row_twice(tmp_path):
     source, other = Store.init(str(tmp_path / "source")), Store.init(str(tmp_path / "other"), 3)
-    for each in (source, other):
-        each.create("orders", 2)
+    for store in (source, other):
+        store.create("orders", 2)
     for number in range(4):
         source.write("orders", rows(5, 5 * number), partition=0, times_ms=[1000 * number] * 5)
         source.write("orders", rows(5, 100 + 5 * number), partition=1)

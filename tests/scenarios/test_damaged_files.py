@@ -23,7 +23,7 @@ from tests.scenarios.aged_store import age, content, kinds
 
 DAMAGES = ("emptied", "truncated", "flipped", "swapped", "missing", "folder")
 LEDGERS = ("cluster", "plain", "groups")
-SNAPSHOTS = [*(f"{each}: head" for each in LEDGERS), "plain: page"]
+SNAPSHOTS = [*(f"{name}: head" for name in LEDGERS), "plain: page"]
 JOURNALS = [f"{name}: {file}" for name in LEDGERS for file in ("record", "last record", "first marker", "marker")]
 OBJECTS = ["object", "compacted segment"]
 KINDS = ["replog.json", *SNAPSHOTS, *JOURNALS, *OBJECTS]
@@ -58,9 +58,9 @@ def aged(tmp_path_factory):
     path = tmp_path_factory.mktemp("aged") / "store"
     with pytest.MonkeyPatch.context() as patch:
         age(path, patch)
-    found = Aged(path)
-    assert sorted(found.kinds) == sorted(KINDS)
-    return found
+    store = Aged(path)
+    assert sorted(store.kinds) == sorted(KINDS)
+    return store
 
 
 @pytest.fixture
@@ -144,12 +144,12 @@ def told(read: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("roots", [[0, 1], [0, 1, 2]], ids=["two", "all"])
-@pytest.mark.parametrize(("kind", "damage"), [each for each in CASES if each not in BEHIND])
+@pytest.mark.parametrize(("kind", "damage"), [case for case in CASES if case not in BEHIND])
 @pytest.mark.wide
 def test_damage_on_more_roots_is_never_a_wrong_answer_nor_silent(aged, harmed, kind, damage, roots):
     path = harmed(kind, damage, roots)
-    found = told(lambda: content(path))
-    if not isinstance(found, ReplogError):
-        assert found == aged.content
+    answer = told(lambda: content(path))
+    if not isinstance(answer, ReplogError):
+        assert answer == aged.content
         is_unseen = (kind, damage) in UNSEEN or aged.is_spare(kind, damage)
         assert replog(path, "store", "verify", "--deep") != 0 or is_unseen

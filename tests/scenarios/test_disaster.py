@@ -68,8 +68,8 @@ def test_a_backup_by_copy_while_writers_go_on_holds_all_that_was_acknowledged_be
         before = writing.until(1)
         assert run(["-s", str(path), "copy", "orders", "orders", "--to-store", str(backup), "-q"]) == 0
         writing.until(5)
-    found = values(backup)
-    assert set(before) <= set(found) <= set(writing.told) and len(found) == len(set(found))
+    backup_values = values(backup)
+    assert set(before) <= set(backup_values) <= set(writing.told) and len(backup_values) == len(set(backup_values))
 
 
 def test_roots_copied_without_writers_are_the_store_at_another_place(path, tmp_path):
@@ -90,7 +90,7 @@ def test_roots_copied_one_after_another_under_writers_are_found_out(path, tmp_pa
     with Writing(path) as writing:
         writing.until(30)
         for broker in range(3):
-            for file in sorted(each for each in (path / f"broker-{broker}").rglob("*") if each.is_file()):
+            for file in sorted(entry for entry in (path / f"broker-{broker}").rglob("*") if entry.is_file()):
                 target = torn / file.relative_to(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):  # renamed or deleted since it was listed

@@ -53,7 +53,7 @@ def test_offsets_are_dense_over_batches_and_restarts(store) -> None:
         assert outcome_of(store.append("orders", {0: batch + 1, 1: 1}, batch=batch)) is Outcome.APPLIED
         if batch % 2:
             store.reopen()
-    ends = [(each.base_offset, each.base_offset + each.row_count) for each in store.sections("orders", 0)]
+    ends = [(section.base_offset, section.base_offset + section.row_count) for section in store.sections("orders", 0)]
     assert ends == [(0, 1), (1, 3), (3, 6), (6, 10), (10, 15), (15, 21)]
 
 

@@ -26,8 +26,8 @@ def test_rows_that_only_the_fenced_broker_holds_are_cut_before_others_lead(store
     else:
         store.create("other", ledger_name="shop", replicas=2)
     assert told_cuts(caplog) == ["1 rows were cut"]
-    found = store.controller.describe_topic("orders").partitions[0]
-    assert (found.isr, found.leader, found.high_watermark) == ((1, 2), 1, 2)
+    description = store.controller.describe_topic("orders").partitions[0]
+    assert (description.isr, description.leader, description.high_watermark) == ((1, 2), 1, 2)
     with store.cluster.topic_ledger(ledger.ledger_id).lock:
         partition = store.cluster.topic_state(store.cluster.lookup("orders"))[1].partitions[0]
         assert partition.log_end_offset == 2

@@ -179,7 +179,7 @@ def test_files_of_a_shared_ledger_go_with_their_rows_whichever_process_collects(
     assert collect(store, is_dry_run=True, on_file=seen.append).files.total() == 60
     report = collect(store)
     assert report.files == {(broker_id, Why.DROPPED): 20 for broker_id in BROKERS}
-    assert {each.id.name for each in seen}.isdisjoint(names(store, 0)) and len(names(store, 0)) == 20
+    assert {file.id.name for file in seen}.isdisjoint(names(store, 0)) and len(names(store, 0)) == 20
     store.reopen()
     assert collect(store).files == {}
 
@@ -219,7 +219,7 @@ def test_two_writers_and_a_coordinator_leave_no_dead_file_after_a_minute_of_rest
 
     def live():
         store.reopen()
-        return {each.object.id.name for partition in (0, 1) for each in store.sections("orders", partition)}
+        return {section.object.id.name for partition in (0, 1) for section in store.sections("orders", partition)}
 
     at_rest, ledger = live(), coordinator.topic_ledger(ledger_id)
     assert len(at_rest) < 40, "retention did its part"
@@ -285,7 +285,7 @@ def test_a_dry_run_explains_each_file_and_changes_nothing(store):
     collect(store, is_dry_run=True, on_file=seen.append)
     assert seen == []
     collect(store, is_dry_run=True, is_floor_raised=True, on_file=seen.append)
-    assert [(each.broker_id, each.id.name, each.size_bytes, each.why) for each in seen] == [
+    assert [(file.broker_id, file.id.name, file.size_bytes, file.why) for file in seen] == [
         (broker_id, loser, 50, Why.BELOW_FLOOR) for broker_id in sorted(BROKERS)
     ]
     assert loser in names(store, 0)
@@ -445,7 +445,7 @@ def test_a_root_that_hangs_is_asked_once_for_all_ledgers(store, monkeypatch):
     asked = []
     check = BrokerSet.check_root
     monkeypatch.setattr(
-        BrokerSet, "check_root", lambda self, each, **how: asked.append(each) or check(self, each, **how)
+        BrokerSet, "check_root", lambda self, broker_id, **how: asked.append(broker_id) or check(self, broker_id, **how)
     )
     upkeep = Upkeep(store.cluster)
     for topic in topics:
@@ -513,10 +513,10 @@ def test_objects_that_are_collected_while_somebody_looks_are_not_reported_lost(s
     listed = getattr(owner, name)
 
     def list_then_collect(*arguments):
-        found = list(listed(*arguments))
+        objects = list(listed(*arguments))
         other.controller.delete_records("orders", {0: 5})
         assert collect(other).files.total() == 3
-        return found
+        return objects
 
     monkeypatch.setattr(owner, name, list_then_collect)
     if look == "verify":

@@ -48,7 +48,7 @@ class Faults:
             root.is_down = is_away
 
     def set_rates(self, rates: FaultRates) -> None:
-        for root in [each for roots in self.roots for each in roots]:
+        for root in [store for roots in self.roots for store in roots]:
             root.set_rates(rates, seed=self.random.randrange(2**32))
 
 

@@ -128,11 +128,11 @@ def repeated(call):
 
 
 def _count_calls(cluster: Cluster) -> list[CountingStore]:
-    found = []
+    counters = []
     for broker_id in cluster.brokers.broker_ids:
-        found.append(CountingStore(cluster.brokers.store(broker_id)))
-        cluster.brokers.stores[broker_id] = found[-1]
-    return found
+        counters.append(CountingStore(cluster.brokers.store(broker_id)))
+        cluster.brokers.stores[broker_id] = counters[-1]
+    return counters
 
 
 @pytest.fixture

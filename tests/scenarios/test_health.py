@@ -20,7 +20,7 @@ from spark_replog.storage.brokers import BrokerSet
 
 def faults(store) -> list[tuple[Fault, int | None]]:
     store.reopen()
-    return [(each.fault, each.broker_id) for each in StoreMonitor(store.cluster).look().findings]
+    return [(finding.fault, finding.broker_id) for finding in StoreMonitor(store.cluster).look().findings]
 
 
 def test_a_whole_store_has_no_findings(store) -> None:
@@ -79,15 +79,15 @@ def test_a_copy_that_is_collected_during_the_look_is_not_missing(store, monkeypa
     other = Cluster.open(str(store.path))
 
     def collected_meanwhile(ledger, broker_ids):
-        found = newest_copies(ledger, broker_ids)
+        copies = newest_copies(ledger, broker_ids)
         if is_deleted:
             Controller(other).delete_records("orders", {0: -1})
         for file in (store.path / "broker-1").rglob("*.arrow"):
             file.unlink()
-        return found
+        return copies
 
     monkeypatch.setattr(root_check, "_newest_copies", collected_meanwhile)
-    errors = {each.broker_id: each.error and each.error.code for each in look.look_at_roots()}
+    errors = {root.broker_id: root.error and root.error.code for root in look.look_at_roots()}
     assert errors == {0: None, 1: None if is_deleted else ErrorCode.CORRUPT_MESSAGE, 2: None}
 
 
@@ -103,13 +103,13 @@ def test_a_root_that_lacks_a_copy_is_also_named_when_it_is_full(store, monkeypat
 def test_brokers_fenced_below_min_isr_are_critical(store) -> None:
     store.create("orders")
     admin = StoreMonitor(store.cluster)
-    assert [each.fault for each in admin.fence_warnings([0, 1])] == [Fault.UNDER_MIN_ISR]
+    assert [warning.fault for warning in admin.fence_warnings([0, 1])] == [Fault.UNDER_MIN_ISR]
     BrokerAdmin(store.cluster).fence(0)
     BrokerAdmin(store.cluster).fence(1)
     findings = admin.look().findings
-    assert [(each.level, each.fault) for each in findings] == [
+    assert [(finding.level, finding.fault) for finding in findings] == [
         (Level.CRITICAL, Fault.UNDER_MIN_ISR),
         (Level.WARN, Fault.FENCED),
         (Level.WARN, Fault.FENCED),
     ]
-    assert [each.fault for each in topic_findings([store.controller.describe_topic("orders")])] == [Fault.UNDER_MIN_ISR]
+    assert [flaw.fault for flaw in topic_findings([store.controller.describe_topic("orders")])] == [Fault.UNDER_MIN_ISR]

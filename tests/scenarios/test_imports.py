@@ -126,10 +126,10 @@ def test_wheel_serves_where_there_is_no_java(tmp_path, monkeypatch):
     program = fake_java(tmp_path / "it's a wheel", "21.0.8") / "bin" / "java"
     program.write_text('#!/bin/sh\nfor a do echo "<$a>"; done\n')
     monkeypatch.setattr(java, "wheel_java", lambda: program)
-    found = java.java_environment({"HOME": str(tmp_path / "home"), "PATH": "/nowhere"})
-    assert found["JAVA_HOME"] == str(tmp_path / "home/.cache/replog/java")
+    environment = java.java_environment({"HOME": str(tmp_path / "home"), "PATH": "/nowhere"})
+    assert environment["JAVA_HOME"] == str(tmp_path / "home/.cache/replog/java")
     shown = subprocess.run(
-        [found["JAVA_HOME"] + "/bin/java", "-Da=b c", "--add-modules=jdk.incubator.vector", "--x", "", "*"],
+        [environment["JAVA_HOME"] + "/bin/java", "-Da=b c", "--add-modules=jdk.incubator.vector", "--x", "", "*"],
         capture_output=True,
         text=True,
         check=True,
@@ -159,8 +159,8 @@ def test_nanoseconds_of_a_table_stay_without_pandas(tmp_path, flags):
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = [None if each.value is None else json.loads(each.value) for each in records(path)]
-    assert [each if flags else each["at"] for each in found] == [
+    rows = [None if record.value is None else json.loads(record.value) for record in records(path)]
+    assert [row if flags else row["at"] for row in rows] == [
         None,
         "1970-01-01 00:59:59.999999999+01:00",
         "1970-01-01 01:00:01.000000001+01:00",

@@ -73,17 +73,17 @@ def run(path: str, first: int, count: int, step: str = "") -> tuple[int, list[li
 
 def rows(path: str) -> dict[int, list[int]]:
     """Return the rows of each partition, as a new process reads them."""
-    found: dict[int, list[int]] = {0: [], 1: []}
+    partitions: dict[int, list[int]] = {0: [], 1: []}
     for row in spark_replog.open(path).topic("orders").scan().to_arrow().to_pylist():
-        assert row["offset"] == len(found[row["partition"]])
-        found[row["partition"]].append(int(row["value"]))
-    return found
+        assert row["offset"] == len(partitions[row["partition"]])
+        partitions[row["partition"]].append(int(row["value"]))
+    return partitions
 
 
 @pytest.mark.guarantee("G3", "G4")
 @pytest.mark.parametrize(
     "step",
-    [each if number % 4 == 0 else pytest.param(each, marks=pytest.mark.wide) for number, each in enumerate(STEPS)],
+    [step if number % 4 == 0 else pytest.param(step, marks=pytest.mark.wide) for number, step in enumerate(STEPS)],
 )
 def test_what_a_killed_producer_was_told_is_in_the_log_and_nothing_is_twice(tmp_path: Path, step: str) -> None:
     path = str(tmp_path / "store")
@@ -93,16 +93,16 @@ def test_what_a_killed_producer_was_told_is_in_the_log_and_nothing_is_twice(tmp_
     assert code == -signal.SIGKILL, "the step was passed"
     _, more = run(path, 100, SENDS)
     assert len(more) == SENDS
-    found = rows(path)
+    partitions = rows(path)
     for number, partition, offset in (*told, *more):
-        assert found[partition][offset] == number
-    everything = [number for partition in found.values() for number in partition]
+        assert partitions[partition][offset] == number
+    everything = [number for partition in partitions.values() for number in partition]
     assert len(set(everything)) == len(everything)
     assert len(everything) - len(told) - len(more) in (0, 1), "at most the send that had no answer"
     cluster = Cluster.open(path)
     assert scrub(cluster, deep=True).findings == []
     GarbageCollector(cluster).run_ledger(cluster.lookup("orders").ledger_id)
-    assert rows(path) == found
+    assert rows(path) == partitions
 
 
 if __name__ == "__main__":

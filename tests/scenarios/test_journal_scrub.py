@@ -68,12 +68,12 @@ def written(store: LocalStore) -> LocalStore:
     return store
 
 
-def found(store: LocalStore) -> list[tuple[int, JournalFault]]:
+def faults_found(store: LocalStore) -> list[tuple[int, JournalFault]]:
     report = verify(store)
     topic = store.cluster.lookup("orders").ledger_id
-    assert all(each.ledger_id == topic for each in report.findings)
+    assert all(finding.ledger_id == topic for finding in report.findings)
     assert report.undecidable == ([topic] if len(report.findings) > 1 else [])
-    return [(each.broker_id, each.fault) for each in report.findings]
+    return [(finding.broker_id, finding.fault) for finding in report.findings]
 
 
 def test_a_whole_store_has_no_findings(written) -> None:
@@ -86,7 +86,7 @@ def test_a_damaged_record_is_found(written) -> None:
     path = journal(written, 1)[2]
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert found(written) == [(1, JournalFault.CORRUPT)]
+    assert faults_found(written) == [(1, JournalFault.CORRUPT)]
     assert verify(written).findings[0].position == 2
 
 
@@ -106,18 +106,18 @@ def test_an_epoch_that_goes_down_is_found(written) -> None:
 
 def test_an_empty_position_before_a_later_one_is_a_gap(written) -> None:
     journal(written, 1)[2].unlink()
-    assert found(written) == [(1, JournalFault.GAP)]
+    assert faults_found(written) == [(1, JournalFault.GAP)]
 
 
 def test_a_journal_that_ends_before_what_others_name_was_set_back(written) -> None:
     for path in journal(written, 1)[-3:]:
         path.unlink()
-    assert found(written) == [(1, JournalFault.SET_BACK)]
+    assert faults_found(written) == [(1, JournalFault.SET_BACK)]
 
 
 def test_a_journal_that_says_so_itself_is_out(written) -> None:
     (written.path / "broker-1" / out_key(written.cluster.lookup("orders").ledger_id)).write_bytes(b"{}")
-    assert found(written) == [(1, JournalFault.OUT)]
+    assert faults_found(written) == [(1, JournalFault.OUT)]
 
 
 def test_a_root_that_vouches_for_another_value_than_was_decided_diverged(written) -> None:
@@ -130,12 +130,12 @@ def test_a_root_that_vouches_for_another_value_than_was_decided_diverged(written
         path, payload=b"12345678", entry_hash=hash_, commit_index=record.index,
         epoch=record.epoch._replace(incarnation=b"\xff" * 16),
     )  # fmt: skip
-    assert found(written) == [(2, JournalFault.DIVERGED)]
+    assert faults_found(written) == [(2, JournalFault.DIVERGED)]
 
 
 def test_a_root_that_is_away_is_unreachable(written) -> None:
     written.away(2)
-    assert {(each.broker_id, each.fault) for each in verify(written).findings} == {(2, JournalFault.UNREACHABLE)}
+    assert {(issue.broker_id, issue.fault) for issue in verify(written).findings} == {(2, JournalFault.UNREACHABLE)}
 
 
 def test_a_root_that_missed_entries_is_behind_and_no_fault(written) -> None:
@@ -190,7 +190,7 @@ def test_a_root_that_got_a_snapshot_in_place_of_entries_is_whole(written) -> Non
     fill(written, 24, 2)
     marker = written.path / "broker-2" / marker_folder(written.cluster.lookup("orders").ledger_id)
     wait_until(lambda: list(marker.iterdir()), "a marker")
-    assert found(written) == []
+    assert faults_found(written) == []
 
 
 @pytest.mark.parametrize("cut_count", [1, 99])
@@ -206,7 +206,7 @@ def test_a_journal_that_is_cut_while_it_is_read_is_read_again(short_journals, mo
 
     monkeypatch.setattr(journal_scrub, "AHEAD_RECORDS_MAX", 1)
     monkeypatch.setattr(journal_scrub._LedgerScrub, "_ask_ahead", cut_first)
-    faults = {each.fault for each in verify(written).findings}
+    faults = {finding.fault for finding in verify(written).findings}
     assert faults == (set() if cut_count == 1 else {JournalFault.UNREACHABLE}) and cuts
 
 
@@ -289,8 +289,8 @@ def store_head(store: LocalStore) -> None:
     """Store a snapshot whose SnapshotCommit waits for the next entry, on all roots."""
     ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
     store_and_die(SimpleNamespace(ledger=ledger))  # type: ignore[arg-type]
-    folders = [store.path / f"broker-{each}" / snapshot_folder(ledger.ledger_id) for each in range(3)]
-    wait_until(lambda: len({tuple(sorted(each.name for each in folder.glob("[0-9]*-*"))) for folder in folders}) == 1)
+    folders = [store.path / f"broker-{broker_id}" / snapshot_folder(ledger.ledger_id) for broker_id in range(3)]
+    wait_until(lambda: len({tuple(sorted(path.name for path in folder.glob("[0-9]*-*"))) for folder in folders}) == 1)
 
 
 def values(store: LocalStore) -> int:
@@ -311,9 +311,9 @@ def test_a_last_record_that_only_a_snapshot_names_is_missed_and_healed(written) 
     row_count = values(written)
     store_head(written)
     journal(written, 0)[-1].unlink()
-    assert found(written) == [(0, JournalFault.SET_BACK)]
+    assert faults_found(written) == [(0, JournalFault.SET_BACK)]
     assert run(["-q", "-s", str(written.path), "store", "repair", "-y"]) == 0
-    assert found(written) == []
+    assert faults_found(written) == []
     lose(written, 1)
     assert values(written) == row_count
 
@@ -325,9 +325,9 @@ def test_two_last_records_that_were_exchanged_are_no_shorter_log(written, damage
     fill(written, 4, 1)  # its entry decides the snapshot
     store_head(written)  # names it
     row_count = values(written)
-    for each in damaged:
-        exchange(*journal(written, each)[-2:])
-    assert [each for each, fault in found(written) if fault is JournalFault.CORRUPT] == damaged
+    for root in damaged:
+        exchange(*journal(written, root)[-2:])
+    assert [broker_id for broker_id, fault in faults_found(written) if fault is JournalFault.CORRUPT] == damaged
     if len(damaged) == 1:
         assert values(written) == row_count
     else:

@@ -74,7 +74,7 @@ def test_a_leader_that_goes_between_task_and_commit_takes_nothing_with_it(orders
     query = Query(orders, monkeypatch)
     message = query.write(query.plan(), b"0")
     ((ledger_id, written),) = message.objects
-    while not all(orders.held_by("orders", each) for each in (1, 2)):  # acks=1 did not wait for these
+    while not all(orders.held_by("orders", broker_id) for broker_id in (1, 2)):  # acks=1 did not wait for these
         SYSTEM_CLOCK.sleep_ms(5)
     told = replace(written, holders=frozenset({0, 1, 2}))
     orders.away(0)

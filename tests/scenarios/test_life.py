@@ -95,7 +95,7 @@ class Life:
     def read(self, topic: str) -> list[tuple[int, str, str]]:
         """Return a topic's rows; an offset has the same row for ever, and no row comes before an older start."""
         table = spark_replog.open(self.path).topic(topic).scan().to_arrow()
-        columns = (table.column(each).to_pylist() for each in ("offset", "key", "value"))
+        columns = (table.column(column).to_pylist() for column in ("offset", "key", "value"))
         rows = [(offset, key.decode(), value.decode()) for offset, key, value in zip(*columns, strict=True)]
         for offset, *row in rows:
             assert self.seen.setdefault((topic, offset), tuple(row)) == tuple(row), (topic, offset)
@@ -108,22 +108,22 @@ class Life:
             start = spark_replog.open(self.path).admin().offsets(topic, "start")[0]
             end = spark_replog.open(self.path).admin().offsets(topic, "end")[0]
             offsets = [offset for offset, *_ in rows]
-            assert offsets == sorted(set(offsets)) and all(start <= each < end for each in offsets)
+            assert offsets == sorted(set(offsets)) and all(start <= offset < end for offset in offsets)
             values = Counter(value for *_, value in rows)
             assert not values or max(values.values()) == 1, "a row is there twice"
             assert all((topic, value) in self.sent for value in values)
             assert start >= self.starts[topic]
             self.starts[topic] = start
-            known = {offset: row for (name, offset), row in {**self.told, **self.seen}.items() if name == topic}
-            assert all(offset < end for offset in known), (topic, start, end, sorted(known)[-5:], len(rows))
+            expected = {offset: row for (name, offset), row in {**self.told, **self.seen}.items() if name == topic}
+            assert all(offset < end for offset in expected), (topic, start, end, sorted(expected)[-5:], len(rows))
             there = {offset: (key, value) for offset, key, value in rows}
             if topic == "keyed":
-                latest = {key: offset for offset, (key, _) in sorted(known.items())}
-                assert {offset: known[offset] for offset in latest.values()}.items() <= there.items()
+                latest = {key: offset for offset, (key, _) in sorted(expected.items())}
+                assert {offset: expected[offset] for offset in latest.values()}.items() <= there.items()
             else:
                 assert offsets == list(range(start, end))
-                assert {each: row for each, row in known.items() if each >= start} == {
-                    each: row for each, row in there.items() if each in known
+                assert {offset: row for offset, row in expected.items() if offset >= start} == {
+                    offset: row for offset, row in there.items() if offset in expected
                 }
             if topic == "plain":
                 assert start == 0
@@ -181,7 +181,7 @@ def test_keepers_that_are_killed_at_every_step_lose_nothing(life: Life) -> None:
     life.settle()
 
 
-STOPS = [each for each in KILLS if each not in ("snapshot.pages:1", "snapshot.stored:2")]
+STOPS = [step for step in KILLS if step not in ("snapshot.pages:1", "snapshot.stored:2")]
 
 
 @pytest.mark.parametrize("step", STOPS if IS_LONG else ["gc.delete:1"])
@@ -214,8 +214,8 @@ def test_two_keepers_at_once_one_with_a_wrong_clock_while_a_root_is_away(
         os.rename(root, f"{root}.away")
     roles = [("writer", COUNT, 0), ("writer", COUNT, ahead_ms), ("keeper", 2, 0), ("keeper", 2, ahead_ms)]
     running = [life.start(role, count, "", shift_ms) for role, count, shift_ms in roles]
-    errors = [life.hear(each) for each in running]
-    assert [each.returncode for each in running] == [0] * 4, errors
+    errors = [life.hear(process) for process in running]
+    assert [process.returncode for process in running] == [0] * 4, errors
     if away is not None:
         os.rename(f"{root}.away", root)
     assert run(["-q", "-s", str(life.path), "coordinator", "run", "--once"]) == 0
@@ -245,7 +245,7 @@ def test_a_full_disk_during_all_of_it_loses_nothing(tmp_path: Path, full: tuple[
         for number, root in enumerate(roots):
             (store / f"broker-{number}").symlink_to(root / "root")
             (root / "root").mkdir()
-        _run_full(store, [roots[each] for each in full])
+        _run_full(store, [roots[broker_id] for broker_id in full])
     finally:
         for root in mounted:
             subprocess.run(["umount", "-l", str(root)], check=False)
@@ -266,9 +266,9 @@ def _run_full(store: Path, full: list[Path]) -> None:
     steps = [[("writer", 3), ("keeper", 1)]] if len(full) == 1 else [[("writer", 1)], [("upkeep", 1)]]
     for step in steps:
         running = [life.start(role, count) for role, count in step]
-        errors = [life.hear(each) for each in running]
-        assert [each.returncode for each in running] == [0] * len(step), errors
-    assert len(full) == 1 or any("refused" in each for each in life.said), "the disks were full"
+        errors = [life.hear(process) for process in running]
+        assert [process.returncode for process in running] == [0] * len(step), errors
+    assert len(full) == 1 or any("refused" in line for line in life.said), "the disks were full"
     life.check()
     for root in full:
         (root / "ballast").unlink()

@@ -51,8 +51,8 @@ class Table:
         return Compactor(self.cluster).compact(self.cluster.lookup("users"), is_eager=True, **how)
 
     def rows(self, start="earliest"):
-        found = spark_replog.open(str(self.path)).topic("users").scan(start).to_arrow().to_pylist()
-        return [(row["offset"], row["key"].decode(), row["value"] and row["value"].decode()) for row in found]
+        rows = spark_replog.open(str(self.path)).topic("users").scan(start).to_arrow().to_pylist()
+        return [(row["offset"], row["key"].decode(), row["value"] and row["value"].decode()) for row in rows]
 
     def latest(self, end=None):
         """{key: (offset, value)} of the rows below an offset."""
@@ -137,7 +137,7 @@ def test_runs_of_which_nothing_stays(tmp_path):
     assert [row for row in users.rows() if row[1] == "end"] == [(7, "end", "2"), (8, "end", "3")]
     consumer = spark_replog.open(str(users.path)).consumer("users", auto_offset_reset="earliest")
     with consumer:
-        seen = [(each.offset, each.key) for each in consumer.poll(timeout_ms=5000)]
+        seen = [(record.offset, record.key) for record in consumer.poll(timeout_ms=5000)]
         assert seen[-1] == (8, b"end")
         (key,) = consumer.assignment()
         assert consumer.position(key) == 9
@@ -222,9 +222,9 @@ def test_rows_that_go_by_key_are_not_trimmed(users):
 def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch):
     monkeypatch.setattr(OffsetMap, "is_full", property(lambda self: self._latest.num_rows >= 3))
     for number in range(4):
-        users.write({f"k{number}-{each}": "1" for each in range(3)}, {f"k{number}-0": "2"})
+        users.write({f"k{number}-{suffix}": "1" for suffix in range(3)}, {f"k{number}-0": "2"})
     users.write({"end": "1"})
-    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([each] for each in sections))
+    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([section] for section in sections))
     removed = [users.compact().removed_count for _ in range(4)]
     assert sum(removed) == 4
     assert removed[0] < 4
@@ -237,10 +237,10 @@ def test_keys_that_are_kept_keep_no_values(users):
     users.cluster.refresh()
     ledger, _ = users.cluster.topic_state(handle := users.cluster.lookup("users"))
     run = ledger.ask(lambda state: make_run(state, handle.topic_id, 0, compactable(state, handle.topic_id, 0)))
-    found = read_keys(users.cluster.brokers, run)
-    assert run.size_bytes > 1_000_000 and len(found.keys) == 100
-    held = [each for chunk in found.keys.chunks for each in chunk.buffers() if each is not None]
-    assert sum((each.parent or each).size for each in held) < 10_000
+    columns = read_keys(users.cluster.brokers, run)
+    assert run.size_bytes > 1_000_000 and len(columns.keys) == 100
+    held = [buffer for chunk in columns.keys.chunks for buffer in chunk.buffers() if buffer is not None]
+    assert sum((buffer.parent or buffer).size for buffer in held) < 10_000
 
 
 def test_a_pass_is_due_by_its_ratio(tmp_path):
@@ -265,7 +265,7 @@ def test_young_rows_are_left(tmp_path):
 
 def test_a_run_that_failed_leaves_the_rest_to_the_next_pass(users, monkeypatch):
     users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "2"}, {"end": "1"})
-    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([each] for each in sections))
+    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([section] for section in sections))
     calls, rewrite = [], SegmentWriter.rewrite
 
     def fail_second(self, run, dropped=None):
@@ -283,7 +283,7 @@ def test_a_run_that_failed_leaves_the_rest_to_the_next_pass(users, monkeypatch):
 
 def test_a_pass_that_lost_a_race_does_not_call_the_log_clean(users, monkeypatch):
     users.write({"a": "1"}, {"a": "2"}, {"b": "1"}, {"b": "2"}, {"end": "1"})
-    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([each] for each in sections))
+    monkeypatch.setattr(compaction, "group_sections", lambda sections, _: ([section] for section in sections))
     lost = CommandResult(Outcome.REFUSED)
     with monkeypatch.context() as patched:
         patched.setattr(Compactor, "decide", lambda *_: lost)
@@ -314,7 +314,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(each, marks=pytest.mark.wide) for each in STEPS[1::2])])
+@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(step, marks=pytest.mark.wide) for step in STEPS[1::2])])
 def test_a_pass_that_is_killed_at_a_step_is_made_again(users, step):
     users.write({"a": "1", "b": "1"}, {"a": "2"}, {"b": None}, {"a": "3"}, {"end": "1"})
     command = [sys.executable, "-m", "spark_replog", "-s", str(users.path), "topic", "compact", "users", "--all"]

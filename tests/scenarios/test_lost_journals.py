@@ -57,8 +57,8 @@ def test_oldest_files_missing_on_all_roots_do_not_make_an_empty_ledger(store, ki
 
 def test_a_cluster_ledger_that_lost_all_files_is_neither_empty_nor_to_be_made_again(store, tmp_path):
     store.create("orders")
-    own = store.cluster.brokers.cluster_id
-    for number, journal in enumerate(journals(store, own)):
+    cluster_id = store.cluster.brokers.cluster_id
+    for number, journal in enumerate(journals(store, cluster_id)):
         shutil.move(journal, tmp_path / f"kept-{number}")
         journal.mkdir()
     steps = [
@@ -71,7 +71,7 @@ def test_a_cluster_ledger_that_lost_all_files_is_neither_empty_nor_to_be_made_ag
         with pytest.raises(CorruptDataError, match="Put them back; do not run init again") as caught:
             step()
         assert caught.value.code is ErrorCode.REPLOG_JOURNAL_HOLE
-    for number, journal in enumerate(journals(store, own)):
+    for number, journal in enumerate(journals(store, cluster_id)):
         journal.rmdir()
         shutil.move(tmp_path / f"kept-{number}", journal)
     assert Cluster.open(str(store.path)).topic_names() == ["orders"]

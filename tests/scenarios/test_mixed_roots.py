@@ -54,8 +54,8 @@ def test_each_root_may_go_and_come_back_while_rows_are_written_and_read(store) -
         assert write(opened, b"away") == [2 + 2 * broker_id]
         store.back(broker_id)
         assert write(opened, b"back") == [3 + 2 * broker_id]
-    found = opened.topic("orders").scan().to_arrow()
-    assert found["value"].to_pylist() == [b"0", b"1"] + [b"away", b"back"] * 3
+    table = opened.topic("orders").scan().to_arrow()
+    assert table["value"].to_pylist() == [b"0", b"1"] + [b"away", b"back"] * 3
 
 
 def test_what_a_bucket_lost_is_found_and_copied_from_other_kinds_of_storage(store) -> None:
@@ -65,9 +65,9 @@ def test_what_a_bucket_lost_is_found_and_copied_from_other_kinds_of_storage(stor
     lost = [info.key for info in bucket.list_keys("ledgers/") if "/data/" in info.key]
     for key in lost:
         bucket.delete(key)
-    code, (found,) = store.replog("store", "verify", "--deep")
-    assert (code, found["lostObjects"], found["copies"]) == (3, 0, 60)
-    faults = {(finding["broker"], finding["fault"], finding["object"]) for finding in found["findings"]}
+    code, (report,) = store.replog("store", "verify", "--deep")
+    assert (code, report["lostObjects"], report["copies"]) == (3, 0, 60)
+    faults = {(finding["broker"], finding["fault"], finding["object"]) for finding in report["findings"]}
     assert faults == {(1, "absent", key.rpartition("/")[2]) for key in lost} and len(lost) == 20
     assert store.replog("store", "repair")[0] == 0
     assert store.replog("store", "verify", "--deep")[0] == 0

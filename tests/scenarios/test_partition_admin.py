@@ -26,7 +26,7 @@ def is_applied(response) -> bool:
 
 
 def codes(outcomes) -> list[str]:
-    return [each.error.code.name if each.error else "ok" for each in outcomes]
+    return [outcome.error.code.name if outcome.error else "ok" for outcome in outcomes]
 
 
 def at(store, partition=0, topic="orders"):
@@ -175,12 +175,12 @@ def test_a_partition_moves_to_other_brokers_with_all_its_rows(five) -> None:
     assert before.replicas == (0, 1, 2)
     (moving,) = PartitionAdmin(five.cluster).reassign("orders", {0: (3, 4, 0)})
     assert (moving.replicas, moving.adding, moving.removing) == ((3, 4, 0, 1, 2), (3, 4), (1, 2))
-    assert [each.partition for each in PartitionAdmin(five.cluster).list_reassignments("orders")] == [0]
+    assert [move.partition for move in PartitionAdmin(five.cluster).list_reassignments("orders")] == [0]
     report = CoordinatorLoop(five.cluster).run_once()
     assert (report.failed_count, report.reassigned_count) == (0, 1)
     now = at(five)
     assert (now.replicas, set(now.isr), now.high_watermark) == ((3, 4, 0), {3, 4, 0}, 6)
-    named = {each.object.id.name for each in five.sections("orders")}
+    named = {section.object.id.name for section in five.sections("orders")}
     for broker_id in (3, 4):
         assert five.held_by("orders", broker_id) == named
     assert at(five, 1).replicas == (1, 2, 3) or set(at(five, 1).replicas) == {1, 2, 3}
@@ -188,7 +188,7 @@ def test_a_partition_moves_to_other_brokers_with_all_its_rows(five) -> None:
     five.away(1)
     five.away(2)
     five.reopen()
-    assert sum(each.row_count for each in five.sections("orders")) == 6
+    assert sum(section.row_count for section in five.sections("orders")) == 6
     assert is_applied(five.append("orders", {0: 1}, batch=9, holders={0, 3, 4}))
 
 
@@ -314,10 +314,10 @@ def test_leaders_go_back_where_more_than_the_percentage_is_with_others(led_by_an
     state = TopicLedgerState("L")
     commands = [TopicInit("a" * 32, "orders", ((0, 1),) * 20, ())]
     for _ in range(2):
-        results = state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
-        assert {each.outcome for each in results} == {Outcome.APPLIED}
+        results = state.apply(state.applied_index + 1, encode_entry([encode_command(command) for command in commands]))
+        assert {result.outcome for result in results} == {Outcome.APPLIED}
         commands = [change_partition(state, "a" * 32, number, leader=1) for number in range(led_by_another)]
-    assert [each.leader for each in preferred_elections(state, {0, 1}, 10)] == [0] * elected
+    assert [change.leader for change in preferred_elections(state, {0, 1}, 10)] == [0] * elected
     assert preferred_elections(state, {1}, 10) == []
 
 

@@ -33,7 +33,7 @@ def write(store: Store, *values: bytes) -> dict[int, bytes]:
     """Return the rows at the offsets that the writer was told."""
     with store.producer() as producer:
         sent = [(value, producer.send("orders", value)) for value in values]
-        return {each.result(60).offset: value for value, each in sent}
+        return {handle.result(60).offset: value for value, handle in sent}
 
 
 def read(store: Store) -> dict[int, bytes | None]:
@@ -57,7 +57,7 @@ def stopped_in_the_flush(
 ) -> Iterator[threading.Thread]:
     """Let a thread work until it stops between link and flush of a record, from a position on, on these roots."""
     ledger_id = store.lookup("orders").ledger_id
-    ends = tuple(f"/broker-{each}/{journal_folder(ledger_id)}".rstrip("/") for each in roots)
+    ends = tuple(f"/broker-{broker_id}/{journal_folder(ledger_id)}".rstrip("/") for broker_id in roots)
     before = cuts.stopped
     cuts.stops = lambda folder, name: folder.endswith(ends) and int(name) >= first
     thread = threading.Thread(target=work, daemon=True)
@@ -130,26 +130,26 @@ def write_and_cut(cuts: PowerCuts, number: int, path: Path, writer: Store, targe
     with stopped_in_the_flush(cuts, writer.cluster, work, roots) as thread:
         if len(roots) == 1:
             thread.join()
-        known = told | read(process(path))
+        rows = told | read(process(path))
         hit = ALL if rng.random() < 0.7 else {rng.choice(sorted(ALL))}
-        cuts.cut(path, target, draw(rng, {f"broker-{each}" for each in hit}, rng.choice((0, 0.5))))
-    return known
+        cuts.cut(path, target, draw(rng, {f"broker-{broker_id}" for broker_id in hit}, rng.choice((0, 0.5))))
+    return rows
 
 
 @pytest.mark.guarantee("G2", "G3")
 def test_power_cuts_give_no_offset_another_row(request, tmp_path, power_cuts):
     """``--power-cuts`` sets how many; they hit all roots at once or one of them."""
-    path, known = tmp_path, dict[int, bytes | None]()
+    path, rows = tmp_path, dict[int, bytes | None]()
     for number in range(request.config.getoption("--power-cuts")):
         if number % CUTS_PER_STORE == 0:
-            path, known = new_store(tmp_path / f"store-{number}"), {}
+            path, rows = new_store(tmp_path / f"store-{number}"), {}
             writer = process(path)
         cut = tmp_path / f"cut-{number}"
-        known |= write_and_cut(power_cuts, number, path, writer, cut)
+        rows |= write_and_cut(power_cuts, number, path, writer, cut)
         path, writer = cut, process(cut)
         if number % 2:
-            known |= write(writer, b"%d after" % number)
-        found = read(writer)
-        assert known.items() <= found.items(), f"power cut {number}"
+            rows |= write(writer, b"%d after" % number)
+        rows_read = read(writer)
+        assert rows.items() <= rows_read.items(), f"power cut {number}"
         assert not list(path.rglob("out")), "no root went back in time for the others"
-        known = found
+        rows = rows_read

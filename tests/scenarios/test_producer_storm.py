@@ -39,7 +39,7 @@ def send_all(producer, completed):
             if index % 10 == 9:
                 producer.flush()
 
-    threads = [threading.Thread(target=work, args=(each,)) for each in range(THREADS)]
+    threads = [threading.Thread(target=work, args=(thread_number,)) for thread_number in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -65,7 +65,7 @@ def test_each_future_completes_once_and_what_was_acknowledged_is_what_is_read(
     completed: list[int] = []
     handles = send_all(producer, completed)
     storm(shop, seed, FaultRates())
-    final = [producer.send("orders", b"-%d" % (each + 1), partition=each) for each in range(3)]
+    final = [producer.send("orders", b"-%d" % (partition + 1), partition=partition) for partition in range(3)]
     producer.flush()
     for number in range(9, 60):  # rough settings give a record up where a busy machine stands still for 0.3 s
         after = producer.send("orders", b"-%d" % number, partition=0)
@@ -77,7 +77,7 @@ def test_each_future_completes_once_and_what_was_acknowledged_is_what_is_read(
     read = {partition: shop.values(partition=partition) for partition in range(3)}
     everything = [value for values in read.values() for value in values]
     assert len(set(everything)) == len(everything), "a record is there twice"
-    for value, handle in [*((b"%d" % each, handle) for each, handle in handles.items()), (b"-%d" % number, after)]:
+    for value, handle in [*((b"%d" % index, handle) for index, handle in handles.items()), (b"-%d" % number, after)]:
         if handle.exception(0) is None:
             where = handle.result(0)
             assert read[where.partition][where.offset] == value

@@ -51,7 +51,7 @@ def test_a_new_disk_gets_its_copy_before_the_commit_counts_it(store, replaced):
     replace_disks(store, *replaced)
     assert is_applied(store.append("orders", {}, batch=2, objects=(item,)))
     assert not scrub(store.cluster, deep=True).findings
-    assert all(item.id.name in store.held_by("orders", each) for each in range(3))
+    assert all(item.id.name in store.held_by("orders", broker_id) for broker_id in range(3))
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
@@ -107,10 +107,10 @@ def test_a_copy_that_the_commit_made_before_the_loss_is_made_again(store, monkey
 
     class LosesADisk(replica_manager.WaitingRound):
         def run(self, help_late):
-            found = super().run(help_late)
+            errors = super().run(help_late)
             while losses:
                 replace_disks(store, losses.pop())
-            return found
+            return errors
 
     monkeypatch.setattr(replica_manager, "WaitingRound", LosesADisk)
     assert is_applied(store.append("orders", {}, batch=2, objects=(item,)))

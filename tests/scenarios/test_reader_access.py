@@ -106,7 +106,7 @@ def test_a_group_commits_for_what_its_member_may_read(secured):
     assert answers[key] is None
     assert answers[TopicPartition("b", 0)].code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert coordinator.fetch_offsets("g")[key].offset == 1
-    assert [each.group for each in coordinator.groups()] == ["g"]
+    assert [group.group for group in coordinator.groups()] == ["g"]
     assert GroupCoordinator(secured.cluster, principal="other").groups() == []
     with pytest.raises(AuthorizationError):
         coordinator.delete_group("g")
@@ -124,7 +124,7 @@ def test_a_groups_offsets_are_told_and_deleted_for_the_topics_that_its_reader_ma
     with pytest.raises(AuthorizationError, match="may not describe topic 'b'"):
         coordinator.fetch_offsets("g", [a, b])
     described = describe_group(secured.cluster, coordinator, "g")
-    assert [each.topic for each in described.partitions] == ["a"]
+    assert [partition.topic for partition in described.partitions] == ["a"]
     answers = coordinator.delete_offsets("g", [a, b])
     assert (answers[a], answers[b].code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     assert list(coordinator.group("g").offsets) == [("b", 0)]

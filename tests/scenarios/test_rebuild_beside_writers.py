@@ -40,11 +40,11 @@ class Writers:
             thread.start()
 
     def _run(self, store, number):
-        own = type(store)(store.path, store.config)
+        writer = type(store)(store.path, store.config)
         batch = 0
         while not self.stop.is_set():
             try:
-                response = own.append("orders", {0: 2, 1: 3}, batch=batch, query=f"q{number}", timeout_ms=5000)
+                response = writer.append("orders", {0: 2, 1: 3}, batch=batch, query=f"q{number}", timeout_ms=5000)
             except ReplogError:
                 self.stop.wait(0.01)  # a root went while its data was put; the same batch again
                 continue
@@ -116,5 +116,5 @@ def test_a_writer_that_knows_the_old_journal_leaves_the_new_one_alone(store, bat
 
 def check_journals(store):
     report = scrub_journals(Cluster.open(str(store.path), config=store.config))
-    wrong = [each for each in report.findings if each.fault is not JournalFault.UNREACHABLE]
+    wrong = [finding for finding in report.findings if finding.fault is not JournalFault.UNREACHABLE]
     assert not wrong, wrong

@@ -97,7 +97,7 @@ def test_rows_that_only_the_lost_root_held_hold_nothing_back(store, caplog) -> N
     assert told_cuts(caplog) == ["9 rows were cut"]
     store.reopen()
     assert store.high_watermarks("orders") == [4, 6]
-    assert [each.log_end_offset for each in store.controller.describe_topic("orders").partitions] == [4, 6]
+    assert [partition.log_end_offset for partition in store.controller.describe_topic("orders").partitions] == [4, 6]
     fill(store, 3, 1)
     assert store.high_watermarks("orders") == [6, 9]
     assert set(store.isr("orders")) == {0, 1, 2}
@@ -490,7 +490,7 @@ def test_the_plan_names_another_file_system_where_a_mount_may_be_missing(store, 
     lose(store, 1)
     nfs = MountedFileSystem("nfs4", frozenset())
     monkeypatch.setattr("spark_replog.maintenance.repair.file_system_of", lambda path: nfs)
-    (root,) = [each for each in StoreRepair(store.cluster).plan() if each.condition is RootCondition.LOST]
+    (root,) = [plan for plan in StoreRepair(store.cluster).plan() if plan.condition is RootCondition.LOST]
     assert "nfs4" in root.note and "mount" in root.note
 
 
@@ -551,10 +551,10 @@ def test_a_root_that_comes_back_over_its_replacement_is_refused(store, was_repla
     assert sorted(journal.iterdir()) == before, "nothing is written to the root that was replaced"
     cold = Cluster.open(store.path)  # checks the topic's roots while it reads which root the cluster has
     ledger, _ = cold.topic_state(cold.lookup("orders"))
-    assert [each.standing is Standing.UNVERIFIED for each in ledger.core.roots] == [False, True, False]
+    assert [ledger_root.standing is Standing.UNVERIFIED for ledger_root in ledger.core.roots] == [False, True, False]
     report = repair(store)
     assert report.roots[1].condition is RootCondition.FOREIGN and "--rebuild 1" in report.roots[1].detail
-    assert any("replaced" in each.detail for each in scrub_journals(store.cluster).findings)
+    assert any("replaced" in finding.detail for finding in scrub_journals(store.cluster).findings)
     root.rename(store.path / "broker-1.old")
     (store.path / "replacement").rename(root)
     assert repair(store).roots[1].is_repaired

@@ -130,7 +130,7 @@ def test_a_root_that_takes_no_writes_keeps_no_other_from_being_repaired(store, m
     monkeypatch.setattr(os, "utime", read_only)
     report = repair(store)
     assert "Read-only file system" in report.roots[0].detail and not report.roots[0].is_repaired
-    assert [report.roots[each].is_repaired for each in (1, 2)] == [True, True]
+    assert [report.roots[broker_id].is_repaired for broker_id in (1, 2)] == [True, True]
     assert report.roots[1].object_count == 1
 
 
@@ -182,8 +182,8 @@ def test_a_copy_that_was_found_or_made_counts_not_if_its_root_is_rebuilt_meanwhi
     leave = encode_command(IsrChange(None, target, False, five.cluster.clock.now_ms()))
     ledger.append(lambda _: leave, timeout_ms=30_000)
     made = five.put("orders", {0: 3}, {holder, target} if was_there else {holder})
-    known = replace(made, holders=frozenset({holder}))
-    assert is_applied(five.append("orders", {}, batch=0, objects=(known,), acks=1))
+    recorded_object = replace(made, holders=frozenset({holder}))
+    assert is_applied(five.append("orders", {}, batch=0, objects=(recorded_object,), acks=1))
     admit = CatchUp.admit
 
     def slow(self, *given):
@@ -232,7 +232,7 @@ def test_a_rebuilt_broker_gets_the_rows_that_it_held_as_a_replica_before(tmp_pat
     assert repair(five).roots[first].is_repaired
     five.reopen()
     assert move(five, (first,)) == {first}
-    named = {each.object.id.name for each in five.sections("orders")}
+    named = {section.object.id.name for section in five.sections("orders")}
     assert five.held_by("orders", first) == named
     assert scrub(five.cluster).findings == []
 

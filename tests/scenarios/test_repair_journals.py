@@ -67,15 +67,15 @@ def test_a_damaged_snapshot_is_not_copied_to_a_rebuilt_root_where_another_is_who
     ledger.snapshot(timeout_ms=30_000)
     whole = {}
     for folder in (snapshot_folder(ledger.ledger_id), page_folder(ledger.ledger_id)):
-        files = [each for each in (store.path / "broker-0" / folder).rglob("*") if each.is_file()]
+        files = [path for path in (store.path / "broker-0" / folder).rglob("*") if path.is_file()]
         assert files
-        for each in files:
-            whole[each.relative_to(store.path / "broker-0")] = each.read_bytes()
-            each.chmod(0o644)
-            each.write_bytes(b"?" * each.stat().st_size)
+        for file in files:
+            whole[file.relative_to(store.path / "broker-0")] = file.read_bytes()
+            file.chmod(0o644)
+            file.write_bytes(b"?" * file.stat().st_size)
     lose(store, 2)
     assert repair(store).roots[2].is_repaired
-    assert {each: (store.path / "broker-2" / each).read_bytes() for each in whole} == whole
+    assert {name: (store.path / "broker-2" / name).read_bytes() for name in whole} == whole
     lose(store, 1)  # the only one that had them whole before
     store.reopen()
     assert read_all(store) == 15
@@ -109,7 +109,7 @@ def test_a_process_that_knew_the_old_journal_reads_on_behind_it(store) -> None:
     assert first > length
     fill(store, 6, 3)  # the same process, which never saw the root go
     wait_at_rest(store.cluster.brokers)
-    positions = sorted(each for path in folder.iterdir() if (each := int(path.name)) >= first)  # a late create is below
+    positions = sorted(slot for path in folder.iterdir() if (slot := int(path.name)) >= first)  # a late create is below
     assert positions == list(range(first, first + len(positions)))
     store.away(0)
     store.reopen()
@@ -169,13 +169,13 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
         target=lambda: answers.append(slow.append("orders", {}, batch=0, objects=objects, query="slow"))
     )
     claiming.start()
-    assert all(each.waiting.wait(60) for each in gated.values())
+    assert all(gated_store.waiting.wait(60) for gated_store in gated.values())
     wait_until(lambda: len(list(folder.iterdir())) != before, "the claim is on the root that goes")
     lose(store, 1)
     assert repair(store).roots[1].is_repaired
     fill(store, 3, entries_between)
-    for each in gated.values():
-        each.gate.set()
+    for root_store in gated.values():
+        root_store.gate.set()
     claiming.join(60)
     assert not claiming.is_alive()
     response = answers[0]
@@ -194,7 +194,7 @@ def test_a_claim_that_only_the_lost_root_had_taken_decides_nothing_old(store, en
         assert read_all(store) == rows
         store.back(gone)
     # The hash of an entry is chained to all before it.
-    last = min(max(each) for each in folds)
+    last = min(max(fold) for fold in folds)
     assert folds[0][last] == folds[1][last] == folds[2][last]
 
 
@@ -336,10 +336,10 @@ def test_a_journal_begins_above_all_that_names_the_one_before_it(store, monkeypa
     real_points, real_known = LedgerCore.points_at, Proposer._known
 
     def stale_points(core: LedgerCore, index: int) -> list[JournalPoint]:
-        return [first_points[1] if root == 1 else each for root, each in enumerate(real_points(core, index))]
+        return [first_points[1] if root == 1 else point for root, point in enumerate(real_points(core, index))]
 
     def stale_known(proposer: Proposer) -> tuple[LastKnown, ...]:
-        return tuple(first_known[1] if root == 1 else each for root, each in enumerate(real_known(proposer)))
+        return tuple(first_known[1] if root == 1 else record for root, record in enumerate(real_known(proposer)))
 
     for number in range(2):
         lose(store, 1)

@@ -49,7 +49,7 @@ def test_a_process_that_knew_one_of_two_roots_goes_on(tmp_path: Path, store) -> 
     two.reopen()
     assert two.high_watermarks("orders") == [12, 18]
     folder = two.path / "broker-1" / journal_folder(two.cluster.lookup("orders").ledger_id)
-    positions = sorted(int(each.name) for each in folder.iterdir())
+    positions = sorted(int(file.name) for file in folder.iterdir())
     assert positions == list(range(len(positions)))
     lose(two, 1)
     assert repair(two).roots[1].is_repaired

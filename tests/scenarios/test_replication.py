@@ -41,14 +41,14 @@ def test_a_root_goes_and_comes_back(store) -> None:
     assert is_applied(store.append("orders", {0: 1}, batch=5, holders={0, 1}))
     assert set(store.isr("orders")) == {0, 1, 2}
     assert store.held_by("orders", 2) == store.held_by("orders", 0)
-    assert all(each.object.holders == {0, 1, 2} for each in store.sections("orders"))
+    assert all(section.object.holders == {0, 1, 2} for section in store.sections("orders"))
     # And it counts again: a batch that it misses is copied to it before the entry is decided.
     assert is_applied(store.append("orders", {0: 1}, batch=6, holders={0, 1}))
     assert store.held_by("orders", 2) == store.held_by("orders", 0)
     # Nothing was lost, nothing doubled, and another process sees the same.
     store.reopen()
     assert store.high_watermarks("orders") == [15, 4]
-    ends = [(each.base_offset, each.row_count) for each in store.sections("orders")]
+    ends = [(section.base_offset, section.row_count) for section in store.sections("orders")]
     assert [base for base, _ in ends] == [sum(rows for _, rows in ends[:number]) for number in range(len(ends))]
 
 
@@ -80,16 +80,16 @@ def test_whatever_an_append_needs_is_in_its_own_entry(store) -> None:
 
 def test_the_leader_goes(store) -> None:
     store.create("orders", 3)
-    leaders = [each.leader for each in store.controller.describe_topic("orders").partitions]
+    leaders = [description.leader for description in store.controller.describe_topic("orders").partitions]
     gone = leaders[0]
     assert is_applied(store.append("orders", {0: 1, 1: 1, 2: 1}, batch=0))
     store.away(gone)
     others = {0, 1, 2} - {gone}
     assert is_applied(store.append("orders", {0: 1, 1: 1, 2: 1}, batch=1, holders=others))
-    for before, each in zip(leaders, store.controller.describe_topic("orders").partitions, strict=True):
-        assert each.leader in others
-        assert each.leader_epoch == (before == gone)
-        assert each.high_watermark == 2
+    for before, partition in zip(leaders, store.controller.describe_topic("orders").partitions, strict=True):
+        assert partition.leader in others
+        assert partition.leader_epoch == (before == gone)
+        assert partition.high_watermark == 2
 
 
 def test_a_replica_stays_out_for_the_rejoin_wait(store) -> None:
@@ -239,7 +239,7 @@ def test_acks_1_followers_are_brought_up_to_date_behind_the_commit(store) -> Non
     store.create("orders")
     assert is_applied(store.append("orders", {0: 4}, batch=0, holders={0}, acks=1))
     assert store.high_watermarks("orders") == [4]
-    assert all(each.object.holders == {0, 1, 2} for each in store.sections("orders"))
+    assert all(section.object.holders == {0, 1, 2} for section in store.sections("orders"))
 
 
 def test_a_repeated_acks_all_batch_waits_until_its_first_self_is_replicated(store) -> None:
@@ -344,7 +344,7 @@ def test_an_empty_batch_writes_no_entry(store) -> None:
 
 def test_leaving_the_in_sync_replicas_is_logged_once_and_only_when_it_is_decided(store, caplog) -> None:
     def departures() -> list[str]:
-        return [each.message for each in caplog.records if "out of the in-sync replicas" in each.message]
+        return [record.message for record in caplog.records if "out of the in-sync replicas" in record.message]
 
     store.create("strict", config={"min.insync.replicas": "3"})
     store.create("orders")

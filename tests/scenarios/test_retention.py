@@ -147,7 +147,7 @@ def test_sends_beside_collections_that_refuse_them_are_written_again(store, monk
         if len(refused) < 6:
             raise_floor(ledger, 30_000)
         responses = append_records(manager, requests)
-        refused.extend(each.error.code for each in responses.values() if each.error is not None)
+        refused.extend(response.error.code for response in responses.values() if response.error is not None)
         return responses
 
     monkeypatch.setattr(ReplicaManager, "append_records", collect_first)
@@ -158,7 +158,7 @@ def test_sends_beside_collections_that_refuse_them_are_written_again(store, monk
             handles.append(producer.send("orders", b"%d" % number))
             if number % 10 == 9:
                 producer.flush()
-        assert [each.result(timeout=60).offset for each in handles] == list(range(40))
+        assert [handle.result(timeout=60).offset for handle in handles] == list(range(40))
     assert set(refused) == {ErrorCode.REPLOG_JOB_TOO_LONG} and len(refused) >= 6
     values = store.topic("orders").scan().to_arrow().column("value").to_pylist()
     assert values == [b"%d" % number for number in range(40)]

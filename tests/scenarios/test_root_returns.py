@@ -60,7 +60,7 @@ def test_a_repair_gives_a_returned_root_the_entries_that_it_lacks(store) -> None
     store.back(1)
     opened = Cluster.open(str(store.path), config=store.config)
     ledger_ids = {opened.brokers.cluster_id, opened.lookup("orders").ledger_id}
-    assert {(1, each) for each in ledger_ids} <= {each[:2] for each in scrub_journals(opened).behind}
+    assert {(1, ledger_id) for ledger_id in ledger_ids} <= {journal[:2] for journal in scrub_journals(opened).behind}
     repair(store)
     assert scrub_journals(Cluster.open(str(store.path), config=store.config)).behind == []
 
@@ -96,7 +96,7 @@ def is_level(store) -> bool:
 def test_status_and_verify_name_journals_that_are_behind_until_a_coordinator_ran(store, capsys) -> None:
     miss_two_topics(store)
     item = said(store, capsys, "status", exit_codes=(3,))
-    (finding,) = [each for each in item["findings"] if each["fault"] == "journal-behind"]
+    (finding,) = [entry for entry in item["findings"] if entry["fault"] == "journal-behind"]
     assert (finding["broker"], item["brokers"][1]["state"]) == (1, "journal-behind")
     assert all(name in finding["detail"] for name in ("the cluster ledger", "first", "second"))
     assert finding["remedy"] == f"replog -s {store.path} coordinator run --once"
@@ -106,7 +106,7 @@ def test_status_and_verify_name_journals_that_are_behind_until_a_coordinator_ran
     assert "1       behind" in capsys.readouterr().out
     wait_until(lambda: said(store, capsys, "coordinator", "run", "--once") and is_level(store), "journals are level")
     item = said(store, capsys, "status", exit_codes=(0, 3))  # replicas rejoin later
-    assert "journal-behind" not in {each["fault"] for each in item["findings"]}
+    assert "journal-behind" not in {entry["fault"] for entry in item["findings"]}
     assert item["brokers"][1]["state"] == "ok"
     assert said(store, capsys, "store", "verify", exit_codes=(0, 3))["behind"] == []
 
@@ -122,7 +122,7 @@ def test_verify_fails_for_a_journal_that_is_behind_and_remains_so(store, capsys,
     wait_at_rest(store.cluster.brokers)
 
     def look_again(cluster, report):
-        assert [each.broker_id for each in report.behind] == [1]
+        assert [journal.broker_id for journal in report.behind] == [1]
         if is_brought_up:
             repair(store)
         drop_passing_lags(cluster, report)
@@ -154,7 +154,7 @@ def test_all_goes_on_without_another_root_once_journals_are_brought_up(store, ca
     assert items["ok"]
     assert scrub_journals(Cluster.open(str(store.path), config=store.config)).lagging == []
     findings = said(store, capsys, "status", exit_codes=(0, 3))["findings"]
-    assert "journal-behind" not in {each["fault"] for each in findings}
+    assert "journal-behind" not in {finding["fault"] for finding in findings}
     store.reopen()
     put_row(store, "first", 9)
     wait_until(lambda: is_level(store), "the writer brought up a slow root")
@@ -187,14 +187,14 @@ def repaired_while_root_1_takes_no_record(store, faults, monkeypatch, *, is_heal
 
 def test_a_repair_gives_a_root_what_it_missed_of_the_repair_itself(store, faults, monkeypatch) -> None:
     report = repaired_while_root_1_takes_no_record(store, faults, monkeypatch, is_healed=True)
-    assert all(each.is_repaired for each in report.roots.values()), report.roots
+    assert all(root.is_repaired for root in report.roots.values()), report.roots
     assert scrub_journals(Cluster.open(str(store.path), config=store.config)).lagging == []
 
 
 def test_a_repair_says_so_if_a_root_does_not_get_what_it_lacks(store, faults, monkeypatch) -> None:
     monkeypatch.setattr(repair_module, "LEVEL_MS", 300)
     report = repaired_while_root_1_takes_no_record(store, faults, monkeypatch, is_healed=False)
-    assert [each.is_repaired for each in report.roots.values()] == [True, False, True]
+    assert [root.is_repaired for root in report.roots.values()] == [True, False, True]
     assert "still lacks entries" in report.roots[1].detail
 
 
@@ -250,6 +250,6 @@ def test_a_journal_that_lacks_the_newest_entry_only_is_not_behind(store) -> None
     store.back(1)
     wait_at_rest(store.cluster.brokers)
     report = scrub_journals(Cluster.open(str(store.path), config=store.config))
-    assert [(each.broker_id, each.entry_count) for each in report.lagging] == [(1, 1)] and not report.behind
+    assert [(journal.broker_id, journal.entry_count) for journal in report.lagging] == [(1, 1)] and not report.behind
     ledger_id = store.cluster.lookup("orders").ledger_id
     assert Cluster.open(str(store.path)).topic_ledger(ledger_id).behind() == {}

@@ -114,36 +114,36 @@ class Storm:
         """Take a line of a process; return how many rows it was told of or has read."""
         with self._lock:
             self.sent.update(said.get("sent", ()))
-            for kind, known in (("told", self.told), ("read", self.read)):
+            for kind, rows in (("told", self.told), ("read", self.read)):
                 for partition, offset, value in said.get(kind, ()):
-                    if known.setdefault((partition, offset), value) != value:
-                        self.wrong.append((kind, partition, offset, known[partition, offset], value))
+                    if rows.setdefault((partition, offset), value) != value:
+                        self.wrong.append((kind, partition, offset, rows[partition, offset], value))
             self.counts["refused rows"] += "refused" in said
         return len(said.get("told", ())) + len(said.get("read", ()))
 
     def _awake(self, *roles: str) -> list[Process]:
-        return [each for each in self.processes if each.role in roles and not each.is_asleep]
+        return [process for process in self.processes if process.role in roles and not process.is_asleep]
 
     def go_on(self) -> None:
         """Wait until each producer was told of more rows, and consumers have read more."""
-        before = {each: each.row_count + ROWS_MIN for each in self._awake("producer")}
-        read_before = sum(each.row_count for each in self.processes if each.role == "consumer")
+        before = {producer: producer.row_count + ROWS_MIN for producer in self._awake("producer")}
+        read_before = sum(process.row_count for process in self.processes if process.role == "consumer")
 
         def has_gone_on() -> bool:
-            for each in before:
-                each.check_alive()
-            read = sum(each.row_count for each in self.processes if each.role == "consumer")
-            return read > read_before and all(each.row_count >= count for each, count in before.items())
+            for producer in before:
+                producer.check_alive()
+            read = sum(process.row_count for process in self.processes if process.role == "consumer")
+            return read > read_before and all(writer.row_count >= count for writer, count in before.items())
 
         def errors() -> list[str]:
-            return [f"{each.role}: {each.row_count} rows: {each.errors}" for each in self.processes]
+            return [f"{process.role}: {process.row_count} rows: {process.errors}" for process in self.processes]
 
         wait_until(has_gone_on, lambda: f"{self.away=}, {self.counts}, {errors()}")
         assert not self.wrong, self.wrong
 
     def kill(self) -> None:
         """Kill a process; another one takes its place."""
-        one = self.rng.choice([each for each in self.processes if not each.is_asleep])
+        one = self.rng.choice([process for process in self.processes if not process.is_asleep])
         self.processes.remove(one)
         one.end(signal.SIGKILL)
         self.counts["killed"] += 1
@@ -151,15 +151,15 @@ class Storm:
 
     def put_to_sleep(self, *roles: str) -> None:
         """Stop a process for some time, while others go on; one at a time."""
-        found = self._awake(*roles)
-        if len(self._awake("producer")) > 1 and found and len(self._awake(*ROLES)) == len(self.processes):
-            self.rng.choice(found).send(signal.SIGSTOP)
+        awake = self._awake(*roles)
+        if len(self._awake("producer")) > 1 and awake and len(self._awake(*ROLES)) == len(self.processes):
+            self.rng.choice(awake).send(signal.SIGSTOP)
             self.counts["put to sleep"] += 1
 
     def wake(self) -> None:
-        for each in self.processes:
-            if each.is_asleep:
-                each.send(signal.SIGCONT)
+        for process in self.processes:
+            if process.is_asleep:
+                process.send(signal.SIGCONT)
 
     # -- roots --------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Storm:
     def swap(self) -> None:
         """Let the root come back that is away, and another one go at this moment."""
         before = self.away
-        self.away = self.rng.choice([each for each in BROKERS if each != before])
+        self.away = self.rng.choice([broker for broker in BROKERS if broker != before])
         if self.rng.random() < 0.5:
             self.come_back(before)
             self.leave(self.away)
@@ -248,7 +248,7 @@ class Storm:
         if self.rng.random() < 0.5:
             self.kill()
         assert self.command("store", "repair", "-y") == 0
-        self.away = self.rng.choice([each for each in BROKERS if each != lost])
+        self.away = self.rng.choice([broker for broker in BROKERS if broker != lost])
         self.leave(self.away)
         self.wake()
         self.go_on()
@@ -261,8 +261,8 @@ class Storm:
 
         def is_whole() -> bool:
             cluster = Cluster.open(str(self.path))
-            found = [Controller(cluster).describe_topic(name).partitions for name in self.topics]
-            return all(len(each.isr) == 3 for some in found for each in some) and not scrub_journals(cluster).behind
+            topics = [Controller(cluster).describe_topic(name).partitions for name in self.topics]
+            return all(len(log.isr) == 3 for some in topics for log in some) and not scrub_journals(cluster).behind
 
         wait_until(is_whole, lambda: f"{self.counts}", pause_seconds=0.3)
 
@@ -271,14 +271,14 @@ class Storm:
     def end(self) -> None:
         """End the processes; look at all rows, with all roots and without each one."""
         self.wake()
-        for each in self._awake("producer"):
-            self.processes.remove(each)
-            each.end()
+        for process in self._awake("producer"):
+            self.processes.remove(process)
+            process.end()
         rows = self.check()
         wait_until(lambda: self.read.keys() >= rows.keys(), lambda: f"not read: {rows.keys() - self.read.keys()}")
         self.settle()
-        for each in self.processes:
-            each.end()
+        for process in self.processes:
+            process.end()
         assert self.command("store", "repair", "-y") == 0
         assert self.command("store", "verify", "--deep") == 0
         for number in BROKERS:
@@ -310,15 +310,15 @@ class Storm:
             offsets = sorted(offset for number, offset in rows if number == partition)
             assert offsets == list(range(len(offsets)))
         with self._lock:
-            found = {
+            problems = {
                 "lost": self.told.items() - rows.items(),
                 "read and changed": self.read.items() - rows.items(),
                 "doubled": [value for value, count in Counter(rows.values()).items() if count > 1],
-                "reordered": [each for each, some in numbers.items() if some != sorted(some)],
+                "reordered": [key for key, some in numbers.items() if some != sorted(some)],
                 "never sent": set(rows.values()) - self.sent,
                 "contradictions": self.wrong,
             }
-        assert not any(found.values()), {what: list(some)[:10] for what, some in found.items()}
+        assert not any(problems.values()), {what: list(some)[:10] for what, some in problems.items()}
         self.counts["checks"] += 1
         return rows
 
@@ -349,8 +349,8 @@ def run_storm(folder: Path, seed: int, *steps: str, is_long: bool = False) -> Co
         if is_long:
             storm.lose_each()
     finally:
-        for each in storm.processes:
-            each.abandon()
+        for process in storm.processes:
+            process.abandon()
     storm.counts["acknowledged rows"] = len(storm.told)
     return storm.counts
 

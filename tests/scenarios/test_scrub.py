@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("short_tail_retry")
 
 
 def copy_of(store: LocalStore, broker_id: int) -> Path:
-    (found,) = (store.path / f"broker-{broker_id}").rglob("*.arrow")
-    return found
+    (path,) = (store.path / f"broker-{broker_id}").rglob("*.arrow")
+    return path
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def test_all_roots_are_read_at_the_same_time(written: LocalStore) -> None:
     ledger, _ = written.cluster.topic_state(written.cluster.lookup("orders"))
     for broker_id in brokers.broker_ids:
         brokers.stores[broker_id] = MeetingStore(brokers.store(broker_id), barrier)  # type: ignore[assignment]
-    found = _LedgerScrub(brokers, ledger.ledger_id, AwayRoots(written.cluster.clock))
-    found.run()
-    assert all(journal.is_read and journal.finding is None for journal in found._journals)
-    (job,) = (copy_job(each.ledger_id, each, some, each.holders) for each, some in _live_objects(written.cluster))
+    ledger_scrub = _LedgerScrub(brokers, ledger.ledger_id, AwayRoots(written.cluster.clock))
+    ledger_scrub.run()
+    assert all(journal.is_read and journal.finding is None for journal in ledger_scrub._journals)
+    (job,) = (copy_job(file.ledger_id, file, some, file.holders) for file, some in _live_objects(written.cluster))
     looks = next(
         _looks(written.cluster, [*_live_objects(written.cluster)], AwayRoots(written.cluster.clock), deep=True)
     )
@@ -229,12 +229,12 @@ def test_a_root_that_did_not_answer_is_asked_again_after_a_while() -> None:
 
 def outside_sections(store: LocalStore) -> list[int]:
     """Every byte of the only object that no section has."""
-    (item,) = {each.object for number in range(2) for each in store.sections("orders", number)}
+    (item,) = {section.object for number in range(2) for section in store.sections("orders", number)}
     taken = {
         at
         for number in range(2)
-        for each in store.sections("orders", number)
-        for at in range(each.start_byte, each.start_byte + each.size_bytes)
+        for section in store.sections("orders", number)
+        for at in range(section.start_byte, section.start_byte + section.size_bytes)
     }
     return sorted(set(range(item.size_bytes)) - taken)
 
@@ -276,10 +276,10 @@ def test_with_two_copies_that_differ_the_one_with_a_broken_frame_is_named_else_b
     named = set()
     for at in places[::7]:
         flip(damaged, at)
-        found = tuple(f.broker_id for f in scrub(framed.cluster, deep=True).findings if f.broker_id != 2)
+        broker_ids = tuple(f.broker_id for f in scrub(framed.cluster, deep=True).findings if f.broker_id != 2)
         flip(damaged, at)
-        assert found in {(1,), (0, 1)}, at
-        named.add(found)
+        assert broker_ids in {(1,), (0, 1)}, at
+        named.add(broker_ids)
     assert named == {(1,), (0, 1)}
 
 
@@ -305,7 +305,7 @@ def test_a_deep_repair_replaces_a_copy_that_is_damaged_outside_its_sections(fram
         flip(damaged, at)
         assert repair(framed).roots[1].object_count == 0
         report = repair(framed, deep=True)
-        assert {each: root.object_count for each, root in report.roots.items()} == {0: 0, 1: 1, 2: 0}
+        assert {broker_id: root.object_count for broker_id, root in report.roots.items()} == {0: 0, 1: 1, 2: 0}
         assert report.lost_objects == [] and report.roots[1].is_repaired
         assert damaged.read_bytes() == good
 
@@ -324,7 +324,7 @@ def test_a_deep_repair_leaves_copies_that_differ_without_a_majority(framed: Loca
 
 def is_unnoticed(store: LocalStore, at: int) -> bool:
     """Whether the object itself does not tell that a bit of this byte is flipped."""
-    sections = [(each.start_byte, each.size_bytes) for number in range(2) for each in store.sections("orders", number)]
+    sections = [(span.start_byte, span.size_bytes) for number in range(2) for span in store.sections("orders", number)]
     body = bytearray(copy_of(store, 0).read_bytes())
     for bit in range(3):
         body[at] ^= 1 << bit

@@ -40,7 +40,7 @@ class LateStore:
         return getattr(self._store, name)
 
     def get(self, key: str, **more: object):
-        is_late = any(each in key for each in self._reads)
+        is_late = any(part in key for part in self._reads)
         self.asked_to_read |= is_late
         self._wait(is_late)
         return self._store.get(key, **more)
@@ -71,8 +71,8 @@ def late(store):
         return root
 
     yield make
-    for each in made:
-        each.gate.set()
+    for slow_root in made:
+        slow_root.gate.set()
 
 
 def opened_when_asked(root: LateStore, after_seconds: float = 0) -> threading.Thread:

@@ -85,14 +85,14 @@ class Told:
 
         def look(state):
             end = state.topics[handle.topic_id].partitions[0].high_watermark
-            found = state.sections(handle.topic_id, 0, 0, end)
-            return end, [(each.base_offset, each.end_offset, each.object.id.name) for each in found]
+            sections = state.sections(handle.topic_id, 0, 0, end)
+            return end, [(section.base_offset, section.end_offset, section.object.id.name) for section in sections]
 
-        end, found = ledger.ask(look)
+        end, batches = ledger.ask(look)
         assert end == ROWS * len(self.bounds)
-        assert [each[:2] for each in found] == [(at, at + ROWS) for at in range(0, end, ROWS)]
-        assert sorted(self.bounds.values()) == [each[:2] for each in found]
-        names = {each[:2]: each[2] for each in found}
+        assert [batch[:2] for batch in batches] == [(at, at + ROWS) for at in range(0, end, ROWS)]
+        assert sorted(self.bounds.values()) == [batch[:2] for batch in batches]
+        names = {batch[:2]: batch[2] for batch in batches}
         for key, bounds in self.bounds.items():
             assert names[bounds] in self.objects[key]
 
@@ -112,7 +112,7 @@ def newest_marker(root, ledger_id):
 def check_journals(store) -> list[int]:
     """No journal has a gap above its newest marker; return the markers' positions."""
     ledger_id = store.cluster.lookup("orders").ledger_id
-    found = []
+    positions = []
     for broker_id in sorted(store.cluster.brokers.broker_ids):
         root = store.path / f"broker-{broker_id}"
         marker = newest_marker(root, ledger_id)
@@ -123,10 +123,10 @@ def check_journals(store) -> list[int]:
             if marker == before:
                 break
         position = 0 if marker is None else marker.position
-        above = [each for each in there if each >= position]
+        above = [number for number in there if number >= position]
         assert above == list(range(position, position + len(above)))
-        found.append(position)
-    return found
+        positions.append(position)
+    return positions
 
 
 def check_all(store, told, batch_count=12, *, was_away=False) -> None:
@@ -155,12 +155,12 @@ def check_all(store, told, batch_count=12, *, was_away=False) -> None:
 
 def of_roots(steps):
     """Return parameters: each step with three roots or, every third one, with one root; the other half is wide."""
-    found = []
+    parameters = []
     for number, step in enumerate(steps):
         for root_count in (1, 3):
             is_plain = (root_count == 1) == (number % 3 == 2)
-            found.append(pytest.param(root_count, step, marks=[] if is_plain else pytest.mark.wide))
-    return found
+            parameters.append(pytest.param(root_count, step, marks=[] if is_plain else pytest.mark.wide))
+    return parameters
 
 
 STEPS = [
@@ -214,7 +214,7 @@ def test_a_writer_that_sleeps_over_truncations_writes_once_or_is_refused(store, 
         wait_until_stopped(sleeper)
         ledger_id = store.cluster.lookup("orders").ledger_id
         journals = [path / journal_folder(ledger_id) for path in store.path.glob("broker-*")]
-        top = max(int(path.name) for each in journals for path in each.iterdir() if path.name.isdecimal())
+        top = max(int(path.name) for journal in journals for path in journal.iterdir() if path.name.isdecimal())
         move_markers_past(store, told, top + 3)
     finally:
         sleeper.send_signal(signal.SIGCONT)
@@ -227,8 +227,8 @@ def test_a_writer_that_sleeps_over_truncations_writes_once_or_is_refused(store, 
 def test_writers_that_snapshot_and_truncate_at_once_lose_nothing(store, step) -> None:
     told = Told()
     writers = [start(store, "first", step), start(store, "second", "", 30), start(store, "third", "", 30)]
-    errors = [told.hear(each) for each in writers]
-    assert [each.returncode for each in writers] == [-signal.SIGKILL if step else 0, 0, 0], errors
+    errors = [told.hear(writer) for writer in writers]
+    assert [writer.returncode for writer in writers] == [-signal.SIGKILL if step else 0, 0, 0], errors
     check_all(store, told)
 
 
@@ -271,7 +271,7 @@ def test_a_full_disk_stops_snapshots_and_loses_nothing(store, parts) -> None:
     for batch in range(10):
         told.take(commit(store, "before", batch))
     brokers = BrokerSet.open(str(store.path))
-    full = {each: FullStore(brokers.store(each), parts) for each in brokers.broker_ids}
+    full = {broker_id: FullStore(brokers.store(broker_id), parts) for broker_id in brokers.broker_ids}
     brokers.stores.update(full)
     store.cluster = Cluster(brokers, path=str(store.path), storage_options={}, config=store.config)
     store.manager = ReplicaManager(store.cluster)
@@ -284,7 +284,7 @@ def test_a_full_disk_stops_snapshots_and_loses_nothing(store, parts) -> None:
     # Commits write in the background, and cut later.
     with nullcontext() if is_cut_alone else pytest.raises(ReplogError):
         ledger.snapshot(timeout_ms=60_000 if is_cut_alone else 500)
-    wait_until(lambda: all(each.refused_count for each in full.values()))  # two answers decide: the third's comes later
-    for each in full.values():
-        each.parts = ()
+    wait_until(lambda: all(disk.refused_count for disk in full.values()))  # two answers decide: the third's comes later
+    for full_store in full.values():
+        full_store.parts = ()
     check_all(store, told)

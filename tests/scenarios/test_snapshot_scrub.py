@@ -54,14 +54,14 @@ def test_what_is_bad_or_missing_on_two_roots_is_copied_from_the_third(paged, com
     for root, key in enumerate(keys[:2]):
         (store.path / f"broker-{root}" / key).write_bytes(b"")
         (store.path / f"broker-{root + 1}" / key).unlink()
-    found = SnapshotScrub(Cluster.open(str(store.path))).run()
-    assert [(each.broker_id, each.file, each.fault) for each in found.findings] == [
+    report = SnapshotScrub(Cluster.open(str(store.path))).run()
+    assert [(finding.broker_id, finding.file, finding.fault) for finding in report.findings] == [
         (0, keys[0], Fault.CORRUPT),
         (1, keys[0], Fault.ABSENT),
         (1, keys[1], Fault.CORRUPT),
         (2, keys[1], Fault.ABSENT),
     ]
-    assert (found.lost_count, found.unread_count) == (0, 0)
+    assert (report.lost_count, report.unread_count) == (0, 0)
     assert run(["-q", "-s", str(store.path), *command]) == 0
     assert whole(store.path, keys)
     assert f"broker 1: {keys[0]} was absent, and was copied from another root" in caplog.text
@@ -84,7 +84,7 @@ def test_a_file_without_a_good_copy_is_lost_or_unread_and_stays_as_it_is(paged):
     for root in range(3):
         (store.path / f"broker-{root}" / leaf).write_bytes(b"bad")
     report = SnapshotScrub(store.cluster, is_repairing=True).run()
-    assert [each.is_repaired for each in report.findings] == [False] * 3
+    assert [finding.is_repaired for finding in report.findings] == [False] * 3
     assert (report.lost_count, report.unread_count) == (1, 0)
     store.away(2)
     report = SnapshotScrub(Cluster.open(str(store.path)), is_repairing=True).run()
@@ -93,20 +93,20 @@ def test_a_file_without_a_good_copy_is_lost_or_unread_and_stays_as_it_is(paged):
 
 def test_a_damaged_head_that_no_decided_snapshot_needs_is_deleted(paged):
     store, keys = paged
-    (head,) = [each for each in keys if "/snapshots/" in each]
+    (head,) = [key for key in keys if "/snapshots/" in key]
     folder, _, name = head.rpartition("/")
     other = f"{folder}/{int(name[:20]) + 1_000:020d}{name[20:]}"  # above the decided one, so no snapshot replaces it
     (store.path / "broker-1" / other).write_bytes(b"bad")
-    (found,) = SnapshotScrub(store.cluster).run().findings
-    assert (found.file, found.fault) == (other, Fault.CORRUPT)
-    (found,) = SnapshotScrub(store.cluster, is_repairing=True).run().findings
-    assert (found.file, found.is_repaired) == (other, True)
+    (finding,) = SnapshotScrub(store.cluster).run().findings
+    assert (finding.file, finding.fault) == (other, Fault.CORRUPT)
+    (finding,) = SnapshotScrub(store.cluster, is_repairing=True).run().findings
+    assert (finding.file, finding.is_repaired) == (other, True)
     assert not (store.path / "broker-1" / other).exists()
 
 
 def forged(store, keys, *, index=None) -> str:
     """Put a head on broker 1 that is whole, and calls a snapshot decided that no entry names; return its key."""
-    (key,) = [each for each in keys if "/snapshots/" in each]
+    (key,) = [candidate for candidate in keys if "/snapshots/" in candidate]
     genesis = genesis_hash(store.cluster.lookup("orders").ledger_id)
     true = decode_snapshot((store.path / "broker-1" / key).read_bytes(), genesis=genesis, root_count=3, where=key)
     base = replace(true.base, index=store_end(store) if index is None else index)
@@ -136,7 +136,7 @@ def test_a_whole_head_that_calls_another_snapshot_decided_is_named_and_deleted(p
 
 def test_other_bytes_under_the_name_of_the_decided_head_are_named_and_replaced(paged, capsys):
     store, keys = paged
-    (key,) = [each for each in keys if "/snapshots/" in each]
+    (key,) = [candidate for candidate in keys if "/snapshots/" in candidate]
     path = store.path / "broker-1" / key
     true, made = path.read_bytes(), forged(store, keys)
     (store.path / "broker-1" / made).rename(path)

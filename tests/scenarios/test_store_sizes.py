@@ -27,7 +27,7 @@ def make_store(tmp_path: Path, store):
 
 
 def write(store, batch: int, away: frozenset[int] = frozenset()) -> None:
-    holders = {broker for each in store.controller.describe_topic("orders").partitions for broker in each.isr} - away
+    holders = {broker for log in store.controller.describe_topic("orders").partitions for broker in log.isr} - away
     response = store.append("orders", {0: 1, 1: 2}, batch=batch, holders=holders)
     if response.error is not None:
         raise response.error
@@ -93,7 +93,7 @@ def test_five_brokers_survive_two(make_store) -> None:
 
 def holders_of(store, away: frozenset[int]) -> dict[int, frozenset[int]]:
     partitions = store.controller.describe_topic("orders").partitions
-    return {number: frozenset(each.isr) - away for number, each in enumerate(partitions)}
+    return {number: frozenset(partition.isr) - away for number, partition in enumerate(partitions)}
 
 
 def append_to_each(store, batch: int, away: frozenset[int] = frozenset()) -> None:
@@ -131,4 +131,4 @@ def test_any_two_of_five_brokers_may_go_at_any_time(make_store) -> None:
         for _ in range(2):  # the first finds them back, the second counts on them
             batch += 1
             append_to_each(store, batch)
-        assert {len(each.isr) for each in store.controller.describe_topic("orders").partitions} == {3}
+        assert {len(log.isr) for log in store.controller.describe_topic("orders").partitions} == {3}

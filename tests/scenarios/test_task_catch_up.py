@@ -57,7 +57,7 @@ def commit(store, batch: int, copies, objects=()) -> None:
     identity = ProducerIdentity("query-1", "query-1", batch, "run-1", IdentityKind.STREAM)
     ledger_id = store.cluster.lookup("orders").ledger_id
     append = Append(identity, "User:test", "", 0, objects)
-    request = AppendRequest(append, 30_000, copied={each.id: {each.broker_id} for each in copies})
+    request = AppendRequest(append, 30_000, copied={copy.id: {copy.broker_id} for copy in copies})
     answers = store.manager.append_records({ledger_id: request})
     assert answers[ledger_id].error is None
     assert answers[ledger_id].result.outcome is Outcome.APPLIED
@@ -76,9 +76,9 @@ def test_a_whole_store_plans_no_copies_and_asks_no_root(store) -> None:
 def test_the_plan_lists_what_is_missing_oldest_first(behind) -> None:
     copies = planned(behind)
     names = [section.object.id.name for section in behind.sections("orders")]
-    assert [each.id.name for each in copies] == names
-    assert {each.targets for each in copies} == {(2,)}
-    assert {each.sources for each in copies} == {(0, 1)}
+    assert [copy.id.name for copy in copies] == names
+    assert {copy.targets for copy in copies} == {(2,)}
+    assert {copy.sources for copy in copies} == {(0, 1)}
 
 
 def test_a_root_that_is_away_is_not_planned_for(behind) -> None:
@@ -93,13 +93,13 @@ def test_tasks_copy_their_share_and_the_commit_records_it(behind) -> None:
         copy_share(ReplicaFetcher(brokers_of(behind), config), planned(behind), batch_id=5, task_id=n)
         for n in range(12)
     ]
-    assert [len(each) for each in made] == [2] * 12
-    chosen = {each.id.name for task in made for each in task}
+    assert [len(share) for share in made] == [2] * 12
+    chosen = {copy.id.name for task in made for copy in task}
     assert len(chosen) > 2  # tasks that know nothing of each other choose apart; all alike once in 10**11 runs
     assert behind.held_by("orders", 2) - before == chosen
     left = len(planned(behind))
     assert left == 5  # nobody has been told yet
-    commit(behind, 5, [each for task in made for each in task])
+    commit(behind, 5, [copy for task in made for copy in task])
     assert len(planned(behind)) == 6 - len(chosen)  # and the new batch's own object
     holders = {section.object.id.name: section.object.holders for section in behind.sections("orders")}
     assert all(holders[name] == {0, 1, 2} for name in chosen)
@@ -146,7 +146,7 @@ def test_a_damaged_copy_is_not_reported(behind) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"?" * copies[0].size_bytes)
     made = copy_share(ReplicaFetcher(brokers_of(behind), SLOW_COMMITS), copies, 5, 0)
-    assert {each.id.name for each in made} == {each.id.name for each in copies[1:]}
+    assert {copy.id.name for copy in made} == {copy.id.name for copy in copies[1:]}
 
 
 def test_catching_up_never_fails_a_task(behind) -> None:
@@ -164,7 +164,7 @@ def test_the_plan_is_bounded(behind, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PLANNED_COPIES_MAX == 256
     monkeypatch.setattr(task_catch_up, "PLANNED_COPIES_MAX", 3)
     names = [section.object.id.name for section in behind.sections("orders")]
-    assert [each.id.name for each in planned(behind)] == names[:3]
+    assert [copy.id.name for copy in planned(behind)] == names[:3]
 
 
 def test_a_task_older_than_half_of_the_floors_lag_fails_early(store) -> None:

@@ -42,13 +42,13 @@ def code(call) -> str:
 def test_what_is_wrong_is_found_in_kafkas_order_and_nothing_is_made(store, given, expected) -> None:
     store.create("or.ders")
     assert code(lambda: store.controller.create_topic(given.pop("name", "new"), **given)) == expected
-    assert [each.name for each in store.controller.list_topics()] == ["or.ders"]
+    assert [topic.name for topic in store.controller.list_topics()] == ["or.ders"]
 
 
 @pytest.mark.case("kafka-120b")
 def test_an_explicit_assignment_is_kept_and_its_first_replicas_lead(store) -> None:
     made = store.controller.create_topic("orders", assignment=[[2, 0], [1, 2]])
-    assert [(each.leader, each.replicas, each.leader_epoch) for each in made.partitions] == [
+    assert [(partition.leader, partition.replicas, partition.leader_epoch) for partition in made.partitions] == [
         (2, (2, 0), 0), (1, (1, 2), 0),
     ]  # fmt: skip
     grown = store.controller.add_partitions("orders", 3, [[0, 1]])
@@ -71,8 +71,8 @@ def test_one_request_makes_at_most_ten_thousand_partitions(store) -> None:
 def test_validate_only_answers_and_changes_nothing(store) -> None:
     store.cluster.refresh()
     before = store.cluster.cluster_ledger.state.applied_index
-    found = store.controller.create_topic("orders", 4, 3, {"retention.ms": "1"}, validate_only=True)
-    assert (len(found.partitions), len(found.partitions[0].replicas), found.topic_id) == (4, 3, "")
+    topic = store.controller.create_topic("orders", 4, 3, {"retention.ms": "1"}, validate_only=True)
+    assert (len(topic.partitions), len(topic.partitions[0].replicas), topic.topic_id) == (4, 3, "")
     assert store.controller.list_topics() == []
     assert store.cluster.cluster_ledger.state.applied_index == before
     assert code(lambda: store.controller.create_topic("orders", 0, validate_only=True)) == "INVALID_PARTITIONS"

@@ -28,12 +28,12 @@ def code_of(raised: pytest.ExceptionInfo[ReplogError]) -> ErrorCode:
 def test_create_describe_list_and_offsets(store) -> None:
     store.create("orders", 4, 3, config={"retention.ms": "60000"})
     store.create("clicks", 1, 1)
-    found = store.controller.describe_topic("orders")
-    assert [each.replicas for each in found.partitions] == [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1)]
-    assert [each.leader for each in found.partitions] == [0, 1, 2, 0]
-    assert found.config == {"retention.ms": "60000"}
+    topic = store.controller.describe_topic("orders")
+    assert [partition.replicas for partition in topic.partitions] == [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1)]
+    assert [partition.leader for partition in topic.partitions] == [0, 1, 2, 0]
+    assert topic.config == {"retention.ms": "60000"}
     listed = [
-        (each.name, len(each.partitions), len(each.partitions[0].replicas)) for each in store.controller.list_topics()
+        (info.name, len(info.partitions), len(info.partitions[0].replicas)) for info in store.controller.list_topics()
     ]
     assert listed == [("clicks", 1, 1), ("orders", 4, 3)]
     store.append("orders", {0: 3, 2: 1}, batch=0)
@@ -138,13 +138,13 @@ def test_rows_planned_for_a_topic_that_was_made_again_since_are_refused(store, l
 @pytest.mark.case("server-7-8-increase")
 def test_partitions_grow_and_never_move(store) -> None:
     store.create("orders", 2)
-    before = [each.replicas for each in store.controller.describe_topic("orders").partitions]
+    before = [partition.replicas for partition in store.controller.describe_topic("orders").partitions]
     store.append("orders", {0: 1}, batch=0)
     after = store.controller.add_partitions("orders", 5).partitions
-    assert [each.replicas for each in after[:2]] == before
+    assert [partition.replicas for partition in after[:2]] == before
     assert len(after) == 5
     # As if all five had been placed at once.
-    assert [each.replicas for each in after] == [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2)]
+    assert [partition.replicas for partition in after] == [(0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2)]
     assert store.append("orders", {4: 2}, batch=1).error is None
     assert store.high_watermarks("orders") == [1, 0, 0, 0, 2]
     for total in (5, 4, 0):

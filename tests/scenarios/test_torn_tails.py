@@ -99,13 +99,13 @@ def test_a_record_written_after_another_repair_is_not_dropped(tmp_path, monkeypa
     find = journal_repair.torn_tails
 
     def find_before_another_repair(brokers, broker_id):
-        found = find(brokers, broker_id)
+        tails = find(brokers, broker_id)
         monkeypatch.setattr(journal_repair, "torn_tails", find)
         store.reopen()
         repair(store)
         store.reopen()
         fill(store, 4, 3, holders={0})
-        return found
+        return tails
 
     monkeypatch.setattr(journal_repair, "torn_tails", find_before_another_repair)
     other = LocalStore(tmp_path / "store", FAST)

@@ -85,25 +85,25 @@ class Stage:
             return [f"refused: {error.code.name}"]
 
     def do_create(self, one, topic, partitions, replicas, *settings):
-        one.create(topic, int(partitions), int(replicas), config=dict(each.split("=") for each in settings))
+        one.create(topic, int(partitions), int(replicas), config=dict(setting.split("=") for setting in settings))
         return self.do_describe(one, topic)
 
     def do_describe(self, one, topic):
         return [
-            f"{topic}-{each.partition}: leader {'none' if each.leader < 0 else each.leader}, epoch {each.leader_epoch},"
-            f" replicas {','.join(map(str, each.replicas))}, in sync {','.join(map(str, each.isr))};"
-            f" readable up to {each.high_watermark}, log end {each.log_end_offset}"
-            for each in one.controller.describe_topic(topic).partitions
+            f"{topic}-{log.partition}: leader {'none' if log.leader < 0 else log.leader}, epoch {log.leader_epoch},"
+            f" replicas {','.join(map(str, log.replicas))}, in sync {','.join(map(str, log.isr))};"
+            f" readable up to {log.high_watermark}, log end {log.log_end_offset}"
+            for log in one.controller.describe_topic(topic).partitions
         ]
 
     def do_write(self, one, topic, rows, acks, copies, *more):
         """rows: PARTITION=ROWS,...; acks: acks=all; copies: on=BROKERS; then by=QUERY, batch=N, dies."""
-        given = dict(each.split("=") for each in more if "=" in each)
+        given = dict(option.split("=") for option in more if "=" in option)
         query = given.get("by", "query")
         batch = int(given.get("batch", self.batches.get(query, -1) + 1))
         self.batches[query] = max(batch, self.batches.get(query, -1))
-        wanted = {int(p): int(n) for p, n in (each.split("=") for each in rows.split(","))}
-        holders = {int(each) for each in copies.removeprefix("on=").split(",")}
+        wanted = {int(p): int(n) for p, n in (pair.split("=") for pair in rows.split(","))}
+        holders = {int(broker) for broker in copies.removeprefix("on=").split(",")}
         level = {"all": -1, "1": 1, "0": 0}[acks.removeprefix("acks=")]
         with pytest.MonkeyPatch.context() as patch:
             if "dies" in more:  # right after its entry is decided
@@ -121,11 +121,11 @@ class Stage:
         lines = []
         for number in range(len(one.controller.describe_topic(topic).partitions)):
             sections = one.sections(topic, number)
-            rows = sum(each.row_count for each in sections)
+            rows = sum(section.row_count for section in sections)
             lost = [
-                each.object.id.name
-                for each in sections
-                if not any(each.object.id.name in one.held_by(topic, broker) for broker in each.object.holders)
+                section.object.id.name
+                for section in sections
+                if not any(section.object.id.name in one.held_by(topic, broker) for broker in section.object.holders)
             ]
             lines.append(f"{topic}-{number}: {rows} rows{', UNREADABLE' if lost else ''}")
         return lines
@@ -133,9 +133,9 @@ class Stage:
     def do_files(self, one, topic, broker):
         """How many data objects lie on a root, and how many of them the log names."""
         named = {
-            each.object.id.name
+            section.object.id.name
             for number in range(len(one.controller.describe_topic(topic).partitions))
-            for each in one.sections(topic, number)
+            for section in one.sections(topic, number)
         }
         held = one.held_by(topic, int(broker))
         return [f"{len(held)} objects, {len(held - named)} of them garbage"]
@@ -170,16 +170,16 @@ class Stage:
 
     def do_elect(self, one, topic, *how):
         outcomes = PartitionAdmin(one.cluster).elect_leaders(topic, is_unclean="unclean" in how)
-        return [f"{topic}-{each.partition}: {each.error.code.name if each.error else 'ok'}" for each in outcomes]
+        return [f"{topic}-{reply.partition}: {reply.error.code.name if reply.error else 'ok'}" for reply in outcomes]
 
     def do_reassign(self, one, topic, target):
         number, brokers = target.split("=")
-        (found,) = PartitionAdmin(one.cluster).reassign(topic, {int(number): [int(b) for b in brokers.split(",")]})
-        adding, removing = (",".join(map(str, each)) or "none" for each in (found.adding, found.removing))
+        (outcome,) = PartitionAdmin(one.cluster).reassign(topic, {int(number): [int(b) for b in brokers.split(",")]})
+        adding, removing = (",".join(map(str, replicas)) or "none" for replicas in (outcome.adding, outcome.removing))
         return [f"adding {adding}, removing {removing}"]
 
     def do_cancel(self, one, topic):
-        return [str(each.error.code.name if each.error else "ok") for each in PartitionAdmin(one.cluster).cancel(topic)]
+        return [str(move.error.code.name if move.error else "ok") for move in PartitionAdmin(one.cluster).cancel(topic)]
 
 
 def play(text: str, path: Path) -> str:
@@ -189,7 +189,7 @@ def play(text: str, path: Path) -> str:
     is_answer = False
     for line in text.splitlines():
         if line.startswith("$ "):
-            made += [line, *(f"  {each}" for each in stage.run(line[2:]))]
+            made += [line, *(f"  {answer}" for answer in stage.run(line[2:]))]
             is_answer = True
         elif not (is_answer and line.startswith("  ")):
             made.append(line)

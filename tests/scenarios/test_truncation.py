@@ -67,7 +67,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_agai
     others = {0, 1, 2} - {leader}
     assert offsets(orders.append("orders", {0: 1, 1: 4}, batch=2, holders=others, acks=1)) == {0: (8, 9), 1: (2, 6)}
     assert orders.high_watermarks("orders") == [5, 2]
-    lost = {each.object.id.name for each in unread(orders)}
+    lost = {section.object.id.name for section in unread(orders)}
     orders.away(leader)
     # The next acknowledged batch may not stand behind a row that is lost: the log goes back to 5 and 2.
     assert offsets(orders.append("orders", {0: 2}, batch=3, holders=others)) == {0: (5, 7)}
@@ -83,7 +83,7 @@ def test_rows_that_only_the_lost_leader_has_are_cut_and_their_offsets_given_agai
     assert offsets(orders.append("orders", {0: 1}, batch=5, holders=others)) == {0: (10, 11)}
     orders.reopen()
     assert set(orders.isr("orders")) == {0, 1, 2}
-    named = {each.object.id.name for number in (0, 1) for each in orders.sections("orders", number)}
+    named = {section.object.id.name for number in (0, 1) for section in orders.sections("orders", number)}
     assert named.isdisjoint(lost)
     on_disk = orders.held_by("orders", leader)
     assert lost & on_disk and named <= on_disk
@@ -108,7 +108,7 @@ def write_by_task(store, values, *, batch, acks, refusing=()):
     """One micro-batch as the sink makes it: plan, task, message, commit."""
     plan = make_write_plan(store.cluster, ["orders"])
     brokers = BrokerSet.open(str(store.path))
-    brokers.stores.update({each: Refusing(brokers.store(each)) for each in refusing})
+    brokers.stores.update({broker_id: Refusing(brokers.store(broker_id)) for broker_id in refusing})
     config = ProducerConfig(
         acks=acks, replica_grace_ms=30, request_timeout_ms=500, delivery_timeout_ms=1000, retry_backoff_ms=1
     )
@@ -160,8 +160,8 @@ def test_rows_written_read_and_cut_through_the_classes_of_sink_and_source(orders
     assert read(orders) == [*expected, (4, b"end")]
     assert described(orders).leader_epoch == 2 and set(described(orders).isr) == {0, 1, 2}
     assert lost.id.name in orders.held_by("orders", leader)  # garbage: named by nothing
-    for each in others:
-        assert lost.id.name not in orders.held_by("orders", each)
+    for broker in others:
+        assert lost.id.name not in orders.held_by("orders", broker)
 
 
 def unread(store) -> list:
@@ -227,7 +227,7 @@ def test_a_cut_whose_answer_is_lost_is_made_once(orders, faults) -> None:
     again = orders.append("orders", {}, batch=0, query="other", objects=(made,))
     assert again.error is None, again.error
     assert orders.high_watermarks("orders") == [1, 0]
-    assert sum(each.row_count for each in orders.sections("orders")) == 1
+    assert sum(section.row_count for section in orders.sections("orders")) == 1
 
 
 def test_two_coordinators_that_lose_the_leader_at_once_cut_once_and_both_are_written(orders) -> None:
@@ -242,7 +242,7 @@ def test_two_coordinators_that_lose_the_leader_at_once_cut_once_and_both_are_wri
     def commit(store, query) -> None:
         answers[query] = store.append("orders", {}, batch=0, query=query, objects=(batches[query],))
 
-    threads = [threading.Thread(target=commit, args=each) for each in ((orders, "a"), (second, "b"))]
+    threads = [threading.Thread(target=commit, args=arguments) for arguments in ((orders, "a"), (second, "b"))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -272,14 +272,14 @@ def test_brokers_that_are_fenced_together_give_up_their_rows_one_after_the_other
     orders.controller.create_topic("pairs", assignment=[[0, 2], [2, 1]])
     for partition, holder in enumerate((0, 2)):
         offsets(orders.append("pairs", {partition: 3}, batch=partition, holders={holder}, acks=1))
-    fences = tuple(encode_command(BrokerFence(each, True)) for each in (0, 2))
+    fences = tuple(encode_command(BrokerFence(broker_id, True)) for broker_id in (0, 2))
     orders.cluster.cluster_ledger.append(lambda _: fences, timeout_ms=30_000)
     monkeypatch.setattr("spark_replog.admin.admin.roots_there", lambda *_: set())
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("pairs").ledger_id)
     assert settle_fences(orders.cluster, ledger, 30_000)
     assert not settle_fences(orders.cluster, ledger, 30_000)
     now = orders.controller.describe_topic("pairs").partitions
-    assert [(each.isr, each.leader, each.log_end_offset) for each in now] == [((2,), -1, 0), ((1,), 1, 0)]
+    assert [(state.isr, state.leader, state.log_end_offset) for state in now] == [((2,), -1, 0), ((1,), 1, 0)]
 
 
 def elect_by_append(store, others) -> None:
@@ -320,7 +320,7 @@ def test_rows_whose_copies_nobody_reported_are_found_and_kept(orders, elect, rea
     assert described(orders).log_end_offset == count and told_cuts(caplog) == []
     offsets(orders.append("orders", {0: 2}, batch=1, holders=others))
     assert orders.high_watermarks("orders") == [count + 2, 0]
-    assert made.id.name in {each.object.id.name for each in orders.sections("orders")}
+    assert made.id.name in {section.object.id.name for section in orders.sections("orders")}
 
 
 @pytest.mark.parametrize("elect", ELECTIONS)
@@ -395,23 +395,23 @@ class Reading:
             self.most = max(self.most, self._now)
         with self._turn:
             time.sleep(self._seconds)
-            found = self._store.get(key, **more)
+            content = self._store.get(key, **more)
         with self._lock:
             self._now -= 1
-        return found
+        return content
 
 
 def append_unreported(store, count: int, holders, reported, topic: str = "orders") -> None:
     """Append objects that lie on some roots, and of which the log knows some of these."""
     for batch in range(count):
         made = store.put(topic, {0: 1}, holders)
-        known = (replace(made, holders=frozenset(reported)),)
-        offsets(store.append(topic, {}, batch=batch, query="unreported", objects=known, acks=1))
+        objects = (replace(made, holders=frozenset(reported)),)
+        offsets(store.append(topic, {}, batch=batch, query="unreported", objects=objects, acks=1))
 
 
 def watch(store, broker_ids, seconds: float = 0.0) -> dict[int, Reading]:
     stores = store.cluster.brokers.stores
-    made = {each: Reading(store.cluster.brokers.store(each), seconds) for each in broker_ids}
+    made = {broker_id: Reading(store.cluster.brokers.store(broker_id), seconds) for broker_id in broker_ids}
     stores.update(made)
     return made
 
@@ -428,7 +428,7 @@ def test_many_copies_are_looked_for_a_few_at_a_time_however_long_all_of_them_tak
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
     assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert described(orders).log_end_offset == 6 and orders.high_watermarks("orders") == [6, 0]
-    assert [each.most for each in watched.values()] == [2, 2]
+    assert [reading.most for reading in watched.values()] == [2, 2]
 
 
 def test_copies_of_rows_that_are_cut_anyway_are_not_looked_for(orders) -> None:
@@ -440,7 +440,7 @@ def test_copies_of_rows_that_are_cut_anyway_are_not_looked_for(orders) -> None:
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
     assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert described(orders).log_end_offset == 0
-    assert [each.count for each in watched.values()] == [orders.config.num_replica_fetchers] * 2
+    assert [reading.count for reading in watched.values()] == [orders.config.num_replica_fetchers] * 2
 
 
 def test_copies_are_not_looked_for_each_time_while_nothing_may_be_cut(orders) -> None:
@@ -452,7 +452,7 @@ def test_copies_are_not_looked_for_each_time_while_nothing_may_be_cut(orders) ->
     watched = watch(orders, others)
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("strict").ledger_id)
     assert not fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
-    assert [each.count for each in watched.values()] == [0, 0]
+    assert [reading.count for reading in watched.values()] == [0, 0]
 
 
 def test_a_process_that_fenced_a_broker_before_fences_it_again_and_looks_for_copies(orders, caplog) -> None:
@@ -540,13 +540,13 @@ def test_an_election_waits_for_metadata_roots_as_every_decision_does(orders, fau
         def hang():
             """The first read finds too few roots. Then they are back."""
             monkeypatch.setattr(ledger, "refresh", refresh)
-            for each in others:
-                broken.stores[each].hung.clear()
+            for broker_id in others:
+                broken.stores[broker_id].hung.clear()
             try:
                 return refresh()
             finally:
-                for each in others:
-                    broken.stores[each].hung.set()
+                for broker_id in others:
+                    broken.stores[broker_id].hung.set()
 
         monkeypatch.setattr(ledger, "refresh", hang)
         assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})

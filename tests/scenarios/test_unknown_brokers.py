@@ -71,7 +71,7 @@ def test_a_registered_broker_that_no_root_file_lists_gets_no_replica(store):
     for number in range(6):
         store.controller.create_topic(f"t{number}", 3)
     described = [store.controller.describe_topic(f"t{number}") for number in range(6)]
-    assert {each for topic in described for row in topic.partitions for each in row.replicas} == {0, 1, 2}
+    assert {broker for topic in described for row in topic.partitions for broker in row.replicas} == {0, 1, 2}
     with pytest.raises(InvalidConfigError) as caught:
         store.controller.create_topic("other", assignment=[[0, 1, 99]])
     assert caught.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT

@@ -95,7 +95,7 @@ class Build:
             shutil.rmtree(left, ignore_errors=True)
         made = CACHE / f"{self.name}.{os.getpid()}.part"
         made.mkdir()
-        command = ["nice", "-n", "5", *(each.format(folder=made) for each in self.command)]
+        command = ["nice", "-n", "5", *(word.format(folder=made) for word in self.command)]
         try:
             with open(CACHE / f"{self.name}.log", "w") as log:
                 subprocess.run(
@@ -118,8 +118,8 @@ def begin(builds: Collection[Build]) -> list[subprocess.Popen[bytes]]:
 
     A process for what is compiled, one for what is only fetched. The caller gives each to `end`.
     """
-    missing = [each for each in builds if not (CACHE / each.name).is_dir() and shutil.which(each.tool) is not None]
-    groups = [[each.name for each in missing if (each.tool == "go") is is_go] for is_go in (True, False)]
+    missing = [build for build in builds if not (CACHE / build.name).is_dir() and shutil.which(build.tool) is not None]
+    groups = [[build.name for build in missing if (build.tool == "go") is is_go] for is_go in (True, False)]
     variables = {**os.environ, "PYTEST_XDIST_TESTRUNUID": _run_id()}
     return [
         subprocess.Popen(
@@ -203,7 +203,7 @@ HADOOP = Build(
     ),
 )  # fmt: skip
 
-ALL = {each.name: each for each in globals().copy().values() if isinstance(each, Build)}
+ALL = {build.name: build for build in globals().copy().values() if isinstance(build, Build)}
 
 
 def main(names: list[str]) -> None:

@@ -20,8 +20,8 @@ def builds_of(item: pytest.Item) -> dict[str, Build]:
     named = list(vars(item.module).values()) if isinstance(item, pytest.Function) else []
     for given in item.callspec.params.values() if hasattr(item, "callspec") else ():
         named += given if isinstance(given, tuple) else (given,)
-    found = [getattr(each, "build", None) if isinstance(each, type) else each for each in named]
-    return {each.name: each for each in found if isinstance(each, Build)}
+    builds = [getattr(value, "build", None) if isinstance(value, type) else value for value in named]
+    return {build.name: build for build in builds if isinstance(build, Build)}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -52,20 +52,20 @@ def servers(tmp_path_factory):
         return running[-1]
 
     def get(kind):
-        found = start(kind)
-        if isinstance(found, NotBuilt):
-            pytest.skip(str(found))
-        return found
+        answer = start(kind)
+        if isinstance(answer, NotBuilt):
+            pytest.skip(str(answer))
+        return answer
 
     yield get
-    for each in running:
-        each.close()
+    for running_server in running:
+        running_server.close()
 
 
 KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
-on_buckets = pytest.mark.parametrize("real", KINDS, ids=lambda each: each.name, indirect=True)
+on_buckets = pytest.mark.parametrize("real", KINDS, ids=lambda kind: kind.name, indirect=True)
 """For tests of what HDFS has not: buckets."""
-ON_ALL = [pytest.param(each, id=each.name) for each in (*KINDS, Hdfs)]
+ON_ALL = [pytest.param(kind, id=kind.name) for kind in (*KINDS, Hdfs)]
 
 
 @pytest.fixture(params=ON_ALL)

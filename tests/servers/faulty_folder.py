@@ -79,13 +79,13 @@ class FaultyFolder(mfusepy.Operations):
                 self.done["stale name"] += os.path.lexists(self._below(path))
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         try:
-            found = self._do("getattr", os.lstat, self._below(path))
+            status = self._do("getattr", os.lstat, self._below(path))
         except FileNotFoundError:
             with self._lock:
                 self._absent[path] = self._stale
             raise
-        told = {f"st_{name}": getattr(found, f"st_{name}") for name in _STAT}
-        return {**told, **{f"st_{name}": getattr(found, f"st_{name}_ns") for name in _TIMES}}
+        told = {f"st_{name}": getattr(status, f"st_{name}") for name in _STAT}
+        return {**told, **{f"st_{name}": getattr(status, f"st_{name}_ns") for name in _TIMES}}
 
     def readdir(self, path: str, fh: int) -> list[tuple[str, dict[str, int], int]]:
         names = self._do("readdir", os.listdir, self._below(path))
@@ -115,7 +115,7 @@ class FaultyFolder(mfusepy.Operations):
         os.chmod(self._below(path), mode)
 
     def chown(self, path: str, uid: int, gid: int) -> None:
-        os.chown(self._below(path), *(-1 if each == 0xFFFFFFFF else each for each in (uid, gid)))
+        os.chown(self._below(path), *(-1 if owner_id == 0xFFFFFFFF else owner_id for owner_id in (uid, gid)))
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
         os.utime(self._below(path))

@@ -38,7 +38,7 @@ _WRITE_SIZE_BYTES = 3 << 10
 
 class _Stat(ctypes.Structure):
     _fields_ = [
-        (f"st_{name}", ctypes.c_uint64) for name in (*_STAT, *_TIMES, *(f"{each}_nsec" for each in _TIMES), "used")
+        (f"st_{name}", ctypes.c_uint64) for name in (*_STAT, *_TIMES, *(f"{stamp}_nsec" for stamp in _TIMES), "used")
     ]
 
 
@@ -103,7 +103,7 @@ class NfsFolder(mfusepy.Operations):
         if answer >= 0:
             return answer
         text = self._nfs.nfs_get_error(context) or b""
-        if b"NFS4ERR" in text and not any(each in text for each in _FORGOTTEN):
+        if b"NFS4ERR" in text and not any(error_name in text for error_name in _FORGOTTEN):
             raise OSError(-answer, os.strerror(-answer))
         raise ConnectionError(text)
 
@@ -126,11 +126,11 @@ class NfsFolder(mfusepy.Operations):
     # Names
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
-        found = _Stat()
-        self._path_call("nfs_lstat64", os.fsencode(path), ctypes.byref(found))
-        told = {f"st_{name}": getattr(found, f"st_{name}") for name in _STAT}
+        status = _Stat()
+        self._path_call("nfs_lstat64", os.fsencode(path), ctypes.byref(status))
+        told = {f"st_{name}": getattr(status, f"st_{name}") for name in _STAT}
         for name in _TIMES:
-            told[f"st_{name}"] = getattr(found, f"st_{name}") * 10**9 + getattr(found, f"st_{name}_nsec")
+            told[f"st_{name}"] = getattr(status, f"st_{name}") * 10**9 + getattr(status, f"st_{name}_nsec")
         return told
 
     def readdir(self, path: str, fh: int) -> list[tuple[str, dict[str, int], int]]:
@@ -178,10 +178,10 @@ class NfsFolder(mfusepy.Operations):
         self._path_call("nfs_chmod", os.fsencode(path), mode & 0o7777)
 
     def chown(self, path: str, uid: int, gid: int) -> None:
-        found = self.getattr(path)
+        status = self.getattr(path)
         self._path_call(
             "nfs_chown", os.fsencode(path), *(had if given in (-1, 0xFFFFFFFF) else given
-            for given, had in ((uid, found["st_uid"]), (gid, found["st_gid"])))
+            for given, had in ((uid, status["st_uid"]), (gid, status["st_gid"])))
         )  # fmt: skip
 
     def truncate(self, path: str, length: int, fh: int | None = None) -> None:
@@ -193,16 +193,16 @@ class NfsFolder(mfusepy.Operations):
             self.mkdir(name, 0o700)
             self.rmdir(name)
             return
-        given = (_Timeval * 2)(*((each // 10**9, each % 10**9 // 1000) for each in times))
+        given = (_Timeval * 2)(*((time_ns // 10**9, time_ns % 10**9 // 1000) for time_ns in times))
         self._path_call("nfs_utimes", os.fsencode(path), given)
 
     # Files
 
     def _open(self, path: bytes, flags: int, mode: int = 0) -> int:
-        found = ctypes.c_void_p()
-        context = self._call(lambda context: self._nfs.nfs_open2(context, path, flags, mode, ctypes.byref(found)))
+        handle = ctypes.c_void_p()
+        context = self._call(lambda context: self._nfs.nfs_open2(context, path, flags, mode, ctypes.byref(handle)))
         number = next(self._numbers)
-        self._files[number] = context, found, threading.Lock()
+        self._files[number] = context, handle, threading.Lock()
         return number
 
     def create(self, path: str, mode: int, flags: int = os.O_WRONLY) -> int:
@@ -213,10 +213,10 @@ class NfsFolder(mfusepy.Operations):
 
     def _file_call(self, name: str, fh: int, *arguments: Any) -> int:
         """Call with an open file; one whose connection is lost is stale."""
-        context, found, lock = self._files[fh]
+        context, handle, lock = self._files[fh]
         with lock:
             try:
-                return self._ask(context, getattr(self._nfs, name)(context, found, *arguments))
+                return self._ask(context, getattr(self._nfs, name)(context, handle, *arguments))
             except ConnectionError:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from None
 
@@ -244,8 +244,8 @@ class NfsFolder(mfusepy.Operations):
         self._file_call("nfs_fsync", fh)
 
     def release(self, path: str, fh: int) -> None:
-        context, found, _ = self._files.pop(fh)
-        if self._nfs.nfs_close(context, found) == 0:
+        context, handle, _ = self._files.pop(fh)
+        if self._nfs.nfs_close(context, handle) == 0:
             self._idle.append(context)
         else:
             self._nfs.nfs_destroy_context(context)

@@ -14,9 +14,9 @@ PAGE = Path(__file__).parents[2] / "docs/least-privilege.md"
 def section(heading: str) -> str:
     """Return the text below a heading, with that of headings below it."""
     text = PAGE.read_text(encoding="utf-8")
-    (found,) = re.finditer(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
-    rest = text[found.end() :]
-    end = re.search(rf"^#{{1,{len(found[1])}}} ", re.sub(r"^# ", "- ", rest, flags=re.MULTILINE), re.MULTILINE)
+    (match,) = re.finditer(rf"^(#+) {re.escape(heading)}$", text, re.MULTILINE)
+    rest = text[match.end() :]
+    end = re.search(rf"^#{{1,{len(match[1])}}} ", re.sub(r"^# ", "- ", rest, flags=re.MULTILINE), re.MULTILINE)
     return rest[: end.start()] if end else rest
 
 
@@ -28,7 +28,7 @@ def cell(heading: str, role: str, column: int) -> str:
 
 def filled(text: str, names: Mapping[str, str]) -> str:
     """Return the text with names in place of words in capitals."""
-    return re.sub("|".join(names), lambda found: names[found[0]], text)
+    return re.sub("|".join(names), lambda match: names[match[0]], text)
 
 
 def policy(role: str, names: Mapping[str, str]) -> list[dict[str, Any]]:

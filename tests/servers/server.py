@@ -155,8 +155,8 @@ Statement = dict[str, Any]
 
 def statements_of(bucket: str, actions: Sequence[str]) -> list[Statement]:
     """Return what allows actions of a bucket (``s3:List...``) and of the objects below ``log/``."""
-    arn, of_bucket = f"arn:aws:s3:::{bucket}", [each for each in actions if each.startswith("s3:List")]
-    of_objects = [each for each in actions if each not in of_bucket]
+    arn, of_bucket = f"arn:aws:s3:::{bucket}", [action for action in actions if action.startswith("s3:List")]
+    of_objects = [action for action in actions if action not in of_bucket]
     return [
         {"Effect": "Allow", "Action": some, "Resource": [resource]}
         for some, resource in ((of_bucket, arn), (of_objects, f"{arn}/log/*"))
@@ -203,8 +203,8 @@ class S3Server(Server):
     def versions(self, url: str, key: str) -> list[str]:
         """Return the ids of an object's versions, without the markers of its deletions."""
         bucket, _, folder = url.partition("://")[2].partition("/")
-        found = self.file_system(bucket).call_s3("list_object_versions", Bucket=bucket, Prefix=f"{folder}/{key}")
-        return [each["VersionId"] for each in found.get("Versions", [])]
+        answer = self.file_system(bucket).call_s3("list_object_versions", Bucket=bucket, Prefix=f"{folder}/{key}")
+        return [version["VersionId"] for version in answer.get("Versions", [])]
 
 
 class VersityGateway(S3Server):
@@ -220,8 +220,8 @@ class VersityGateway(S3Server):
     def command(self, data: Path) -> Sequence[str]:
         """As ``Server.command``."""
         users, versions = self.folder / "users", self.folder / "versions"
-        for each in (users, versions):
-            each.mkdir(exist_ok=True)
+        for path in (users, versions):
+            path.mkdir(exist_ok=True)
         return (
             str(self.build.folder() / "versitygw"), "--access", self.key, "--secret", self.secret,
             "--port", f"127.0.0.1:{self.port}", "--iam-dir", str(users), "--quiet",
@@ -237,21 +237,21 @@ class VersityGateway(S3Server):
             beside: users who may go on to do what they may; all others may nothing from now on.
         """
         self._admin("create-user", "-a", name, "-s", f"{name}-secret", "-r", "user")
-        kept = {each: self._given[bucket][each] for each in beside}
-        self._given[bucket] = {**kept, name: [{**each, "Principal": {"AWS": [name]}} for each in statements]}
+        kept = {user: self._given[bucket][user] for user in beside}
+        self._given[bucket] = {**kept, name: [{**statement, "Principal": {"AWS": [name]}} for statement in statements]}
         given = list(itertools.chain(*self._given[bucket].values()))
         self.file_system(bucket).call_s3("put_bucket_policy", Bucket=bucket, Policy=policy_text(given))
         return {**self.options(), "key": name, "secret": f"{name}-secret"}
 
     def requests_of(self, name: str, *, are_refused: bool = False) -> set[tuple[str, str]]:
         """Return the operations that a user was not refused, or those it was, each as an action of S3 and a key."""
-        found = set()
+        operations = set()
         for line in (self.folder / "access.log").read_text().splitlines():
             words = line.split(" ")
             is_users = len(words) > 10 and words[5] == name and words[7].startswith("s3_")
             if is_users and (words[10] == "403") is are_refused:
-                found.add((words[7].replace("_", ":"), words[8]))
-        return found
+                operations.add((words[7].replace("_", ":"), words[8]))
+        return operations
 
     def drop_user(self, name: str) -> None:
         """Delete a user: its keys are refused from now on."""

@@ -103,14 +103,14 @@ class Prefixed:
             "create": lambda key: raw.create(key, b"x"),
             "delete": raw.delete,
         }
-        for each in may:
-            verb, _, key = self.key(each).partition(" ")
+        for operation in may:
+            verb, _, key = self.key(operation).partition(" ")
             calls[verb](key)
-        for each in may_not:
-            verb, _, key = self.key(each).partition(" ")
+        for operation in may_not:
+            verb, _, key = self.key(operation).partition(" ")
             with pytest.raises(ReplogError) as raised:
                 calls[verb](key)
-            assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED, (each, raised.value)
+            assert raised.value.code is ErrorCode.REPLOG_STORE_REFUSED, (operation, raised.value)
 
     def check_nothing_was_refused(self, user: str) -> None:
         """Check it by the server's log, if any; deletes are left to the coordinator, except those of notes."""
@@ -127,7 +127,5 @@ def send(roots: RealRoots, value: bytes, *, topic: str = "orders", inline_bytes:
 
 
 def values(roots: RealRoots, topic: str = "orders") -> list[bytes]:
-    found: list[bytes] = (
-        spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
-    )
-    return found
+    rows: list[bytes] = spark_replog.open(roots.path, roots.options).topic(topic).scan().to_arrow()["value"].to_pylist()
+    return rows

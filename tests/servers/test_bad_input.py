@@ -39,9 +39,9 @@ def test_a_missing_bucket_is_named_and_leaves_no_root_file_in_the_others(real):
 
 @pytest.mark.parametrize("kind", [VersityGateway, Minio, Azurite], ids=lambda kind: kind.name)
 def test_wrong_credentials_are_refused_at_once_and_never_shown(servers, kind):
-    found = servers(kind)
-    wrong = {name: value.replace(found.secret, "d3JvbmctdmVyeS13cm9uZw==") for name, value in found.options().items()}
-    path = ",".join([found.new_root(), found.new_root()])
+    server = servers(kind)
+    wrong = {name: value.replace(server.secret, "d3JvbmctdmVyeS13cm9uZw==") for name, value in server.options().items()}
+    path = ",".join([server.new_root(), server.new_root()])
     for call in (lambda: BrokerSet.open(path, wrong), lambda: write_root_files(path.split(","), wrong)):
         with pytest.raises(ReplogError, match="Check credentials and permissions") as raised:
             call()
@@ -51,8 +51,8 @@ def test_wrong_credentials_are_refused_at_once_and_never_shown(servers, kind):
 
 @pytest.mark.parametrize("kind", [VersityGateway, Minio], ids=lambda kind: kind.name)
 def test_a_clock_that_is_wrong_is_named(servers, kind, monkeypatch):
-    found = servers(kind)
-    store = open_store(found.new_root(), found.options())
+    server = servers(kind)
+    store = open_store(server.new_root(), server.options())
     now = botocore.auth.get_current_datetime
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: now() - datetime.timedelta(hours=3))
     with pytest.raises(ReplogError, match=r"Set this machine's clock\.") as raised:
@@ -64,14 +64,14 @@ def test_a_clock_that_is_wrong_is_named(servers, kind, monkeypatch):
 @pytest.mark.parametrize("is_locked", [False, True], ids=["versioned", "locked"])
 def test_a_versioned_bucket_and_a_locked_one_behave_as_any_other(servers, kind, is_locked):
     """An object lock keeps versions: a deletion adds a marker, and the name is free again."""
-    found = servers(kind)
-    roots = RealRoots([found.new_guarded_root(is_locked=is_locked) for _ in range(3)], found.options())
-    raw = open_store(roots.path.split(",")[0], found.options())
+    server = servers(kind)
+    roots = RealRoots([server.new_guarded_root(is_locked=is_locked) for _ in range(3)], server.options())
+    raw = open_store(roots.path.split(",")[0], server.options())
     assert raw.create("f/a", b"1") is CREATED
     assert raw.create("f/a", b"2") is CreateOutcome.EXISTS
     raw.delete("f/a")
     assert (raw.get("f/a"), list(raw.list_keys("f/"))) == (None, [])
-    assert found.versions(raw.url, "f/a")  # so the bucket does keep them
+    assert server.versions(raw.url, "f/a")  # so the bucket does keep them
     # On versitygw the name stays taken: no name is given twice but by a repair, which says so.
     if kind is Minio:
         assert (raw.create("f/a", b"3"), raw.get("f/a")) == (CREATED, b"3")
@@ -140,7 +140,7 @@ def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
 @pytest.mark.guarantee("G4")
 @pytest.mark.parametrize(
     ("leaving", "staying"),
-    [(each, FakeGcs) for each in (VersityGateway, Minio, Azurite, Hdfs, Nfs)] + [(FakeGcs, VersityGateway)],
+    [(kind, FakeGcs) for kind in (VersityGateway, Minio, Azurite, Hdfs, Nfs)] + [(FakeGcs, VersityGateway)],
     ids=lambda kind: kind.name,
 )
 def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, servers):
@@ -161,5 +161,5 @@ def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, se
     assert offsets == [0, 1, 2, 3]
     assert roots.replog("store", "repair", "-y")[0] == 0
     assert roots.replog("store", "verify", "--deep")[0] == 0
-    found = spark_replog.open(roots.path, roots.options).topic("orders").scan().to_arrow()
-    assert found["value"].to_pylist() == [b"0", b"1", b"2", b"3"]
+    rows = spark_replog.open(roots.path, roots.options).topic("orders").scan().to_arrow()
+    assert rows["value"].to_pylist() == [b"0", b"1", b"2", b"3"]

@@ -26,7 +26,7 @@ Description: of an older release
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt-get is not on the PATH")
 def test_a_chromium_is_unpacked_with_its_parts_where_they_are_installed(tmp_path):
     parts = {"chromium", "chromium-common"}
-    listed = Path("/var/lib/dpkg/status").read_text() + "".join(INSTALLED_TOO.format(package=each) for each in parts)
+    listed = Path("/var/lib/dpkg/status").read_text() + "".join(INSTALLED_TOO.format(package=part) for part in parts)
     (tmp_path / "status").write_text(listed)
     (tmp_path / "apt.conf").write_text(f'Dir::State::status "{tmp_path / "status"}";')
     (tmp_path / "build").mkdir()

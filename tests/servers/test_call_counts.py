@@ -52,7 +52,7 @@ def test_a_listing_of_several_pages_is_whole(real, monkeypatch):
 @pytest.mark.parametrize(
     "real",
     [VersityGateway, FakeGcs, Azurite],
-    ids=lambda each: each.scheme,
+    ids=lambda kind: kind.scheme,
     indirect=True,
 )
 def test_a_body_above_the_clients_own_bounds_is_one_conditional_request(real):
@@ -68,7 +68,7 @@ def test_a_body_above_the_clients_own_bounds_is_one_conditional_request(real):
 @pytest.mark.parametrize(
     "real",
     [VersityGateway, FakeGcs, Azurite],
-    ids=lambda each: each.scheme,
+    ids=lambda kind: kind.scheme,
     indirect=True,
 )
 def test_a_data_object_of_the_default_size_or_on_gcs_is_one_request(real):

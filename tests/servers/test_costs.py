@@ -77,20 +77,20 @@ class Counted:
 
         A look at the cluster's ledger, of which there is one a second at most, is left out.
         """
-        found = []
-        while found.count(expected) < 2:
+        costs_seen = []
+        while costs_seen.count(expected) < 2:
             cost = self.of(call)[1]
             if cost["get cluster journal"] <= ROOTS and not cost["get cluster out"]:
                 del cost["get cluster journal"], cost["get cluster markers"]
-            found.append(cost)
-            assert len(found) < ATTEMPTS, found
+            costs_seen.append(cost)
+            assert len(costs_seen) < ATTEMPTS, costs_seen
 
     def record_counts(self, ledger="topic"):
         """Return how many records of a ledger each root has; one that answered late lacks the last until the next."""
         self._settle()
         folder = next(f"ledgers/{name}/journal/" for name, short in self._names.items() if short == ledger)
         stores = [open_store(path, self.roots.options) for path in self.roots.path.split(",")]
-        return [sum(1 for _ in each.list_keys(folder)) for each in stores]
+        return [sum(1 for _ in store.list_keys(folder)) for store in stores]
 
     def _requests(self):
         return [request for proxy in self._proxies for request in list(proxy.requests)]
@@ -172,8 +172,8 @@ def test_a_cold_open_and_a_consumers_wait(counted):
 
     asked = {"cluster": FIRST_RECORDS, "topic": records[0] + 1}
     once = ("get {} out", "get {} markers", "list {} journal", "list {} snapshots")
-    of_both = {step.format(each): ROOTS for step in once for each in asked}
-    of_both |= {f"get {each} journal": ROOTS * count for each, count in asked.items()}
+    of_both = {step.format(ledger): ROOTS for step in once for ledger in asked}
+    of_both |= {f"get {ledger} journal": ROOTS * count for ledger, count in asked.items()}
     counted.costs(open_cold, {"get replog.json": ROOTS, **of_both})
     with Consumer(counted.open(), "orders", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll(20_000)) == sent

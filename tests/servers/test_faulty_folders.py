@@ -114,7 +114,7 @@ def test_a_mount_without_hard_links_is_named_with_what_to_use_instead(faulty, wh
         (("readdir", "EIO"), lambda store: list(store.list_keys("f/"))),
         (("unlink", "EIO"), lambda store: store.delete("f/a")),
     ],
-    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
+    ids=lambda parameter: " ".join(parameter) if isinstance(parameter, tuple) else "",
 )
 def test_what_cannot_be_read_or_deleted_is_an_error_and_never_absent(faulty, fault, verb):
     disk = faulty()
@@ -173,16 +173,16 @@ def test_on_three_sick_disks_nothing_acknowledged_is_lost_and_nothing_is_there_t
                     assert error.code.name in ErrorCode.__members__
                     break
     counted = [disk.set() for disk in disks]
-    assert sum(sum(each.values()) for each in counted) >= 5, counted
+    assert sum(sum(counts.values()) for counts in counted) >= 5, counted
     assert len(told) >= 10
-    found = repaired(roots)
-    assert {offset: found[offset] for offset in told} == told
-    assert len(set(found)) == len(found)
+    rows = repaired(roots)
+    assert {offset: rows[offset] for offset in told} == told
+    assert len(set(rows)) == len(rows)
     with spark_replog.open(roots.path).consumer("orders", auto_offset_reset="earliest") as consumer:
         got = []
-        while len(got) < len(found):
+        while len(got) < len(rows):
             got += [record.value for record in consumer.poll(30_000)]
-    assert got == found
+    assert got == rows
 
 
 @pytest.mark.guarantee("G3", "G4")
@@ -208,7 +208,7 @@ def test_of_two_writers_one_sees_all_roots_late_and_both_have_each_row_once(faul
         while len(got) < COUNT:
             got += [record.value for record in consumer.poll(30_000)]
     counted = [disk.set() for disk in disks]
-    assert sum(each["stale name"] for each in counted) > 0, counted
+    assert sum(counts["stale name"] for counts in counted) > 0, counted
     assert told == {number: b"%d" % number for number in range(COUNT)}
     assert got == list(told.values()) == repaired(late)
 

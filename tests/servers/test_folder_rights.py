@@ -46,8 +46,8 @@ class Shared(ABC):
             self.run(number)
 
     def ledger(self, topic: str) -> str:
-        found: str = self.roots.replog("topic", "describe", topic)[1][0]["ledgerId"]
-        return found
+        ledger_id: str = self.roots.replog("topic", "describe", topic)[1][0]["ledgerId"]
+        return ledger_id
 
     @abstractmethod
     def run(self, number: int, **names: str) -> None:
@@ -85,8 +85,8 @@ class Shared(ABC):
     def values(self, user: str) -> list[bytes]:
         roots = self.users[user]
         topic = spark_replog.open(roots.path, roots.options).topic("orders")
-        found: list[bytes] = topic.scan().to_arrow()["value"].to_pylist()
-        return found
+        rows: list[bytes] = topic.scan().to_arrow()["value"].to_pylist()
+        return rows
 
 
 class SharedHdfs(Shared):
@@ -113,15 +113,15 @@ class SharedHdfs(Shared):
         if answer.status_code == 403:
             raise PermissionError(answer.text)
         answer.raise_for_status()
-        found: dict[str, Any] = answer.json() if answer.content else {}
-        return found
+        fields: dict[str, Any] = answer.json() if answer.content else {}
+        return fields
 
     def path(self, key: str) -> str:
         return f"{urlsplit(self.roots.path).path}/broker-0/{key}"
 
     def owner(self, key: str) -> str:
-        found: str = self.ask("replog", "GET", "GETFILESTATUS", key)["FileStatus"]["owner"]
-        return found
+        owner: str = self.ask("replog", "GET", "GETFILESTATUS", key)["FileStatus"]["owner"]
+        return owner
 
     def damages(self, user: str, key: str) -> Iterator[Callable[[], Any]]:
         yield lambda: self.ask(user, "DELETE", "DELETE", key)
@@ -144,13 +144,13 @@ class SharedNfs(Shared):
 
     def __init__(self, server: Nfs, mounts: contextlib.ExitStack) -> None:
         roots = RealRoots.of(server, 1)
-        own = str(server.mounted.point)
-        self._there = roots.path.replace(own, str(server.folder / "data"))
+        mount_point = str(server.mounted.point)
+        self._there = roots.path.replace(mount_point, str(server.folder / "data"))
         users = {"replog": roots}
         for name, number in self.numbers.items():
-            groups = [int(self.groups[each]) for each in Hdfs.groups[name]] or [number]
+            groups = [int(self.groups[group]) for group in Hdfs.groups[name]] or [number]
             point = mounts.enter_context(server.mount(number, groups)).point
-            users[name] = RealRoots([roots.path.replace(own, str(point))], {})
+            users[name] = RealRoots([roots.path.replace(mount_point, str(point))], {})
         super().__init__(roots, users)
 
     def run(self, number: int, **names: str) -> None:
@@ -209,8 +209,8 @@ def create_refused(shared: Shared, user: str, *keys: str) -> None:
 
 
 def test_producers_use_folders_of_each_other_and_delete_no_files_of_each_other(shared, monkeypatch):
-    for each in SMALL:  # each commit snapshots and truncates, so each kind of folder is made and used
-        monkeypatch.setattr(*each)
+    for patch in SMALL:  # each commit snapshots and truncates, so each kind of folder is made and used
+        monkeypatch.setattr(*patch)
     before = len(shared.values("replog"))
     kinds: set[str] = set()
     for number in range(40):
@@ -262,7 +262,7 @@ def test_members_of_a_group_commit_and_delete_notes_of_each_other(shared):
     shared.send("ann", b"2")
     wanted = len(shared.values("replog"))
     opened = [spark_replog.open(shared.users[name].path, shared.users[name].options) for name in ("carol", "dave")]
-    carol, dave = (each.consumer("orders", group="billing", auto_offset_reset="earliest") for each in opened)
+    carol, dave = (store.consumer("orders", group="billing", auto_offset_reset="earliest") for store in opened)
     read = 0
     with carol, dave:
         for _ in range(20):

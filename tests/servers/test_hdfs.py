@@ -132,5 +132,5 @@ def test_garbage_collection_sweeps_old_temp_files_by_the_clock_of_the_name_node(
         0,
         [1],
     )
-    found = files.find(f"{folder.rpartition('/')[0]}")
-    assert [name for name in found if "/.tmp-" in name] == [f"{folder}/.tmp-young"]
+    names = files.find(f"{folder.rpartition('/')[0]}")
+    assert [name for name in names if "/.tmp-" in name] == [f"{folder}/.tmp-young"]

@@ -136,7 +136,7 @@ def test_on_gcs_each_role_needs_its_verbs_alone(servers):
         def as_role(role: str) -> Any:
             proxy.clear()
             for method, verb in (("POST", "create"), ("DELETE", "delete")):
-                if not any(f"storage.objects.{verb}" in cell_of(each, 2) for each in ROLES[: ROLES.index(role) + 1]):
+                if not any(f"storage.objects.{verb}" in cell_of(row, 2) for row in ROLES[: ROLES.index(role) + 1]):
                     proxy.plan(method, PlannedAnswer(HttpFault.BEFORE, 403, b"{}"), times=1000)
             return spark_replog.open(roots.path, roots.options)
 

@@ -41,7 +41,7 @@ BUSY = b"<?xml version='1.0'?><Error><Code>InternalError</Code><Message>said so<
 
 
 def on(*kinds):
-    return pytest.mark.parametrize("real", kinds, ids=lambda each: each.name, indirect=True)
+    return pytest.mark.parametrize("real", kinds, ids=lambda kind: kind.name, indirect=True)
 
 
 on_all = on(VersityGateway, Minio, Azurite)
@@ -66,8 +66,8 @@ def unfinished(real, url):
         return []  # Azure's blocks that nobody commits end by themselves
     bucket = url.split("/")[2]
     client = real.file_system(bucket)
-    found = client.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads", [])
-    wheres = [{"Bucket": bucket, "Key": each["Key"], "UploadId": each["UploadId"]} for each in found]
+    uploads = client.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads", [])
+    wheres = [{"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]} for upload in uploads]
     return [len(client.call_s3("list_parts", **where).get("Parts", [])) for where in wheres]
 
 
@@ -105,7 +105,7 @@ def test_of_racing_creators_in_parts_one_wins_with_all_its_bytes(real, small_par
 
     with ThreadPoolExecutor(len(bodies)) as pool:
         outcomes = list(pool.map(race, bodies))
-    assert sorted(each.name for each in outcomes) == ["CREATED", "EXISTS", "EXISTS", "EXISTS"]
+    assert sorted(outcome.name for outcome in outcomes) == ["CREATED", "EXISTS", "EXISTS", "EXISTS"]
     assert store.get(KEY) == bodies[outcomes.index(CREATED)]
     assert unfinished(real, store.url) == []
 

@@ -68,8 +68,8 @@ def test_a_reader_of_one_topic_reads_that_topic(store):
 
 
 def test_a_producer_of_one_topic_creates_in_its_ledger_only(store, monkeypatch, caplog):
-    for each in SMALL:  # each commit snapshots and truncates
-        monkeypatch.setattr(*each)
+    for patch in SMALL:  # each commit snapshots and truncates
+        monkeypatch.setattr(*patch)
     statements = store.statements("Producer, streaming sink")
     roots = store.as_user("topic-producer", statements)
     before = len(values(store.roots))
@@ -98,16 +98,16 @@ def test_who_creates_data_objects_may_send_them_in_parts_and_abort_that(store, r
     key = store.key(f"ledgers/TOPIC/data/999999/{name}")
     assert in_parts.create(key, b"x") is CreateOutcome.CREATED
     assert in_parts.create(key, b"y") is CreateOutcome.EXISTS
-    found = store.server.file_system(store.bucket).call_s3("list_multipart_uploads", Bucket=store.bucket)
-    assert found.get("Uploads", []) == []
+    answer = store.server.file_system(store.bucket).call_s3("list_multipart_uploads", Bucket=store.bucket)
+    assert answer.get("Uploads", []) == []
     if role.startswith("Producer"):
         with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
             in_parts.create(store.key("ledgers/OTHER/data/999999/x"), b"x")
 
 
 def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypatch):
-    for each in SMALL:
-        monkeypatch.setattr(*each)
+    for patch in SMALL:
+        monkeypatch.setattr(*patch)
     statements = store.statements("Consumer of a group")
     roots = store.as_user("topic-consumer", statements)
     opened = spark_replog.open(roots.path, roots.options)
@@ -136,8 +136,8 @@ def test_a_consumer_of_a_group_creates_in_the_groups_ledger_only(store, monkeypa
 
 
 def test_a_transactional_producer_needs_the_policy_of_a_producer_alone(store, monkeypatch):
-    for each in SMALL:
-        monkeypatch.setattr(*each)
+    for patch in SMALL:
+        monkeypatch.setattr(*patch)
     statements = store.statements("Producer, streaming sink")
     roots = store.as_user("topic-transactions", statements)
     opened = spark_replog.open(roots.path, roots.options)
@@ -146,7 +146,7 @@ def test_a_transactional_producer_needs_the_policy_of_a_producer_alone(store, mo
         for number in range(3):
             with older.transaction():
                 sent = [older.send("orders", b"%d.%d" % (number, part)) for part in range(2)]
-            assert [each.result(timeout=60).offset for each in sent] == [len(expected), len(expected) + 1]
+            assert [future.result(timeout=60).offset for future in sent] == [len(expected), len(expected) + 1]
             expected += [b"%d.0" % number, b"%d.1" % number]
             older.begin_transaction()
             older.send("orders", b"aborted")
@@ -165,8 +165,8 @@ def test_a_transactional_producer_needs_the_policy_of_a_producer_alone(store, mo
 
 
 def test_a_program_that_consumes_and_produces_needs_the_two_policies(store, monkeypatch):
-    for each in SMALL:
-        monkeypatch.setattr(*each)
+    for patch in SMALL:
+        monkeypatch.setattr(*patch)
     statements = [*store.statements("Consumer of a group"), *store.statements("Producer, streaming sink", "payments")]
     roots = store.as_user("topic-through", statements)
     opened = spark_replog.open(roots.path, roots.options)
@@ -233,8 +233,8 @@ def check_used(store: Prefixed, user: str, statements: list[Statement], ledger: 
     if not isinstance(store.server, VersityGateway):
         return
     for action in ("s3:PutObject", "s3:DeleteObject"):
-        resources = [each["Resource"] for each in statements if each["Action"] == action]
-        allowed = {each for some in resources for each in ([some] if isinstance(some, str) else some)}
+        resources = [statement["Resource"] for statement in statements if statement["Action"] == action]
+        allowed = {resource for some in resources for resource in ([some] if isinstance(some, str) else some)}
         used = {
             f"arn:aws:s3:::{store.bucket}/{re.sub('broker-.', 'broker-*', key)}"
             for done, key in store.server.requests_of(user)
@@ -242,4 +242,4 @@ def check_used(store: Prefixed, user: str, statements: list[Statement], ledger: 
         }
         before = store.key(f"arn:aws:s3:::BUCKET/FOLDER/broker-*/ledgers/{ledger}/")
         kinds = {key.removeprefix(before).partition("/")[0] for key in used}
-        assert kinds == {each.removeprefix(before).removesuffix("/*") for each in allowed} - LATER, action
+        assert kinds == {resource.removeprefix(before).removesuffix("/*") for resource in allowed} - LATER, action

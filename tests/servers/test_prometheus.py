@@ -105,12 +105,12 @@ def test_a_real_prometheus_scrapes_a_store_in_trouble_and_raises_its_alerts(prog
         ask = stack.enter_context(prometheus_of(programs, address, tmp_path))
 
         def alerts():
-            return {each["labels"]["alertname"] for each in ask("alerts")["alerts"]}
+            return {alert["labels"]["alertname"] for alert in ask("alerts")["alerts"]}
 
         until(lambda: alerts() >= TROUBLE)
-        rules = until(lambda: [each for each in ask("rules")["groups"][0]["rules"] if each["health"] != "unknown"])
-        assert [(each["name"], each["health"]) for each in rules if each["health"] != "ok"] == []
+        rules = until(lambda: [rule for rule in ask("rules")["groups"][0]["rules"] if rule["health"] != "unknown"])
+        assert [(rule["name"], rule["health"]) for rule in rules if rule["health"] != "ok"] == []
         assert alerts() == TROUBLE
         panels = json.loads((ROOT / "conf/replog-dashboard.json").read_text())["panels"]
-        asked = [urllib.parse.urlencode({"query": each["expr"]}) for panel in panels for each in panel["targets"]]
+        asked = [urllib.parse.urlencode({"query": target["expr"]}) for panel in panels for target in panel["targets"]]
         until(lambda: all(ask(f"query?{query}")["result"] for query in asked))  # a rate needs two scrapes

@@ -27,7 +27,7 @@ def test_a_secret_is_in_no_text_and_in_no_object(real, caplog):
     with opened.producer() as producer:
         producer.send("orders", b"0").result(timeout=60)
     cluster = Cluster.open(roots.path, roots.options)
-    texts = [repr(each) + str(each) for each in (opened, cluster, cluster.brokers, cluster.brokers.store(0), producer)]
+    texts = [repr(item) + str(item) for item in (opened, cluster, cluster.brokers, cluster.brokers.store(0), producer)]
     settings = [text for name, value in roots.options.items() for text in ("-X", f"storage.{name}={value}")]
     for command in (
         ["store", "info"],

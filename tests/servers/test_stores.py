@@ -32,8 +32,8 @@ class TestRealHdfs(ObjectStoreContract):
 
     @pytest.fixture
     def store(self, servers):
-        found = servers(Hdfs)
-        return open_store(found.new_root(), found.options())
+        server = servers(Hdfs)
+        return open_store(server.new_root(), server.options())
 
 
 def test_probe_passes(real):
@@ -43,7 +43,7 @@ def test_probe_passes(real):
 
 
 def test_a_server_without_conditional_writes_is_refused(servers):
-    found = servers(S3rver)
+    server = servers(S3rver)
     with pytest.raises(ReplogError) as raised:
-        probe_root(RetryingStore(open_store(found.new_root(), found.options()), deadline_ms=5_000))
+        probe_root(RetryingStore(open_store(server.new_root(), server.options()), deadline_ms=5_000))
     assert raised.value.code is ErrorCode.REPLOG_STORE_LIES

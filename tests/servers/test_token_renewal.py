@@ -50,8 +50,8 @@ class Rotation:
         part = self._given.with_suffix(".part")
         part.write_text(text)
         part.rename(self._given)
-        for each in old:
-            self._server.drop_user(each)
+        for user in old:
+            self._server.drop_user(user)
         self._users.append(name)
         return {**options, "key": old[0], "secret": f"{old[0]}-secret"} if old else {}
 

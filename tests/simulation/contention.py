@@ -124,11 +124,11 @@ class Contention:
             self.cost.checks += 1
             return Completion(operation)
         if isinstance(operation, Read):
-            found = tuple(journal[operation.position : operation.position + operation.limit])
-            is_ended = len(found) < operation.limit
-            self.cost.gets += len(found) + is_ended
+            records = tuple(journal[operation.position : operation.position + operation.limit])
+            is_ended = len(records) < operation.limit
+            self.cost.gets += len(records) + is_ended
             before = journal[operation.position - 1] if operation.position else None
-            return Completion(operation, found, is_ended, before=before)
+            return Completion(operation, records, is_ended, before=before)
         assert isinstance(operation, Create)
         self.cost.creates += 1
         if operation.position < len(journal):

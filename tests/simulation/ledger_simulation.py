@@ -167,7 +167,7 @@ class Simulation:
         for owner in range(scenario.owner_count):
             own_count = scenario.command_count - len(shared)
             todo = [bytes((owner, 0, 0, i)) for i in range(own_count)]
-            todo = [each for pair in zip(shared, todo, strict=False) for each in pair] + todo[len(shared) :]
+            todo = [command for pair in zip(shared, todo, strict=False) for command in pair] + todo[len(shared) :]
             self._later(rng.random() * 5, self._start, f"owner {owner}", todo, False)
         for reader in range(scenario.reader_count):
             self._later(rng.random() * 20, self._start, f"reader {reader}", [], True)
@@ -260,7 +260,7 @@ class Simulation:
 
     def _end(self, process: Process) -> None:
         process.core.finish()
-        process.todo = [each for each in process.todo if each not in process.applied]
+        process.todo = [command for command in process.todo if command not in process.applied]
         self._later(self._rng.random() * (4 if process.todo else 40), self._begin, process)
 
     def _look(self, process: Process) -> None:
@@ -278,7 +278,7 @@ class Simulation:
             core.settled = None
             if is_won:
                 self._truth.answered(index, process.sent)
-                process.todo = [each for each in process.todo if each not in process.sent]
+                process.todo = [command for command in process.todo if command not in process.sent]
             self.report.trace.append((self._now_ms, process.name, "settles", index, is_won))
         is_leading = core.proposer.is_leading
         if is_leading and not process.was_leading:
@@ -291,7 +291,7 @@ class Simulation:
 
     def _propose(self, process: Process) -> bool:
         applied = process.applied if self._parts.has_identities else ()
-        commands = [each for each in process.todo if each not in applied]
+        commands = [command for command in process.todo if command not in applied]
         if not commands:
             return False
         commands = commands[: 1 + (self._rng.random() < 0.2)]
@@ -363,14 +363,14 @@ class Simulation:
 
     def _read(self, root: Root, operation: Read) -> Completion:
         records = {} if root.is_empty else root.records
-        found: list[bytes] = []
+        read_records: list[bytes] = []
         position = operation.position
         limit = min(operation.limit, 1 + int(self._rng.random() * 6))  # a reader may be slow
-        while len(found) < limit and position in records:
-            found.append(root.records[position])
+        while len(read_records) < limit and position in records:
+            read_records.append(root.records[position])
             position += 1
         before = records.get(operation.position - 1) if operation.finds_gaps else None
-        return Completion(operation, tuple(found), ended=len(found) < limit, before=before)
+        return Completion(operation, tuple(read_records), ended=len(read_records) < limit, before=before)
 
     def _answer(self, process: Process, completion: Completion) -> None:
         if process.is_dead:
@@ -407,7 +407,7 @@ class Simulation:
         number = int(rng.random() * len(self._roots))
         root = self._roots[number]
         minority = (len(self._roots) - 1) // 2
-        if self._scenario.emptied and sum(each.is_empty for each in self._roots) < minority and rng.random() < 0.3:
+        if self._scenario.emptied and sum(peer.is_empty for peer in self._roots) < minority and rng.random() < 0.3:
             root.is_empty = True
             self.report.trace.append((self._now_ms, "emptied", number))
             return

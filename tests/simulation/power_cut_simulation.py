@@ -42,7 +42,7 @@ class PowerCutSimulation(Simulation):
 
     def _begin(self, process: Process) -> None:
         if process not in self._living:
-            self._living = [each for each in self._living if not each.is_dead] + [process]
+            self._living = [other_process for other_process in self._living if not other_process.is_dead] + [process]
         super()._begin(process)
 
     def _landed(self, number: int, position: int, data: bytes) -> None:

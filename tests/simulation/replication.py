@@ -115,8 +115,8 @@ class Log:
         return self.state.topics[TOPIC].partitions if TOPIC in self.state.topics else []
 
     def rows(self, state: TopicLedgerState, number: int, end: int) -> list[str]:
-        found = state.sections(TOPIC, number, 0, end)
-        return [each.object.id.name for each in found for _ in range(each.row_count)][:end]
+        sections = state.sections(TOPIC, number, 0, end)
+        return [section.object.id.name for section in sections for _ in range(section.row_count)][:end]
 
     def decided(self, payload: bytes) -> None:
         """Fold an entry and look at everything."""
@@ -143,9 +143,9 @@ class Log:
         for offset, name in enumerate(names):
             if offset < partition.high_watermark and not self.on_root[name].issuperset(partition.isr):
                 raise Violation(f"R3 an in-sync replica lacks readable row {offset} of partition {number}")
-            if all(each not in partition.isr and self.is_away(each) for each in self.on_root[name]):
+            if all(broker not in partition.isr and self.is_away(broker) for broker in self.on_root[name]):
                 raise Violation(f"R4 row {offset} of partition {number} is on roots only that were given up")
-            epochs = [each.epoch for each in partition.leader_epochs.entries if each.start_offset <= offset]
+            epochs = [entry.epoch for entry in partition.leader_epochs.entries if entry.start_offset <= offset]
             if not epochs:
                 raise Violation(f"R5 row {offset} of partition {number} has no leader epoch")
             epoch = max(epochs)
@@ -218,11 +218,11 @@ class ReplicatedLog(Simulation):
     # -- processes --------------------------------------------------------------------------------
 
     def _mind(self, process: Process) -> Mind:
-        found = self._minds.get(process)
-        if found is None:
-            found = self._minds[process] = Mind(self.rules.make_state("L"))
+        mind = self._minds.get(process)
+        if mind is None:
+            mind = self._minds[process] = Mind(self.rules.make_state("L"))
             process.todo = [] if process.is_reader else [b"always"]
-        return found
+        return mind
 
     def _begin(self, process: Process) -> None:
         self._mind(process)
@@ -291,7 +291,7 @@ class ReplicatedLog(Simulation):
         for _ in range(STEPS_OF_A_JOB_MAX):
             if mind.given_up:
                 gone, mind.given_up = mind.given_up, frozenset()
-                commands = [encode_command(each) for each in self.rules.fail_over(mind.state, gone, int(self._now_ms))]
+                commands = [encode_command(step) for step in self.rules.fail_over(mind.state, gone, int(self._now_ms))]
                 if commands:
                     return commands
             if mind.attempt is None and not self._take_batch(process, mind):
@@ -318,7 +318,7 @@ class ReplicatedLog(Simulation):
                 self._replicate(mind, attempt, verdict)
             case AppendPhase.ELECTING:
                 attempt.has_elected = True
-                mind.given_up = frozenset(each for each in verdict.absent if self.does_not_answer(each))
+                mind.given_up = frozenset(broker for broker in verdict.absent if self.does_not_answer(broker))
             case AppendPhase.SETTLING:
                 assert verdict.result is not None
                 self._tell(process, mind, verdict.result)
@@ -327,21 +327,21 @@ class ReplicatedLog(Simulation):
 
     def _replicate(self, mind: Mind, attempt: AppendJudge, verdict: Verdict) -> None:
         assert verdict.round is not None
-        known = attempt.known
+        replication = attempt.replication
         for job, target in verdict.round.missing:
-            if target in known.departed:
+            if target in replication.departed:
                 continue
             if self.is_away(target) or self._rng.random() < 0.05:
-                known.departed[target] = "away"
-            elif all(self.is_away(each) for each in job.sources):
-                known.lost[job.id] = job.sources
+                replication.departed[target] = "away"
+            elif all(self.is_away(source) for source in job.sources):
+                replication.lost[job.id] = job.sources
             else:
-                known.copied.setdefault(job.id, set()).add(target)
+                replication.copied.setdefault(job.id, set()).add(target)
                 self.log.on_root[job.id.name].add(target)
-        if known.lost:
-            suspects = {each for sources in known.lost.values() for each in sources}
-            known.lost.clear(), known.departed.clear()
-            mind.given_up = frozenset(each for each in suspects if self.does_not_answer(each))
+        if replication.lost:
+            suspects = {source for sources in replication.lost.values() for source in sources}
+            replication.lost.clear(), replication.departed.clear()
+            mind.given_up = frozenset(suspect for suspect in suspects if self.does_not_answer(suspect))
 
     def _take_batch(self, process: Process, mind: Mind) -> bool:
         """Go on with what this query was about before it crashed, repeat an old batch, or write a new one."""
@@ -370,11 +370,11 @@ class ReplicatedLog(Simulation):
         """A task puts one object, as the fold of its planner says, on the roots that take it."""
         rng = self._rng
         numbers = sorted(rng.sample(range(3), rng.choice((1, 1, 2))))
-        partitions = [mind.state.topics[TOPIC].partitions[each] for each in numbers]
-        in_sync = set.intersection(*(set(each.isr) for each in partitions))
-        leaders = {each.leader for each in partitions}
-        took = {each for each in in_sync if not self.is_away(each) and rng.random() < 0.3}
-        took |= {each for each in leaders if not self.is_away(each)}
+        partitions = [mind.state.topics[TOPIC].partitions[number] for number in numbers]
+        in_sync = set.intersection(*(set(partition.isr) for partition in partitions))
+        leaders = {partition.leader for partition in partitions}
+        took = {broker for broker in in_sync if not self.is_away(broker) and rng.random() < 0.3}
+        took |= {leader for leader in leaders if not self.is_away(leader)}
         if len(took & in_sync) < (1 if acks == 1 else 2):
             return None
         name = f"{identity.producer_id}-{rng.randbytes(3).hex()}"
@@ -392,24 +392,24 @@ class ReplicatedLog(Simulation):
 
     def _catch_up(self, mind: Mind) -> list[bytes]:
         commands = []
-        for each in mind.state.under_replicated(include_out_of_sync=True):
-            to = tuple(broker for broker in each.missing if not self.is_away(broker))
-            if to and any(not self.is_away(source) for source in each.object.holders) and self._rng.random() < 0.3:
-                self.log.on_root[each.object.id.name] |= set(to)
-                commands.append(encode_command(HoldersAdd(each.entry_index, each.command_no, each.object_no, to)))
+        for copy in mind.state.under_replicated(include_out_of_sync=True):
+            to = tuple(broker for broker in copy.missing if not self.is_away(broker))
+            if to and any(not self.is_away(source) for source in copy.object.holders) and self._rng.random() < 0.3:
+                self.log.on_root[copy.object.id.name] |= set(to)
+                commands.append(encode_command(HoldersAdd(copy.entry_index, copy.command_no, copy.object_no, to)))
         return commands
 
     def _join(self, mind: Mind) -> list[bytes]:
-        back = [each for each in range(3) if not self.is_away(each)]
-        out = [each for each in back if any(each not in p.isr for p in mind.state.topics[TOPIC].partitions)]
-        return [encode_command(IsrChange(None, each, True, int(self._now_ms))) for each in out]
+        back = [broker for broker in range(3) if not self.is_away(broker)]
+        out = [broker for broker in back if any(broker not in p.isr for p in mind.state.topics[TOPIC].partitions)]
+        return [encode_command(IsrChange(None, broker, True, int(self._now_ms))) for broker in out]
 
     def _watch(self, mind: Mind) -> list[bytes]:
         """A round of ``replog coordinator run``, with an admin's word now and then."""
-        gone = frozenset(each for each in range(3) if self.does_not_answer(each))
+        gone = frozenset(broker for broker in range(3) if self.does_not_answer(broker))
         is_forced = self._rng.random() < 0.2
         commands = self.rules.fail_over(mind.state, gone, int(self._now_ms), is_forced=is_forced)
-        return [encode_command(each) for each in commands]
+        return [encode_command(command) for command in commands]
 
 
 def live(seed: int, rules: Rules, scenario: Scenario = SCENARIO) -> ReplicatedLog:

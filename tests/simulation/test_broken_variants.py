@@ -149,10 +149,10 @@ class AnyValueAtItsIndexIsOurs(LedgerCore):
     """Tells its caller "decided" when its index is, whatever value won there."""
 
     def _settle(self) -> None:
-        own = self.proposer.own
+        proposal = self.proposer.own
         super()._settle()
-        if own is not None and self.proposer.own is None:
-            self.settled = (own.index, True)
+        if proposal is not None and self.proposer.own is None:
+            self.settled = (proposal.index, True)
 
 
 BUSY = Scenario(owner_count=3, reader_count=1, lost=0.15, stall=0.05, crash=0.03, outages=2)

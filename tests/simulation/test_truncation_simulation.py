@@ -64,14 +64,14 @@ def cut_moved_by(distance: int) -> Callable[..., list[Truncate | IsrChange]]:
     def fail_over(*arguments: Any, **more: Any) -> list[Truncate | IsrChange]:
         commands = failover_commands(*arguments, **more)
         return [
-            Truncate(max(0, each.after_index + distance)) if isinstance(each, Truncate) else each for each in commands
+            Truncate(max(0, step.after_index + distance)) if isinstance(step, Truncate) else step for step in commands
         ]
 
     return fail_over
 
 
 def no_cut(*arguments: Any, **more: Any) -> list[Truncate | IsrChange]:
-    return [each for each in failover_commands(*arguments, **more) if isinstance(each, IsrChange)]
+    return [command for command in failover_commands(*arguments, **more) if isinstance(command, IsrChange)]
 
 
 class CutsOneMore(ObjectTable):
@@ -80,10 +80,10 @@ class CutsOneMore(ObjectTable):
     __slots__ = ()
 
     def truncate(self, after_index: int, undo: Any) -> int:
-        cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
+        cut = {partition for pending in self.unstable if pending.index > after_index for partition in pending.ends}
         cut_count = super().truncate(after_index, undo)
-        left = [(each, list(each.live_sections())) for each in cut]
-        return cut_count + sum(each.truncate(sections[-1].base_offset) for each, sections in left if sections)
+        left = [(partition, list(partition.live_sections())) for partition in cut]
+        return cut_count + sum(partition.truncate(sections[-1].base_offset) for partition, sections in left if sections)
 
 
 class RemembersCutBatches(ProducerTable):
@@ -97,12 +97,12 @@ class SameLeaderEpoch(ObjectTable):
     __slots__ = ()
 
     def truncate(self, after_index: int, undo: Any) -> int:
-        before = {each: each.leader_epoch for pending in self.unstable for each in pending.ends}
+        before = {state: state.leader_epoch for pending in self.unstable for state in pending.ends}
         cut_count = super().truncate(after_index, undo)
         for partition, epoch in before.items():
             partition.leader_epoch = epoch
             entries = partition.leader_epochs.entries
-            partition.leader_epochs.entries = tuple(each for each in entries if each.epoch <= epoch)
+            partition.leader_epochs.entries = tuple(entry for entry in entries if entry.epoch <= epoch)
         return cut_count
 
 
@@ -110,7 +110,7 @@ class MovesHighWatermarkBack(ObjectTable):
     __slots__ = ()
 
     def truncate(self, after_index: int, undo: Any) -> int:
-        cut = {each for pending in self.unstable if pending.index > after_index for each in pending.ends}
+        cut = {state for pending in self.unstable if pending.index > after_index for state in pending.ends}
         cut_count = super().truncate(after_index, undo)
         for partition in cut:
             partition.high_watermark = max(0, partition.high_watermark - 1)

@@ -166,17 +166,17 @@ def no_floor_for_replace(patch: pytest.MonkeyPatch) -> None:
 def old_needed(patch: pytest.MonkeyPatch) -> None:
     """What is needed is asked once, what is below the floor each time."""
     real = TopicLedgerState.referenced_objects
-    known: dict[tuple[int, int], set[str]] = {}
+    needed: dict[tuple[int, int], set[str]] = {}
 
     def referenced(state: TopicLedgerState, generation: int) -> set[str]:
-        return known.setdefault((id(state), generation), real(state, generation))
+        return needed.setdefault((id(state), generation), real(state, generation))
 
     patch.setattr(TopicLedgerState, "referenced_objects", referenced)
     real_refresh = whole_jobs.Process.refresh
 
     def refresh(process: Any) -> None:
         for generation in range(process.state.generations.floor, process.state.generations.newest + 1):
-            known[id(process.state), generation] = real(process.state, generation)
+            needed[id(process.state), generation] = real(process.state, generation)
         real_refresh(process)
 
     patch.setattr(whole_jobs.Process, "refresh", refresh)
@@ -250,7 +250,7 @@ def drops_what_was_cut(patch: pytest.MonkeyPatch) -> None:
     real = ObjectTable.truncate
 
     def truncate(table: ObjectTable, after_index: int, undo: Any) -> int:
-        gone = [item.id for each in table.unstable if each.index > after_index for item in each.objects.values()]
+        gone = [item.id for entry in table.unstable if entry.index > after_index for item in entry.objects.values()]
         count = real(table, after_index, undo)
         table.dropped.update(dict.fromkeys(gone, 0))
         return count
@@ -303,14 +303,14 @@ def takes_deleted(patch: pytest.MonkeyPatch) -> None:
     real = TopicLedgerState.judge
 
     def judge(state: TopicLedgerState, append: Any) -> Any:
-        closed = [each for each in state.topics.values() if each.closed]
-        for each in closed:
-            each.closed = False
+        closed = [candidate for candidate in state.topics.values() if candidate.closed]
+        for topic in closed:
+            topic.closed = False
         try:
             return real(state, append)
         finally:
-            for each in closed:
-                each.closed = True
+            for topic in closed:
+                topic.closed = True
 
     patch.setattr(TopicLedgerState, "judge", judge)
 
@@ -325,7 +325,7 @@ def forgets_inline_rows(patch: pytest.MonkeyPatch) -> None:
     real = ObjectTable.leave_to_pages
 
     def leave(table: ObjectTable, frozen: FrozenTopics) -> None:
-        for number in [each for each in table.inline_numbers if each < frozen.tables.settled_below]:
+        for number in [inline for inline in table.inline_numbers if inline < frozen.tables.settled_below]:
             table.drop_inline(number)
         real(table, frozen)
 

@@ -83,7 +83,7 @@ class TruncationTruth(Truth):
         before = self.markers[root][-1] if self.markers[root] else None
         if before is not None and (marker.position < before.position or marker.base.index < before.base.index):
             raise Violation(f"I7 the marker of root {root} goes back from {before.position} to {marker.position}")
-        live = {each for each in positions if each >= self.base(root)}
+        live = {position for position in positions if position >= self.base(root)}
         if marker.position > max(live, default=0):
             raise Violation(f"I7 the marker of root {root} covers its last record")
         index = marker.base.index
@@ -232,14 +232,14 @@ class Truncating(Simulation):
                 if marker.position <= 0 or (not self._rules.is_stale and marker.position <= self._truth.base(root)):
                     continue
             else:
-                found = process.core.truncation(root, head, name, 1 + (rng.random() < 0.3))
-                if found is None:
+                next_marker = process.core.truncation(root, head, name, 1 + (rng.random() < 0.3))
+                if next_marker is None:
                     continue
-                marker = found
+                marker = next_marker
             number = len(self._roots[root].markers) if self._rules.is_stale else state.floor.marker_no
             steps: list[Callable[[], bool]] = [lambda r=root, n=number, m=marker: self._put_marker(r, n, m)]
-            positions = sorted((each for each in self._roots[root].records if each < marker.position), reverse=True)
-            deletes = [lambda r=root, p=each: self._delete(r, p) for each in positions]
+            positions = sorted((place for place in self._roots[root].records if place < marker.position), reverse=True)
+            deletes = [lambda r=root, p=position: self._delete(r, p) for position in positions]
             self._step(process, deletes + steps if self._rules.deletes_first else steps + deletes)
 
     def _step(self, process: Process, steps: list[Callable[[], bool]]) -> None:

@@ -88,18 +88,18 @@ class Checker:
     def partitions(self) -> Iterator[tuple[Place, PartitionState]]:
         """Yield all partitions of topics that are not deleted."""
         for topic_id, topic in self.state.topics.items():
-            for number, each in enumerate(topic.partitions if topic_id not in self._closed else ()):
-                yield (topic_id, number), each
+            for number, partition in enumerate(topic.partitions if topic_id not in self._closed else ()):
+                yield (topic_id, number), partition
 
     def sections(self, place: Place) -> list[SectionRef]:
         """Return the live sections of a partition."""
-        found = self.state.topics[place[0]].partitions[place[1]]
-        return self.state.sections(*place, found.log_start_offset, found.log_end_offset)
+        partition = self.state.topics[place[0]].partitions[place[1]]
+        return self.state.sections(*place, partition.log_start_offset, partition.log_end_offset)
 
     def rows_of(self, section: SectionRef) -> dict[int, Row]:
         """Return a section's rows by offset."""
-        found = self._content[section.object.id][section.start_byte]
-        return {section.base_offset + at if known is None else known: row for at, (known, row) in enumerate(found)}
+        rows = self._content[section.object.id][section.start_byte]
+        return {section.base_offset + at if offset is None else offset: row for at, (offset, row) in enumerate(rows)}
 
     # -- after each entry ---------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class Checker:
         elif isinstance(command, PartitionChange) and command.is_unclean:
             self._cut((command.topic_id, command.partition))
         elif isinstance(command, GroupRecords):
-            for each in command.records:
-                self._check_record(command.generation, each)
+            for record in command.records:
+                self._check_record(command.generation, record)
 
     def _check_record(self, generation: int, record: GroupRecord | OffsetRecord) -> None:
         if isinstance(record, GroupRecord):
@@ -222,7 +222,7 @@ class Checker:
     def agrees(self, process: str, state: TopicLedgerState) -> None:
         """Take what a process knows of groups and producers at the end: what a fold of every entry knows."""
         mine = self.state
-        committed = {key: value for each in mine.groups.groups.values() for key, value in each.offsets.items()}
+        committed = {key: value for group in mine.groups.groups.values() for key, value in group.offsets.items()}
         for (_, number), value in committed.items():
             if value.offset < self.commits.get(self.generation, 0):
                 raise Violation(f"offset {self.commits[self.generation]} of {number} was committed, not {value}")
@@ -236,8 +236,8 @@ class Checker:
 
     def folded(self, process: str, index: int, results: tuple[CommandResult, ...]) -> None:
         """Take what a process made of an entry: the same as every other."""
-        known = self.results[index]
-        if results != known and not all(_is_same(*each) for each in zip(results, known, strict=True)):
+        expected = self.results[index]
+        if results != expected and not all(_is_same(*pair) for pair in zip(results, expected, strict=True)):
             raise Violation(f"{process} folds entry {index} to {results}, not {self.results[index]}")
 
     def check_copies(self) -> None:
@@ -279,8 +279,8 @@ class Checker:
 
     def read_all(self, place: Place, rows: dict[int, Row], *, is_compacted: bool) -> None:
         """Take all rows of a partition: what was told is there, once; gaps are only where keys made them."""
-        found = self.state.topics[place[0]].partitions[place[1]]
-        start, high = found.log_start_offset, found.high_watermark
+        partition = self.state.topics[place[0]].partitions[place[1]]
+        start, high = partition.log_start_offset, partition.high_watermark
         if len({row.uid for row in rows.values()}) != len(rows):
             raise Violation(f"a row is in {place} twice")
         ranks: dict[str, tuple[int, int]] = {}

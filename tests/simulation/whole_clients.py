@@ -142,16 +142,16 @@ def consume(world: World, me: Process) -> Job:
     member = GroupMember(f"m{world.next_unique()}", "", "", 0, 0, True, ())
 
     def join(state: TopicLedgerState) -> tuple[int, tuple[Record, ...]]:
-        known = state.groups.get(_GROUP)
-        generation = 1 if known is None else known.metadata.generation + 1
+        old_group = state.groups.get(_GROUP)
+        generation = 1 if old_group is None else old_group.metadata.generation + 1
         metadata = GroupMetadata("consumer", generation, "range", member.member_id, GroupPhase.STABLE, 0, (member,))
-        return 0 if known is None else known.revision, (GroupRecord(_GROUP, metadata),)
+        return 0 if old_group is None else old_group.revision, (GroupRecord(_GROUP, metadata),)
 
     yield from _decide(world, me, "", -1, join)
-    found = me.state.groups.get(_GROUP)
-    if found is None or found.metadata.leader != member.member_id:
+    group = me.state.groups.get(_GROUP)
+    if group is None or group.metadata.leader != member.member_id:
         return  # another one was faster
-    generation, offset = found.metadata.generation, 0
+    generation, offset = group.metadata.generation, 0
     for _ in range(4):
         yield
         offset += world.rng.randint(1, 5)
@@ -209,7 +209,7 @@ def _decide(  # type: ignore[misc]
 def delete_topic(world: World, me: Process) -> Job:
     """Someone deletes a topic; another one of its name is made later."""
     me.refresh()
-    for topic_id in [each for each in me.state.topics if each.startswith(SHORT)]:
+    for topic_id in [open_id for open_id in me.state.topics if open_id.startswith(SHORT)]:
         if me.append(lambda state, gone=topic_id: tuple(map(encode_command, close_topic(state, gone)))).index >= 0:
             world.checker.count("deleted topics")
     yield
@@ -227,10 +227,10 @@ def elect(world: World, me: Process) -> Job:
 
     def propose(state: TopicLedgerState) -> bytes | None:
         partition, live = state.topics[RISKY].partitions[0], set(BROKERS) - world.away - state.fenced
-        found = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=True)
-        if partition.leader in live or found is None or not found.is_unclean:
+        election = elect_offline(partition.replicas, partition.isr, live, is_unclean_allowed=True)
+        if partition.leader in live or election is None or not election.is_unclean:
             return None
-        change = change_partition(state, RISKY, 0, leader=found.leader, isr=found.isr, is_unclean=True)
+        change = change_partition(state, RISKY, 0, leader=election.leader, isr=election.isr, is_unclean=True)
         return encode_command(change)
 
     me.append(propose)
@@ -258,7 +258,7 @@ def rebuild(world: World, me: Process) -> Job:
         if section.object.inline:
             continue
         item = section.object.id
-        if any(world.holds(each, item) for each in BROKERS):
+        if any(world.holds(broker, item) for broker in BROKERS):
             world.keys[broker_id].add(data_key(LEDGER, *item))
         else:
             gone.add(item)
@@ -267,9 +267,9 @@ def rebuild(world: World, me: Process) -> Job:
 
     def cut(state: TopicLedgerState) -> bytes | None:
         lacking = [
-            each.entry_index for each in state.under_replicated(include_out_of_sync=True) if each.object.id in gone
+            copy.entry_index for copy in state.under_replicated(include_out_of_sync=True) if copy.object.id in gone
         ]
-        above = [each for each in lacking if each > state.stable_index]
+        above = [index for index in lacking if index > state.stable_index]
         return encode_command(Truncate(min(above) - 1)) if above else None
 
     if gone:

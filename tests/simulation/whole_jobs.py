@@ -109,7 +109,7 @@ def put_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Job:
         yield
     items = []
     for place, some in rows.items():
-        took = {each for each in replicas - world.away if world.rng.random() < 0.8}
+        took = {broker for broker in replicas - world.away if world.rng.random() < 0.8}
         after, parts = me.state.applied_index, [list(enumerate(some, 0))]
         item = new_object(world, generation, after, place, parts, took, "write", has_offsets=False)
         for broker_id in sorted(took):
@@ -126,7 +126,7 @@ def carry_rows(world: World, me: Process, rows: Mapping[Place, list[Row]]) -> Jo
         me.refresh()
     item, content, sections = ObjectId(me.state.generations.newest, f"send{world.next_unique()}.arrow"), {}, []
     for place, some in rows.items():
-        start = sum(each.size_bytes for each in sections)
+        start = sum(section.size_bytes for section in sections)
         content[start] = tuple((None, row) for row in some)
         sections.append(Section(*place, len(some), start, 8 * len(some), 0, world.now_ms, world.now_ms))
     inline = b"%08d" % world.next_unique() * sum(map(len, rows.values()))
@@ -142,7 +142,7 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
     judge = AppendJudge(LEDGER, AppendRequest(append, 0, -1), _ANYBODY, _NO_CLOCK)
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
-        sure = judge.known.doubt(state, append)
+        sure = judge.replication.doubt(state, append)
         if sure is not append:
             sure = replace(append, objects=tuple(_looked_at(world, judge, item) for item in sure.objects))
         sure = held_by_ledger(state, sure)
@@ -186,8 +186,8 @@ def commit(world: World, me: Process, append: Append, rows: Mapping[Place, list[
 
 def _looked_at(world: World, judge: AppendJudge, item: DataObject) -> DataObject:
     """Return an object with those of its doubtful copies that are there."""
-    doubtful = judge.known.doubtful.get(item.id, frozenset()) - world.away
-    return replace(item, holders=item.holders | {each for each in doubtful if world.holds(each, item.id)})
+    doubtful = judge.replication.doubtful.get(item.id, frozenset()) - world.away
+    return replace(item, holders=item.holders | {broker for broker in doubtful if world.holds(broker, item.id)})
 
 
 def _acknowledge(
@@ -211,7 +211,7 @@ def _acknowledge(
 def _is_in_log(world: World, place: Place, offset: int, row: Row) -> bool:
     for section in world.checker.state.sections(*place, offset, offset + 1):
         stored = world.content[section.object.id][section.start_byte]
-        return any((section.base_offset + at, each) == (offset, row) for at, (_, each) in enumerate(stored))
+        return any((section.base_offset + at, stored_row) == (offset, row) for at, (_, stored_row) in enumerate(stored))
     return False
 
 
@@ -243,10 +243,10 @@ def new_object(
 def read(world: World, me: Process) -> Job:
     """A reader plans, reads later, and plans what is left again where objects are gone, as RecordFetcher does."""
     topic_id, number = world.rng.choice(PARTITIONS)
-    found = me.state.topics[topic_id].partitions[number] if topic_id in me.state.topics else None
-    if found is None or found.log_start_offset == found.high_watermark:
+    partition = me.state.topics[topic_id].partitions[number] if topic_id in me.state.topics else None
+    if partition is None or partition.log_start_offset == partition.high_watermark:
         return
-    start, end = world.rng.randrange(found.log_start_offset, found.high_watermark), found.high_watermark
+    start, end = world.rng.randrange(partition.log_start_offset, partition.high_watermark), partition.high_watermark
     slices = me.ask(lambda state: plan_fetch(state, "t", topic_id, number, start, end))
     while slices:
         yield
@@ -270,7 +270,7 @@ def _plan_again(world: World, me: Process, slices: tuple[FetchSlice, ...]) -> tu
         if world.checker.state.topics[topic_id].partitions[number].log_start_offset <= start:
             raise Violation(f"offset {start} of {topic_id[0]}{number} is said to be gone") from None
         return ()
-    if {each.object.id for each in again} <= {each.object.id for each in slices}:
+    if {part.object.id for part in again} <= {part.object.id for part in slices}:
         raise Violation(f"{slices[0].object.id} is gone, and the newest plan of {me.name} names it")
     return again
 
@@ -336,13 +336,13 @@ class Unreadable(ReplogError):
 
 
 def _rows_of_run(world: World, run: CompactionRun) -> list[tuple[int, Row]]:
-    found: list[tuple[int, Row]] = []
+    numbered_rows: list[tuple[int, Row]] = []
     for part in slices_of(run):
         rows = world.fetch(part)
         if rows is None:
             raise Unreadable
-        found += rows
-    return found
+        numbered_rows += rows
+    return numbered_rows
 
 
 def _keys_of(world: World, run: CompactionRun) -> KeyColumns:
@@ -354,8 +354,8 @@ def _keys_of(world: World, run: CompactionRun) -> KeyColumns:
 
 def _rewrite(world: World, run: CompactionRun, dropped: np.ndarray, *, has_offsets: bool) -> Job:  # type: ignore[misc]
     """Do what SegmentWriter.rewrite does; return its command."""
-    rows = [each for each in _rows_of_run(world, run) if each[0] not in dropped]
-    has_offsets = has_offsets or any(each.object.has_offsets for each in run.sections)
+    rows = [row for row in _rows_of_run(world, run) if row[0] not in dropped]
+    has_offsets = has_offsets or any(section.object.has_offsets for section in run.sections)
     if world.rules.renumbers:
         rows = [(run.first_offset + at, row) for at, (_, row) in enumerate(rows)]
     half = world.rng.randint(1, len(rows))
@@ -383,8 +383,8 @@ def retain(world: World, me: Process) -> Job:
 def trim(world: World, me: Process) -> Job:
     """Someone deletes rows up to an offset that was looked up some time ago."""
     topic_id, number = world.rng.choice(PARTITIONS)
-    found = me.state.topics[topic_id].partitions[number]
-    offset = min(found.log_start_offset + world.rng.randint(0, 6), found.high_watermark)
+    partition = me.state.topics[topic_id].partitions[number]
+    offset = min(partition.log_start_offset + world.rng.randint(0, 6), partition.high_watermark)
     yield
     moved = LogStartAdvance(topic_id, LogStartReason.DELETE_RECORDS, ((number, offset),))
     me.append(lambda _: encode_command(moved))
@@ -406,16 +406,16 @@ def collect(world: World, me: Process) -> Job:
     for broker_id in BROKERS:
         if broker_id in world.away:
             continue
-        found: list[GarbageFile] = []
-        for each in collector.find(me, broker_id, dropped):  # type: ignore[arg-type]
-            found.append(each)
+        files: list[GarbageFile] = []
+        for file in collector.find(me, broker_id, dropped):  # type: ignore[arg-type]
+            files.append(file)
             if world.rng.random() < 0.3:
                 yield
         if world.rules.lists_first:
             yield
             raise_floor(me, 0)  # type: ignore[arg-type]
-        for each in found:
-            world.delete(broker_id, each.id)
+        for file in files:
+            world.delete(broker_id, file.id)
             if world.rng.random() < 0.3:
                 yield
     me.state.forget_dropped(dropped)
@@ -473,13 +473,13 @@ def catch_up(world: World, me: Process) -> Job:
     """Replicas get what they lack."""
     me.refresh()
     after, adds = me.state.applied_index, []
-    for each in me.ask(lambda state: state.under_replicated(include_out_of_sync=True)):
-        sources = [broker for broker in BROKERS if broker not in world.away and world.holds(broker, each.object.id)]
-        to = tuple(broker for broker in each.missing if broker not in world.away)
+    for copy in me.ask(lambda state: state.under_replicated(include_out_of_sync=True)):
+        sources = [broker for broker in BROKERS if broker not in world.away and world.holds(broker, copy.object.id)]
+        to = tuple(broker for broker in copy.missing if broker not in world.away)
         if sources and to:
             for broker_id in to:
-                world.put(broker_id, each.object.id)
-            adds.append(HoldersAdd(each.entry_index, each.command_no, each.object_no, to))
+                world.put(broker_id, copy.object.id)
+            adds.append(HoldersAdd(copy.entry_index, copy.command_no, copy.object_no, to))
     if world.rng.random() < 0.3:
         yield
 
@@ -500,10 +500,10 @@ def fail_over(world: World, me: Process) -> Job:
 
     def propose(state: TopicLedgerState) -> tuple[bytes, ...] | None:
         commands = failover_commands(state, gone, me.clock_ms, is_forced=is_forced) if gone else []
-        partitions = [each for topic in state.topics.values() for each in topic.partitions]
-        back = [each for each in BROKERS if each not in gone and any(each not in p.isr for p in partitions)]
-        joins = [] if gone else [IsrChange(None, each, True, me.clock_ms) for each in back]
-        return tuple(encode_command(each) for each in [*commands, *joins]) or None
+        partitions = [partition for topic in state.topics.values() for partition in topic.partitions]
+        back = [broker for broker in BROKERS if broker not in gone and any(broker not in p.isr for p in partitions)]
+        joins = [] if gone else [IsrChange(None, broker, True, me.clock_ms) for broker in back]
+        return tuple(encode_command(command) for command in [*commands, *joins]) or None
 
     me.append(propose)
     yield

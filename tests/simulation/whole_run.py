@@ -33,7 +33,7 @@ def schedule_of(seed: int) -> list[Step]:
         begin, end = stalls.get((process, job), (count, count))
         if not begin <= at < end:
             steps.append(Step(process, job, rng.getrandbits(48)))
-    return [_inline(rng, each) for each in steps] if has_inline(seed) else steps
+    return [_inline(rng, step) for step in steps] if has_inline(seed) else steps
 
 
 def has_inline(seed: int) -> bool:
@@ -67,11 +67,11 @@ def run(steps: Sequence[Step], rules: Rules | None = None) -> World:
     for process in world.processes:
         process.refresh()
         world.checker.agrees(process.name, process.state)
-    for place, found in world.checker.partitions():
+    for place, partition in world.checker.partitions():
         rows: dict[int, Row] = {}
-        start, high = found.log_start_offset, found.high_watermark
+        start, high = partition.log_start_offset, partition.high_watermark
         for section in world.checker.sections(place):
-            if not section.object.inline and not any(world.holds(each, section.object.id) for each in BROKERS):
+            if not section.object.inline and not any(world.holds(broker, section.object.id) for broker in BROKERS):
                 raise Violation(f"{section.object.id} is gone, and rows are in it")
             offsets = world.checker.rows_of(section).items()
             rows.update({offset: row for offset, row in offsets if start <= offset < high})

@@ -172,10 +172,10 @@ class World:
         self.now_ms += duration_ms
 
     def _cluster(self, number: int) -> Cluster:
-        found = self._processes.get(number)
-        if found is None:
-            found = self._processes[number] = Cluster.open(str(self.path))
-        return found
+        cluster = self._processes.get(number)
+        if cluster is None:
+            cluster = self._processes[number] = Cluster.open(str(self.path))
+        return cluster
 
     def run(self, step: Step) -> None:
         """Let one step happen."""
@@ -226,11 +226,11 @@ class World:
             if self._is_lost:
                 self.repair(END)
             report = scrub_journals(self._cluster(END))
-            found = report.findings or report.behind
+            trouble = report.findings or report.behind
         except ReplogError as error:
             raise Violation(f"{self._without()} it is not made whole: {error}") from error
-        if self._is_lost or found:
-            raise Violation(f"after a repair and coordinators: {self._is_lost=}, {found}")
+        if self._is_lost or trouble:
+            raise Violation(f"after a repair and coordinators: {self._is_lost=}, {trouble}")
         self._departures_left = 2
 
     def go_on(self, _: int) -> None:
@@ -303,7 +303,7 @@ class World:
 
     def set_back(self, number: int) -> None:
         """Restore an older checkpoint of a query: it numbers new rows as rows that it has written already."""
-        ready = [each for each, (batch, values) in self._batches.items() if batch > 1 and not values]
+        ready = [query_name for query_name, (batch, values) in self._batches.items() if batch > 1 and not values]
         if not ready:
             return
         query = self.rng.choice(sorted(ready))
@@ -319,18 +319,18 @@ class World:
     def read(self, number: int) -> None:
         """Read all rows of all topics."""
         store = Store(self._cluster(number))
-        for name, known in self._rows.items():
+        for name, rows_seen in self._rows.items():
             table = store.topic(name).scan().to_arrow()
             offsets, values = table["offset"].to_pylist(), table["value"].to_pylist()
             if offsets != list(range(len(offsets))) or len(set(values)) != len(values):
                 raise Violation(f"{name} has offsets {offsets} and rows {values}")
-            found = dict(zip(offsets, values, strict=True))
-            for offset, value in known.items():
-                if found.get(offset) != value:
-                    raise Violation(f"offset {offset} of {name} was {value!r}, and is {found.get(offset)!r}")
+            rows = dict(zip(offsets, values, strict=True))
+            for offset, value in rows_seen.items():
+                if rows.get(offset) != value:
+                    raise Violation(f"offset {offset} of {name} was {value!r}, and is {rows.get(offset)!r}")
             if not self._told.get(name, set()) <= set(values):
                 raise Violation(f"{name} lacks rows {self._told[name] - set(values)} that a writer was told of")
-            known.update(found)
+            rows_seen.update(rows)
             self.count("reads")
 
     def forget(self, number: int) -> None:
@@ -356,7 +356,7 @@ class World:
             return  # it would be rebuilt, and is to come back
         report = StoreRepair(self._cluster(number), deep=True).run()
         self.count("repairs")
-        if self._is_lost and all(each.is_repaired for each in report.roots.values()):
+        if self._is_lost and all(root.is_repaired for root in report.roots.values()):
             self._is_lost = False
             self.count("rebuilt roots")
 
@@ -381,7 +381,7 @@ class World:
         before = self._away
         if before is not None:
             self.come_back(0)
-            self._away = self.rng.choice([each for each in BROKERS if each != before])
+            self._away = self.rng.choice([broker for broker in BROKERS if broker != before])
             (self.path / f"broker-{self._away}").rename(self.path / f"broker-{self._away}.away")
             self._departures_left -= 1
             self.count("replaced outages")
@@ -399,7 +399,7 @@ class World:
         if self._away is not None or self._is_lost:
             return
         kind, root = self.rng.choice(FILES), self.path / f"broker-{self.rng.choice(BROKERS)}"
-        files = [each for each in sorted(root.glob(f"ledgers/*/{kind}/**/*")) if each.is_file()]
+        files = [path for path in sorted(root.glob(f"ledgers/*/{kind}/**/*")) if path.is_file()]
         if not files:
             return
         file, fate = self.rng.choice(files), self.rng.choice(("emptied", "missing", "swapped"))
@@ -417,11 +417,11 @@ class World:
         hit, lost = self.rng.sample(BROKERS, self.rng.choice((2, 3))), self._folder / "lost"
         name, cluster = self.rng.choice(sorted(self._rows)), self._cluster(number)
         ledger = self.rng.choice((cluster.lookup(name).ledger_id, cluster.brokers.cluster_id))
-        folders = [self.path / f"broker-{each}/ledgers/{ledger}/journal" for each in hit]
+        folders = [self.path / f"broker-{broker}/ledgers/{ledger}/journal" for broker in hit]
         for at, folder in enumerate(folders):
             shutil.copytree(folder, lost / str(at))
-            for each in folder.iterdir():
-                each.unlink()
+            for file in folder.iterdir():
+                file.unlink()
         self._processes.clear()
         self.count("lost journals")
         self._links_left = -1
@@ -434,8 +434,8 @@ class World:
         else:
             raise Violation(f"a write succeeds while roots {hit} have no journal of ledger {ledger}")
         for at, folder in enumerate(folders):
-            for each in (lost / str(at)).iterdir():
-                shutil.copy2(each, folder / each.name)
+            for file in (lost / str(at)).iterdir():
+                shutil.copy2(file, folder / file.name)
         shutil.rmtree(lost)
         self._processes.clear()
         self._departures_left = -1
@@ -455,7 +455,7 @@ class World:
         """Cut the power of all roots, and with them of all processes, or of one root."""
         hit = BROKERS if self.rng.random() < 0.6 else (self.rng.choice(BROKERS),)
         keeps = draw(
-            self.rng, [f"broker-{each}{end}" for each in hit for end in ("", ".away")], self.rng.choice((0.0, 0.5))
+            self.rng, [f"broker-{broker}{end}" for broker in hit for end in ("", ".away")], self.rng.choice((0.0, 0.5))
         )
         self._cut_count += 1
         before, self.path = self.path, self._folder / str(self._cut_count)
@@ -484,10 +484,10 @@ def one_thread(patch: pytest.MonkeyPatch, world: World, seed: int) -> Iterator[N
 
     def take(io: RootIo, timeout_ms: float = 0) -> list[Completion]:
         waited_ms = world.wait_ms
-        found = real_take(io, 0)
-        if not found:
+        completions = real_take(io, 0)
+        if not completions:
             world.now_ms += max(1.0, waited_ms)
-        return found
+        return completions
 
     mine, real_wait, real_sleep = get_ident(), RootIo.wait, SystemClock.sleep_ms
 
@@ -550,7 +550,7 @@ def schedule_of(seed: int, weights: Mapping[str, int] = POWER, count: int = 24) 
         (job,) = rng.choices(list(weights), list(weights.values()))
         jobs += WITH.get(job, (job,))
     steps = []
-    for job, _, process in (each.partition(":") for each in jobs):
+    for job, _, process in (text.partition(":") for text in jobs):
         number = rng.randrange(2)
         steps.append(Step("ab".index(process) if process else number, job, rng.getrandbits(48)))
     return steps

@@ -46,7 +46,7 @@ _TOPICS = (
     TopicInit(RISKY, "risky", ((1, 2, 0),), _UNCLEAN),
     TopicInit(f"{SHORT}{0:06d}", "short", ((0, 2, 1),), (_SEGMENT,)),
 )
-_FIRST_COMMANDS = [encode_command(each) for each in _TOPICS]
+_FIRST_COMMANDS = [encode_command(topic) for topic in _TOPICS]
 PARTITIONS = ((DELETED, 0), (DELETED, 1), (COMPACTED, 0))
 Job = Generator[None]
 
@@ -273,7 +273,7 @@ class World:
     def cluster_of(self, process: Process) -> Any:
         """Return what maintenance takes for a cluster."""
         brokers = SimpleNamespace(
-            broker_ids=BROKERS, store=lambda each: Store(self, each), url=str, check_root=self.check_root
+            broker_ids=BROKERS, store=lambda broker_id: Store(self, broker_id), url=str, check_root=self.check_root
         )
         config = SimpleNamespace(delivery_timeout_ms=0)
         clock = SimpleNamespace(now_ms=lambda: process.clock_ms)
@@ -296,19 +296,19 @@ class World:
             RetriableError: brokers that may have it are away.
         """
         item = part.object.id
-        found = [each for each in BROKERS if self.holds(each, item)]
+        holders = [broker for broker in BROKERS if self.holds(broker, item)]
         if part.object.inline:
             if part.object.inline != self.carried[item]:
                 raise Violation(f"{item} has other bytes than the entry that carried it")
-        elif not found:
+        elif not holders:
             return None
-        elif self.away.issuperset(found):
-            self.check_root(found[0])
+        elif self.away.issuperset(holders):
+            self.check_root(holders[0])
         stored = self.content[item][part.start_byte]
         rows = [(part.base_offset + at if offset is None else offset, row) for at, (offset, row) in enumerate(stored)]
         if len(rows) != part.row_count:
             raise Violation(f"a section of {item} has {len(rows)} rows, not {part.row_count}")
-        return [each for each in rows if part.start_offset <= each[0] < part.end_offset]
+        return [row for row in rows if part.start_offset <= row[0] < part.end_offset]
 
     # -- the schedule -------------------------------------------------------------------------------
 

@@ -34,9 +34,9 @@ def test_numbers_are_unique():
 
 @pytest.mark.guarantee("G10")
 def test_the_catalogue_describes_each_code():
-    found = explain.entries()
-    assert set(found) == set(ErrorCode)
-    for entry in found.values():
+    entries = explain.entries()
+    assert set(entries) == set(ErrorCode)
+    for entry in entries.values():
         assert entry.meaning and entry.state and entry.remedy, entry.code.name
 
 

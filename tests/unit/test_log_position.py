@@ -33,8 +33,8 @@ from spark_replog.log_position import (
     ],
 )
 def test_each_form_of_a_position(value, expected):
-    found = parse_offset(value)
-    assert found == expected and type(found) in (int, type(None))
+    position = parse_offset(value)
+    assert position == expected and type(position) in (int, type(None))
 
 
 def test_a_number_is_no_name_of_an_end():
@@ -42,7 +42,7 @@ def test_a_number_is_no_name_of_an_end():
 
 
 def test_ends_become_offsets():
-    assert [offset_between(each, 3, 9) for each in (EARLIEST, LATEST, 0, 5, 12)] == [3, 9, 0, 5, 12]
+    assert [offset_between(position, 3, 9) for position in (EARLIEST, LATEST, 0, 5, 12)] == [3, 9, 0, 5, 12]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_rows_before_the_end_are_a_form_of_their_own(value, expected):
 
 
 def test_rows_before_the_end_are_within_the_log():
-    assert [offset_between(BeforeEnd(each), 3, 9) for each in (0, 2, 6, 7, 99)] == [9, 7, 3, 3, 3]
+    assert [offset_between(BeforeEnd(row_count), 3, 9) for row_count in (0, 2, 6, 7, 99)] == [9, 7, 3, 3, 3]
 
 
 def test_what_other_tools_count_from_the_end_has_its_form_named():
-    assert [other_meaning(each) for each in ("-10", -3, " -2 ")] == ["end-10", "end-3", "end-2"]
-    assert {other_meaning(each) for each in ("10", 3, "-0", 0, "-x", "--1", None, -1.5, "end-1")} == {None}
+    assert [other_meaning(value) for value in ("-10", -3, " -2 ")] == ["end-10", "end-3", "end-2"]
+    assert {other_meaning(value) for value in ("10", 3, "-0", 0, "-x", "--1", None, -1.5, "end-1")} == {None}

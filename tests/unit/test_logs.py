@@ -31,8 +31,8 @@ def test_a_line_carries_time_level_logger_query_and_batch(capsys):
     LOG.warning("waits\nlong")
     LOG.debug("not shown")
     (line,) = capsys.readouterr().err.splitlines()
-    found = r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z WARNING spark_replog\.test_logs query=q-1 batch=7: waits\\nlong"
-    assert re.fullmatch(found, line)
+    pattern = r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z WARNING spark_replog\.test_logs query=q-1 batch=7: waits\\nlong"
+    assert re.fullmatch(pattern, line)
 
 
 def test_json_is_one_object_a_line_with_the_events_fields_and_the_error(capsys, monkeypatch):
@@ -61,7 +61,7 @@ def test_a_wrong_setting_is_an_error_or_a_warning_in_a_worker(monkeypatch, caplo
 
 
 def events(caplog):
-    return [each.replog_event for each in caplog.records if hasattr(each, "replog_event")]
+    return [record.replog_event for record in caplog.records if hasattr(record, "replog_event")]
 
 
 def test_each_change_is_one_event_of_the_process_that_decided_it_and_a_batch_is_none(tmp_path, caplog):
@@ -72,10 +72,10 @@ def test_each_change_is_one_event_of_the_process_that_decided_it_and_a_batch_is_
     caplog.clear()
     for number in range(5):
         store.write("orders", rows(3, number))
-    assert [each for each in events(caplog) if each != "snapshot_commit"] == []
+    assert [event for event in events(caplog) if event != "snapshot_commit"] == []
     BrokerAdmin(store.cluster).fence(1)
     assert "broker_fence" in events(caplog)
-    (record,) = [each for each in caplog.records if getattr(each, "replog_event", "") == "broker_fence"][:1]
+    (record,) = [line for line in caplog.records if getattr(line, "replog_event", "") == "broker_fence"][:1]
     assert record.replog_fields["index"] >= 0 and "fenced" in record.getMessage()
     caplog.clear()
     store.another_process().cluster.refresh()  # who only reads logs nothing
@@ -83,7 +83,7 @@ def test_each_change_is_one_event_of_the_process_that_decided_it_and_a_batch_is_
 
 
 def fields_of(caplog, name):
-    return [each.replog_fields for each in caplog.records if getattr(each, "replog_event", "") == name]
+    return [record.replog_fields for record in caplog.records if getattr(record, "replog_event", "") == name]
 
 
 def test_a_ledger_that_another_process_wrote_is_an_event_once_and_turns_of_two_writers_are_none(tmp_path, caplog):
@@ -97,8 +97,8 @@ def test_a_ledger_that_another_process_wrote_is_an_event_once_and_turns_of_two_w
         other.write("orders", rows(1, 2 * number))
         one.write("orders", rows(1, 2 * number + 1))
     ledger, _ = one.cluster.topic_state(one.cluster.lookup("orders"))
-    found = [each for each in fields_of(caplog, "owner_change") if each["ledger"] == ledger.ledger_id]
-    assert len(found) == 2 and found[0]["owner"] == found[1]["before"] and found[0]["before"] == found[1]["owner"]
+    claims = [claim for claim in fields_of(caplog, "owner_change") if claim["ledger"] == ledger.ledger_id]
+    assert len(claims) == 2 and claims[0]["owner"] == claims[1]["before"] and claims[0]["before"] == claims[1]["owner"]
     single = Store.init(str(tmp_path / "single"))
     single.create("orders")
     caplog.clear()
@@ -117,9 +117,9 @@ def test_what_is_deleted_as_garbage_is_one_event_for_each_root_and_reason(tmp_pa
     assert GarbageCollector(store.another_process().cluster, is_dry_run=True, is_floor_raised=True).run().files
     assert fields_of(caplog, "garbage_delete") == []
     report = GarbageCollector(store.another_process().cluster, is_floor_raised=True).run()
-    found = fields_of(caplog, "garbage_delete")
-    assert sorted(each["broker"] for each in found) == [0, 1, 2] and sum(report.files.values()) == 9
-    assert [each["files"] for each in found] == [3, 3, 3]
+    deletions = fields_of(caplog, "garbage_delete")
+    assert sorted(deletion["broker"] for deletion in deletions) == [0, 1, 2] and sum(report.files.values()) == 9
+    assert [deletion["files"] for deletion in deletions] == [3, 3, 3]
 
 
 def test_below_info_an_entry_is_not_even_decoded(tmp_path, monkeypatch):
@@ -140,4 +140,4 @@ def test_v_shows_the_lines_of_a_command_and_leaves_no_handler(tmp_path, replog):
     answer = replog("-s", path, "-v", "topic", "create", "orders")
     assert answer.exit_code == 0 and re.search(r"Z INFO spark_replog\.\S+ event=topic_publish ledger=", answer.err)
     assert "event=" not in replog("-s", path, "topic", "create", "others").err
-    assert not [each for each in logging.getLogger("spark_replog").handlers if each.formatter]
+    assert not [handler for handler in logging.getLogger("spark_replog").handlers if handler.formatter]

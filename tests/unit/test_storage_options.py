@@ -84,7 +84,7 @@ def test_no_object_shows_them():
         parse_source_options({**spark, "subscribe": "t"}, streaming=True),
         parse_sink_options({**spark, "topic": "t"}, streaming=False),
     ]
-    assert [each for each in map(repr, shown) if SECRET in each] == []
+    assert [text for text in map(repr, shown) if SECRET in text] == []
 
 
 @pytest.mark.parametrize("mistake", [f"storage.secret:{SECRET}", f"secret={SECRET}", f"storage.s4.secret={SECRET}"])

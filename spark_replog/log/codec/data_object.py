@@ -137,14 +137,14 @@ class _Gather(io.RawIOBase):
         size_bytes = 0
         if arrays[0].type == pa.binary() and not any(array.null_count for array in arrays):
             offsets = [_offsets(array) for array in arrays]
-            size_bytes = sum([int(each[-1] - each[0]) for each in offsets])
+            size_bytes = sum([int(bounds[-1] - bounds[0]) for bounds in offsets])
         if not _SHARED_BYTES_MIN * len(arrays) <= size_bytes <= _STAND_IN.size:
             return pa.concat_arrays(arrays, ROW_MEMORY)
         joined, at, end = np.zeros(sum(map(len, arrays)) + 1, dtype=np.int32), 0, 0
-        for each in offsets:
-            np.subtract(each[1:], each[0] - end, out=joined[at + 1 : at + len(each)])
-            at, end = at + len(each) - 1, end + int(each[-1] - each[0])
-        spans = [(array, int(each[0]), int(each[-1])) for array, each in zip(arrays, offsets, strict=True)]
+        for array_offsets in offsets:
+            np.subtract(array_offsets[1:], array_offsets[0] - end, out=joined[at + 1 : at + len(array_offsets)])
+            at, end = at + len(array_offsets) - 1, end + int(array_offsets[-1] - array_offsets[0])
+        spans = [(array, int(bounds[0]), int(bounds[-1])) for array, bounds in zip(arrays, offsets, strict=True)]
         self._values.append([memoryview(array.buffers()[2])[start:end] for array, start, end in spans if start < end])
         buffers = [None, pa.py_buffer(joined), _STAND_IN.slice(0, size_bytes)]
         return pa.Array.from_buffers(pa.binary(), len(joined) - 1, buffers, null_count=0)

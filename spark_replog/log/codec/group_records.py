@@ -93,11 +93,11 @@ class GroupMetadata:
 
     def member(self, member_id: str) -> GroupMember | None:
         """Return the member, or None."""
-        return next((each for each in self.members if each.member_id == member_id), None)
+        return next((client for client in self.members if client.member_id == member_id), None)
 
     def instance(self, instance_id: str) -> GroupMember | None:
         """Return the static member of this instance, or None."""
-        return next((each for each in self.members if instance_id and each.instance_id == instance_id), None)
+        return next((client for client in self.members if instance_id and client.instance_id == instance_id), None)
 
 
 class OffsetRecord(NamedTuple):

@@ -381,7 +381,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     names = [name for part in parts for name in part.names]
-    holders = [each for part in parts for each in part.holders]
+    holders = [brokers for part in parts for brokers in part.holders]
     return Rows(parts[0].kind, np.concatenate([part.cells for part in parts], axis=1), names, holders)
 
 
@@ -506,14 +506,14 @@ def decode_page(ledger_id: str, name: str, data: bytes) -> Rows | Directory:
 
 def write_holders(writer: Writer, holders: Items[frozenset[int]]) -> None:
     """Append sets of brokers: the distinct sets, then the number of each row's set."""
-    numbers = {each: number for number, each in enumerate(dict.fromkeys(holders))}
-    _HOLDERS.write(writer, [sorted(each) for each in numbers])
-    write_table(writer, np.array([[numbers[each] for each in holders]], np.int64))
+    numbers = {brokers: number for number, brokers in enumerate(dict.fromkeys(holders))}
+    _HOLDERS.write(writer, [sorted(brokers) for brokers in numbers])
+    write_table(writer, np.array([[numbers[brokers] for brokers in holders]], np.int64))
 
 
 def read_holders(reader: Reader) -> Items[frozenset[int]]:
     """Read what `write_holders` wrote."""
-    different = [frozenset(each) for each in _HOLDERS.read(reader)]
+    different = [frozenset(brokers) for brokers in _HOLDERS.read(reader)]
     (numbers,) = read_table(reader, 1)
     if numbers.min(initial=0) < 0 or numbers.max(initial=-1) >= len(different):
         raise damaged("a set of brokers is missing")

@@ -87,13 +87,13 @@ class AgreedTime:
         if len(self.writers) > WRITERS_KEPT:
             del self.writers[next(iter(self.writers))]
 
-    def _counted(self, known: tuple[int, int, int], clock_ms: int, *, is_again: bool) -> tuple[int, int]:
+    def _counted(self, last_state: tuple[int, int, int], clock_ms: int, *, is_again: bool) -> tuple[int, int]:
         """Return the agreed time at a writer's last append plus what its clock counted since, and what is held back.
 
         A jump counts once as much time again has passed at this writer alone: it may have slept, or its clock may have
         been set. The clock of another writer tells sooner.
         """
-        before_ms, agreed_ms, held_ms = known
+        before_ms, agreed_ms, held_ms = last_state
         step_ms = max(0, clock_ms - before_ms)
         released_ms = min(held_ms, step_ms) if is_again else 0
         if step_ms <= JUMP_MS:

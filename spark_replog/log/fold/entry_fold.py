@@ -88,12 +88,12 @@ class EntryFold:
                 f"entry {index} was folded after {self.applied_index}. This is a defect: report it.",
             )
         commands = decode_commands(payload)
-        for each in commands:
-            if isinstance(each, FeatureSet):
-                self._check_level(each.level)
+        for command in commands:
+            if isinstance(command, FeatureSet):
+                self._check_level(command.level)
         self.applied_index = index
         applies, others = self._applies, EntryFold._apply_other
-        return tuple([applies.get(type(each), others)(self, each, index, at) for at, each in enumerate(commands)])
+        return tuple([applies.get(type(step), others)(self, step, index, at) for at, step in enumerate(commands)])
 
     def freeze(self) -> FrozenState:
         """Return the present state; see `ledger.types.SnapshotState`."""

@@ -168,11 +168,11 @@ def _check(run: Run) -> None:
     if firsts and (
         len(firsts) != len(spans)
         or any(
-            each.base != base or not base < each.end <= end for each, (_, base, end) in zip(firsts, spans, strict=True)
+            part.base != base or not base < part.end <= end for part, (_, base, end) in zip(firsts, spans, strict=True)
         )
     ):
         raise damaged("a run has other spans than first pieces")
-    np.array([each.cells(0, 0) for each in firsts], np.int64)  # raises OverflowError where one does not fit
+    np.array([piece.cells(0, 0) for piece in firsts], np.int64)  # raises OverflowError where one does not fit
 
 
 def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
@@ -198,7 +198,7 @@ def make_pages(tables: Tables, writer: PageWriter) -> MadePages:
     while count := len(object_runs) if is_mostly_gone else merge_count(object_runs):
         object_runs[-count:] = writer.merge_objects(object_runs[-count:], is_oldest=count == len(object_runs))
         is_mostly_gone = False
-    dead = tuple(each for rows in (objects, changed) for each in _dead(rows, lost))
+    dead = tuple(object_id for rows in (objects, changed) for object_id in _dead(rows, lost))
     stay = objects.take(np.flatnonzero(~leaves))
     pages = writer.pages_of(section_runs, object_runs)
     sections = tables.sections.take(np.flatnonzero(~is_settled))
@@ -240,5 +240,5 @@ def _changed(tables: Tables, lost: Mapping[int, int], writer: PageWriter) -> Row
     in_memory = set(tables.objects.cells[BASE].tolist())
     wanted = sorted(number for number in lost if number not in in_memory)
     newest = [writer.directory(run) for run in reversed(tables.object_runs)]
-    parts = [each.take() for each in find_objects(newest, writer.rows, wanted)] if wanted else []
+    parts = [page_rows.take() for page_rows in find_objects(newest, writer.rows, wanted)] if wanted else []
     return _without(joined([no_rows(PageKind.OBJECTS), *parts]), lost)

@@ -105,7 +105,7 @@ class GroupTable:
         refused = self.judge(command)
         if refused is not None:
             return CommandResult(Outcome.FENCED, refused.name)
-        if any(isinstance(each, OffsetRecord) and each.value and each.value.offset < 0 for each in command.records):
+        if any(isinstance(row, OffsetRecord) and row.value and row.value.offset < 0 for row in command.records):
             return CommandResult(Outcome.INVALID, "a committed offset is negative")
         state = self.groups.setdefault(command.group, GroupState(command.group))
         state.last_commit_ms = max(state.last_commit_ms, command.time_ms)

@@ -251,7 +251,7 @@ class ObjectTable:
             if not item.live_count:
                 del writes[number]
         entries = {number >> ORDINAL_BITS for number in writes}
-        return RecentWrites(len(entries), len(writes), *(sum(each[at] for each in writes.values()) for at in (0, 1)))
+        return RecentWrites(len(entries), len(writes), *(sum(write[at] for write in writes.values()) for at in (0, 1)))
 
     def rows_in_memory(self) -> Rows:
         """Return a copy of the objects in memory, without their missing copies."""
@@ -261,17 +261,17 @@ class ObjectTable:
                 0,
                 number,
                 number + 1,
-                each.id.generation,
-                each.size_bytes,
-                each.has_headers * _HAS_HEADERS | each.has_offsets * _HAS_OFFSETS,
-                each.place.command_no,
-                each.place.object_no,
-                each.place.append_time_ms,
-                each.live_count,
+                item.id.generation,
+                item.size_bytes,
+                item.has_headers * _HAS_HEADERS | item.has_offsets * _HAS_OFFSETS,
+                item.place.command_no,
+                item.place.object_no,
+                item.place.append_time_ms,
+                item.live_count,
             )
-            for number, each in items
+            for number, item in items
         ]
-        names, holders = [each.id.name for _, each in items], [each.holders for _, each in items]
+        names, holders = [item.id.name for _, item in items], [item.holders for _, item in items]
         return Rows(PageKind.OBJECTS, np.array(cells, np.int64).reshape(-1, 10).T, names, holders)
 
     def take_rows(self, rows: Rows) -> None:
@@ -302,11 +302,11 @@ class ObjectTable:
     def write_open(self, writer: Writer) -> None:
         """Write the missing copies, the appends that may still be cut, and the inline bytes to a snapshot."""
         lacked = [
-            (number, [(each.slot, *span) for each, span in item.partitions.items()], item.sections)
+            (number, [(partition.slot, *span) for partition, span in item.partitions.items()], item.sections)
             for number, item in self._objects.items()
             if item.partitions or item.sections
         ]
-        unstable = [each.values() for each in self.unstable]
+        unstable = [append.values() for append in self.unstable]
         inline = [(number, self._objects[number].inline) for number in self.inline_numbers]
         _OPEN.write(writer, (self.paged_below, lacked, self.missing, unstable, inline))
 
@@ -464,7 +464,7 @@ class ObjectTable:
         item.sections = ()  # the remaining ones are looked up when they are needed
         item.changed_index = self.next_number >> ORDINAL_BITS
         for broker_id, numbers in self.missing.items():
-            if not any(broker_id in each.replicas for each in item.partitions):
+            if not any(broker_id in other_partition.replicas for other_partition in item.partitions):
                 numbers.pop(number, None)
         if not item.partitions:
             self.drop_inline(number)
@@ -481,7 +481,7 @@ class ObjectTable:
         # All partitions in one pass: a broker that is away for a week lacks millions of objects.
         for number in self._watched():
             held = self._objects[number].partitions
-            for partition in [each for each, (_, end) in held.items() if end <= ends.get(each, -1)]:
+            for partition in [state for state, (_, end) in held.items() if end <= ends.get(state, -1)]:
                 self._leave(number, partition)
         self.count_off(numbers)
 
@@ -490,7 +490,7 @@ class ObjectTable:
 
         Which objects lose rows in pages is found when the next snapshot is made: here that would load the pages.
         """
-        self.gone += [(partition.slot, *each) for each in partition.in_pages(start_offset, end_offset)]
+        self.gone += [(partition.slot, *interval) for interval in partition.in_pages(start_offset, end_offset)]
 
     def count_off(self, numbers: Iterable[int], *, is_hint: bool = True) -> None:
         """Note that sections left memory, by the numbers of their objects; `is_hint`: none is ever named again."""
@@ -602,7 +602,7 @@ class ObjectTable:
         """
         number = self._number_of(command)
         item = None if number is None else self._objects[number]
-        is_needed = item is not None and (item.live_count or any(number in each for each in self.missing.values()))
+        is_needed = item is not None and (item.live_count or any(number in gaps for gaps in self.missing.values()))
         if number is None or item is None or not is_needed:
             detail = f"entry {command.entry_index} has no object {command.command_no}/{command.object_no}"
             return CommandResult(Outcome.INVALID, detail)
@@ -653,7 +653,7 @@ def _bits(flags: list[int], bit: int) -> Iterable[bool]:
     """Return a flag of each row. Those of a log are the same in most of its rows."""
     if flags.count(flags[0]) == len(flags):
         return repeat(flags[0] & bit > 0, len(flags))
-    return [each & bit > 0 for each in flags]
+    return [flag & bit > 0 for flag in flags]
 
 
 def _objects_of(rows: Rows) -> dict[int, LogObject]:

@@ -97,8 +97,8 @@ class Run(NamedTuple):
 
     def may_hold(self, slot: int, low: int, high: int) -> bool:
         """Return whether the run may have rows of a slot in [low, high)."""
-        for each, base, end in self.spans:  # a plan asks all runs: `any` makes a generator for each of them
-            if each == slot and base < high and end > low:
+        for span_slot, base, end in self.spans:  # a plan asks all runs: `any` makes a generator for each of them
+            if span_slot == slot and base < high and end > low:
                 return True
         return not self.spans
 
@@ -140,8 +140,8 @@ class PageCache:
 
     def pieces(self, run: Run, slot: int, high: int) -> Directory:
         """Return the pieces of a run, or only the first one of a slot if no other holds anything below `high`."""
-        for (each, *_), first in zip(run.spans, run.firsts, strict=False):
-            if each == slot and high <= first.end:
+        for (span_slot, *_), first in zip(run.spans, run.firsts, strict=False):
+            if span_slot == slot and high <= first.end:
                 key = f"{run.name}/{slot}"
                 content = self._pages.get(key)
                 if content is None:
@@ -286,16 +286,16 @@ class _Spans(NamedTuple):
 
 def _spans_in_order(runs: Sequence[Run], slot: int) -> _Spans | None:
     """Return the ranges of a slot; None if ranges overlap, or if a run does not say which it has."""
-    found = _Spans([], [], [])
+    ranges = _Spans([], [], [])
     for run in runs:
-        spans = [(base, end) for each, base, end in run.spans if each == slot]
-        if not run.spans or len(spans) > 1 or (spans and found.ends and spans[0][0] < found.ends[-1]):
+        spans = [(base, end) for span_slot, base, end in run.spans if span_slot == slot]
+        if not run.spans or len(spans) > 1 or (spans and ranges.ends and spans[0][0] < ranges.ends[-1]):
             return None
         for base, end in spans:
-            found.bases.append(base)
-            found.ends.append(end)
-            found.runs.append(run)
-    return found
+            ranges.bases.append(base)
+            ranges.ends.append(end)
+            ranges.runs.append(run)
+    return ranges
 
 
 class SectionPages(_Pages):
@@ -309,7 +309,7 @@ class SectionPages(_Pages):
         """
         around = self._piece_around(slot, intervals[0][0], intervals[-1][1])
         if around is not None:
-            return [around.part(*each) for each in intervals]
+            return [around.part(*interval) for interval in intervals]
         newest = self._newest(slot, intervals[0][0], intervals[-1][1])
         content, is_whole = plan_pieces(newest, slot, intervals)
         if not is_whole:
@@ -328,8 +328,8 @@ class SectionPages(_Pages):
         spans = sorted(
             (base, end, size_bytes)
             for run in self.runs
-            for (each, base, end), size_bytes in zip(run.spans, run.sizes, strict=True)
-            if each == slot
+            for (span_slot, base, end), size_bytes in zip(run.spans, run.sizes, strict=True)
+            if span_slot == slot
         )
         total, rest = 0, intervals
         reach = 0 if all(run.spans for run in self.runs) else sys.maxsize
@@ -360,7 +360,7 @@ class SectionPages(_Pages):
 
 def _without(intervals: list[Interval], base: int, end: int) -> list[Interval]:
     """Return intervals without [base, end), which is inside one of them."""
-    parts = [each for low, high in intervals for each in ((low, min(high, base)), (max(low, end), high))]
+    parts = [part for low, high in intervals for part in ((low, min(high, base)), (max(low, end), high))]
     return [(low, high) for low, high in parts if low < high]
 
 
@@ -434,9 +434,9 @@ def _find_in_page(page: Rows, wanted: Sequence[int]) -> tuple[PageRows, Sequence
         return PageRows(page, first, last), ()
     last = bisect_right(bases, wanted[-1], first)
     row_of = dict(zip(bases[first:last].tolist(), range(first, last), strict=True))
-    rows = np.array([row_of[each] for each in wanted if each in row_of], np.intp)
+    rows = np.array([row_of[number] for number in wanted if number in row_of], np.intp)
     live = page.take(rows[page.cells[ObjectColumn.LIVE_COUNT, rows] > 0])
-    return PageRows(live, 0, len(live)), [each for each in wanted if each not in row_of]
+    return PageRows(live, 0, len(live)), [number for number in wanted if number not in row_of]
 
 
 class PageWriter(PageCache):
@@ -538,7 +538,7 @@ class PageWriter(PageCache):
         """Return the run of the rows of neighbouring runs that are not gone."""
         newest = [self.directory(run) for run in reversed(runs)]
         plan: list[tuple[int, Piece]] = []
-        for slot in np.unique(np.concatenate([each.pieces[SLOT] for each in newest])).tolist():
+        for slot in np.unique(np.concatenate([page_directory.pieces[SLOT] for page_directory in newest])).tolist():
             low, high = bounds.get(slot, (0, 0))
             if low < high:
                 plan += [(slot, piece) for piece in plan_pieces(newest, slot, [(low, high)])[0]]

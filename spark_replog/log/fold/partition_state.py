@@ -51,7 +51,7 @@ def elect_offline(
     """
     for broker_id in assignment:
         if broker_id in live and broker_id in isr:
-            return Election(broker_id, tuple(each for each in isr if each in live))
+            return Election(broker_id, tuple(replica for replica in isr if replica in live))
     if is_unclean_allowed:
         for broker_id in assignment:
             if broker_id in live:
@@ -103,7 +103,7 @@ class LeaderEpochCache:
         last = self.entries[-1] if self.entries else None
         if last is not None and last.epoch == epoch and start_offset >= last.start_offset:
             return
-        kept = tuple(each for each in self.entries if each.epoch < epoch and each.start_offset < start_offset)
+        kept = tuple(entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset)
         self.entries = (*kept, EpochEntry(epoch, start_offset))
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
@@ -116,8 +116,8 @@ class LeaderEpochCache:
             return undefined
         if epoch == self.entries[-1].epoch:
             return EpochEntry(epoch, log_end_offset)
-        above = [each for each in self.entries if each.epoch > epoch]
-        below = [each for each in self.entries if each.epoch <= epoch]
+        above = [entry for entry in self.entries if entry.epoch > epoch]
+        below = [entry for entry in self.entries if entry.epoch <= epoch]
         if not above:
             return undefined
         if not below:
@@ -127,15 +127,15 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that began at or after a new log end."""
         if end_offset >= 0:
-            self.entries = tuple(each for each in self.entries if each.start_offset < end_offset)
+            self.entries = tuple(entry for entry in self.entries if entry.start_offset < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget the epochs below a new log start; the one that holds it begins there now."""
         if start_offset < 0:
             return
-        below = [each for each in self.entries if each.start_offset <= start_offset]
+        below = [entry for entry in self.entries if entry.start_offset <= start_offset]
         if below:
-            rest = tuple(each for each in self.entries if each.start_offset > start_offset)
+            rest = tuple(entry for entry in self.entries if entry.start_offset > start_offset)
             self.entries = (EpochEntry(below[-1].epoch, start_offset), *rest)
 
 
@@ -354,8 +354,8 @@ class PartitionState:
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Return the base offset of the first live section with a row at or after the time; O(pages + rows of one)."""
-        found = (self.sections.first_late(part, timestamp_ms) for part in self.sections.parts(*self.bounds))
-        return next((base for base in found if base is not None), None)
+        bases = (self.sections.first_late(part, timestamp_ms) for part in self.sections.parts(*self.bounds))
+        return next((base for base in bases if base is not None), None)
 
     def shrink(self, broker_id: BrokerId) -> bool:
         """Remove a broker from the ISR, and elect the first in-sync replica if it led; return whether it was removed.
@@ -379,7 +379,7 @@ class PartitionState:
         """
         if broker_id not in self.isr:
             return False
-        elected = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
+        elected = elect_offline(self.replicas, self.isr, [replica for replica in self.isr if replica not in fenced])
         if elected is None:  # as in Kafka the last in-sync replicas stay: no other has the rows
             if self.leader == NO_LEADER:
                 return False
@@ -396,7 +396,7 @@ class PartitionState:
         """Elect an in-sync replica in service if the partition has no leader; return whether one was elected."""
         if self.leader != NO_LEADER:
             return False
-        elected = elect_offline(self.replicas, self.isr, [each for each in self.isr if each not in fenced])
+        elected = elect_offline(self.replicas, self.isr, [replica for replica in self.isr if replica not in fenced])
         if elected is None:
             return False
         self.isr = elected.isr
@@ -435,7 +435,7 @@ class PartitionState:
         self.high_watermark = min(self.high_watermark, end_offset)
         self.log_start_offset = min(self.log_start_offset, end_offset)
         self.leader_epochs.truncate_from_end(end_offset)
-        self.clean_points = tuple(each for each in self.clean_points if each[0] <= end_offset)
+        self.clean_points = tuple(point for point in self.clean_points if point[0] <= end_offset)
         return cut_count
 
 

@@ -73,9 +73,9 @@ class PartitionSequences(NamedTuple):
         """Return the batch of the window with the same sequences."""
         if batch.epoch != self.epoch:
             return None
-        for known in self.batches:
-            if known.first_sequence == batch.first_sequence and known.last_sequence == batch.last_sequence:
-                return known
+        for past_batch in self.batches:
+            if past_batch.first_sequence == batch.first_sequence and past_batch.last_sequence == batch.last_sequence:
+                return past_batch
         return None
 
 
@@ -146,7 +146,7 @@ class SequenceTable:
                 found_count += 1
                 base, _ = ranges.get(place, (duplicate.base_offset, 0))
                 ranges[place] = (base, duplicate.end_offset)
-        if not found_count or (new_count and max(each.epoch for each in append.batches) < state.epoch):
+        if not found_count or (new_count and max(sent_batch.epoch for sent_batch in append.batches) < state.epoch):
             return None  # in the latter case a newer instance's batches replaced some, and the append is fenced
         if new_count:
             detail = f"{found_count} of its batches are in the log and {new_count} are not"
@@ -213,16 +213,16 @@ class SequenceTable:
 
     def forget(self, floor: int) -> None:
         """Drop random ids whose objects are below the GC floor: the floor refuses their retries."""
-        for producer_id, known in list(self.producers.items()):
-            if known.is_forgettable and known.last_generation < floor:
+        for producer_id, producer in list(self.producers.items()):
+            if producer.is_forgettable and producer.last_generation < floor:
                 del self.producers[producer_id]
 
 
-def _judge_partition(known: SequencedProducer | None, batches: Sequence[BatchSequence]) -> CommandResult | None:
+def _judge_partition(producer: SequencedProducer | None, batches: Sequence[BatchSequence]) -> CommandResult | None:
     """Return why a partition's batches do not follow its known ones, or each other, or None."""
     first = batches[0]
-    sequences = None if known is None else known.partitions.get((first.topic_id, first.partition))
-    epoch = -1 if known is None else known.epoch
+    sequences = None if producer is None else producer.partitions.get((first.topic_id, first.partition))
+    epoch = -1 if producer is None else producer.epoch
     expected: int | None = None if epoch < 0 else 0  # as with Kafka's marker, a claimed id begins with 0
     if sequences is not None and sequences.epoch >= epoch:
         epoch, expected = sequences.epoch, sequences.next_sequence
@@ -390,8 +390,8 @@ class ProducerTable:
             return ProducerUndo(*key)
         before = replace(state, past_runs={}, digests={})
         if identity.kind is not IdentityKind.TXN_BATCH:
-            last, own = state.last_sequences, (state.incarnation, identity.incarnation)
-            before.last_sequences = {each: last[each] for each in own if each in last}
+            last, incarnations = state.last_sequences, (state.incarnation, identity.incarnation)
+            before.last_sequences = {query: last[query] for query in incarnations if query in last}
         dropped = _remember(state, append, ranges)
         is_new_run = state.run_id != before.run_id
         return ProducerUndo(*key, before, is_new_run, identity.incarnation, identity.sequence, dropped)
@@ -423,112 +423,112 @@ class ProducerTable:
 
     def forget_runs(self) -> None:
         """Forget the oldest runs and incarnations of each producer; at the same entry in every process."""
-        for known in self.producers.values():
-            for run_id in list(known.past_runs)[:-RUNS_KEPT]:
-                del known.past_runs[run_id]
-            others = [each for each in known.last_sequences if each != known.incarnation]
+        for producer in self.producers.values():
+            for run_id in list(producer.past_runs)[:-RUNS_KEPT]:
+                del producer.past_runs[run_id]
+            others = [other for other in producer.last_sequences if other != producer.incarnation]
             for incarnation in others[:-RUNS_KEPT]:
-                del known.last_sequences[incarnation]
+                del producer.last_sequences[incarnation]
 
     def forget_one_shots(self, floor: int) -> None:
         """Drop one-shot producers whose objects are below the GC floor: the floor refuses their retries."""
         self.sequenced.forget(floor)
-        for key, known in list(self.producers.items()):
-            if key[0] is IdentityKind.ONE_SHOT and known.last_generation < floor:
+        for key, producer in list(self.producers.items()):
+            if key[0] is IdentityKind.ONE_SHOT and producer.last_generation < floor:
                 del self.producers[key]
 
 
-def _remember(known: ProducerState, append: Append, ranges: OffsetRanges) -> dict[int, bytes]:
+def _remember(state: ProducerState, append: Append, ranges: OffsetRanges) -> dict[int, bytes]:
     """Note an applied append in O(1); return the digest that it pushed out."""
     identity = append.identity
     dropped: dict[int, bytes] = {}
     keeps_runs = identity.kind in (IdentityKind.STREAM, IdentityKind.TRANSACTIONAL)
-    if keeps_runs and identity.run_id != known.run_id:
-        known.past_runs[known.run_id] = None
-        known.run_id = identity.run_id
-        known.epoch += 1
-    known.incarnation = identity.incarnation
+    if keeps_runs and identity.run_id != state.run_id:
+        state.past_runs[state.run_id] = None
+        state.run_id = identity.run_id
+        state.epoch += 1
+    state.incarnation = identity.incarnation
     if keeps_runs:
-        dropped = known.digests
-        known.digests = {identity.sequence: identity.evidence} if identity.evidence else {}
+        dropped = state.digests
+        state.digests = {identity.sequence: identity.evidence} if identity.evidence else {}
     elif identity.kind is IdentityKind.TXN_BATCH:
-        known.last_sequences = {}
-        known.digests[identity.sequence] = _digest(_counts_of(ranges), identity.evidence)
-        if len(known.digests) > TXN_VERSIONS_KEPT:
-            oldest = next(iter(known.digests))
-            dropped = {oldest: known.digests.pop(oldest)}
-    known.last_sequences[identity.incarnation] = identity.sequence
-    known.last_ranges = ranges
-    known.last_generation = max((o.id.generation for o in append.objects), default=known.last_generation)
+        state.last_sequences = {}
+        state.digests[identity.sequence] = _digest(_counts_of(ranges), identity.evidence)
+        if len(state.digests) > TXN_VERSIONS_KEPT:
+            oldest = next(iter(state.digests))
+            dropped = {oldest: state.digests.pop(oldest)}
+    state.last_sequences[identity.incarnation] = identity.sequence
+    state.last_ranges = ranges
+    state.last_generation = max((o.id.generation for o in append.objects), default=state.last_generation)
     return dropped
 
 
-def _judge_version(known: ProducerState, append: Append, last: int) -> CommandResult | None:
+def _judge_version(state: ProducerState, append: Append, last: int) -> CommandResult | None:
     """Judge a txnVersion; None if it is new."""
     identity, version = append.identity, append.identity.sequence
     if version > last:
         return None
     is_last = version == last
-    if known.digests.get(version) == _digest(append.row_counts, identity.evidence):
-        detail, ranges = (_difference(known, append), known.last_ranges) if is_last else ("", {})
+    if state.digests.get(version) == _digest(append.row_counts, identity.evidence):
+        detail, ranges = (_difference(state, append), state.last_ranges) if is_last else ("", {})
         return CommandResult(Outcome.DUPLICATE, detail, ranges)
     name = f"txnVersion {version} of '{identity.producer_id}'"
-    if version not in known.digests:
+    if version not in state.digests:
         detail = f"{name} is not after {last}, and its rows are not known"
     elif is_last:
-        detail = f"{name} was written with {_other_rows(known, append) or 'other contents of its rows'}"
+        detail = f"{name} was written with {_other_rows(state, append) or 'other contents of its rows'}"
     else:
         detail = f"{name} was written with other rows, before version {last}"
     outcome = Outcome.SKIPPED if identity.on_reset is ResetPolicy.SKIP else Outcome.TXN_MISMATCH
     return CommandResult(outcome, detail)
 
 
-def _other_rows(known: ProducerState, append: Append) -> str:
+def _other_rows(state: ProducerState, append: Append) -> str:
     """Return how the topics and rows of the producer's last append differ from those of another; '' if they do not."""
-    before, now = _rows_by_topic(_counts_of(known.last_ranges)), _rows_by_topic(append.row_counts)
+    before, now = _rows_by_topic(_counts_of(state.last_ranges)), _rows_by_topic(append.row_counts)
     if before.keys() != now.keys():
         return f"other topics (ids {', '.join(sorted(before)) or 'none'}, now {', '.join(sorted(now)) or 'none'})"
     if before != now:
-        topic = next(each for each in sorted(before) if before[each] != now[each])
+        topic = next(topic_id for topic_id in sorted(before) if before[topic_id] != now[topic_id])
         return f"{before[topic]} rows where this one has {now[topic]} (topic id {topic})"
     return ""
 
 
-def _other_batch(known: ProducerState, append: Append) -> str:
+def _other_batch(state: ProducerState, append: Append) -> str:
     """Return why an append with the last sequence is another batch than the last one, or ''.
 
     With evidence on both sides, counts do not matter: a query that is not deterministic repeats a batch with other
     rows. Rows for a topic that got none are never dropped.
     """
-    evidence, theirs = append.identity.evidence, known.digests.get(append.identity.sequence, b"")
+    evidence, theirs = append.identity.evidence, state.digests.get(append.identity.sequence, b"")
     if not theirs:  # it was written when the checkpoint could not be read, and no later read can tell more
-        other = _other_rows(known, append)
+        other = _other_rows(state, append)
         return other and f"{other}, and the checkpoint could not be read then"
     if not evidence:
         return "a checkpoint that could be read, and now `offsets` of it cannot be: it may be another batch"
     if evidence != theirs:
         return "another `offsets` file of the checkpoint"
-    topics = {topic for topic, _ in known.last_ranges}
+    topics = {topic for topic, _ in state.last_ranges}
     added = sorted({topic for topic, _ in append.row_counts} - topics)
     return f"no rows of topic id {added[0]}" if added else ""
 
 
-def _reset(known: ProducerState, append: Append) -> str | None:
+def _reset(state: ProducerState, append: Append) -> str | None:
     """Return why a query's append, which is no duplicate, does not come after the batches that are known, or None."""
     identity = append.identity
     name, sequence, incarnation = identity.producer_id, identity.sequence, identity.incarnation
-    own, last = known.last_sequences.get(incarnation, -1), known.last_sequences[known.incarnation]
-    if incarnation == known.incarnation and sequence == last:
-        return f"batch {sequence} of '{name}' was written from {_other_batch(known, append)}"
-    if sequence > max(own, last):
+    own_last, last = state.last_sequences.get(incarnation, -1), state.last_sequences[state.incarnation]
+    if incarnation == state.incarnation and sequence == last:
+        return f"batch {sequence} of '{name}' was written from {_other_batch(state, append)}"
+    if sequence > max(own_last, last):
         return None
-    if incarnation == known.incarnation:
+    if incarnation == state.incarnation:
         return f"'{name}' is at batch {last}, and batch {sequence} comes: Spark repeats only the newest batch"
-    return f"'{name}' is at batch {last} of query {known.incarnation}; query {incarnation} comes with batch {sequence}"
+    return f"'{name}' is at batch {last} of query {state.incarnation}; query {incarnation} comes with batch {sequence}"
 
 
-def _difference(known: ProducerState, append: Append) -> str:
-    before, now = _counts_of(known.last_ranges), append.row_counts
+def _difference(state: ProducerState, append: Append) -> str:
+    before, now = _counts_of(state.last_ranges), append.row_counts
     if before == now:
         return ""
     where = next(key for key in sorted(before.keys() | now.keys()) if before.get(key, 0) != now.get(key, 0))

@@ -148,10 +148,10 @@ class SectionTable:
         if self.pages is None or not self.pages.runs:
             return [(bisect_right(self._columns.ends, low), bisect_left(self._columns.bases, high))]
         in_memory, holes = self._split(low, high)
-        parts: list[tuple[int, Part]] = [(self._columns.bases[each[0]], each) for each in in_memory]
+        parts: list[tuple[int, Part]] = [(self._columns.bases[span[0]], span) for span in in_memory]
         if holes:
             parts += [(piece.base, piece) for piece in self.pages.pieces(self.slot, holes)]
-            parts.sort(key=lambda each: each[0])
+            parts.sort(key=lambda pair: pair[0])
         return [part for _, part in parts]
 
     def _split(self, low: int, high: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -195,7 +195,7 @@ class SectionTable:
         count = _ROWS_FIRST
         while at < last:
             some = slice(at, min(at + count, last))
-            columns = [each[some].tolist() for each in every]
+            columns = [column[some].tolist() for column in every]
             yield tuples_of(SectionRow, zip(columns[0], *columns[2:], columns[1], strict=True))
             at, count = some.stop, count * _ROWS_FIRST
 
@@ -213,8 +213,8 @@ class SectionTable:
         last = bisect_left(self._columns.bases, rows[-1].end_offset)
         gone = self._columns.objects[first:last].tolist()
         values = zip(*((row[0], row.end_offset, *row[1:9]) for row in rows), strict=True)
-        for column, each in zip(self._columns, values, strict=True):
-            column[first:last] = array(column.typecode, each)
+        for column, cells in zip(self._columns, values, strict=True):
+            column[first:last] = array(column.typecode, cells)
         return gone
 
     def first_late(self, part: Part, timestamp_ms: int) -> int | None:

@@ -97,7 +97,7 @@ class Traffic(NamedTuple):
     def day(self, now_ms: int) -> tuple[int, int]:
         """Return (rows, bytes) of the last 24 hours; the hour in which they begin counts whole."""
         first = (max(now_ms, self.last_append_ms) // MINUTE_MS - DAY_MINUTES) // 60 * 60
-        kept = [each for each in self.minutes if each[0] >= first]
+        kept = [minute for minute in self.minutes if minute[0] >= first]
         return sum(rows for _, rows, _ in kept), sum(size_bytes for _, _, size_bytes in kept)
 
     def rates(self, window_minutes: int, now_ms: int) -> tuple[float, float]:
@@ -196,7 +196,7 @@ class TopicLedgerState(EntryFold):
             setattr(self, name, kind.read(reader))
         self.objects.now_ms = self.append_time.now_ms
         self.objects.begin_entry(max(self.applied_index, 0))
-        partitions = {each.slot: each for each in self._topics.every_partition()}
+        partitions = {partition.slot: partition for partition in self._topics.every_partition()}
         section_runs, object_runs, sections, objects = read_index(reader)
         self.objects.dropped = DROPPED.read(reader)
         self._topics.pages.use(section_runs)
@@ -213,8 +213,8 @@ class TopicLedgerState(EntryFold):
         self._write_head(head)
         self.objects.paged_below = max(self.objects.paged_below, self.objects.settled_below)
         self.objects.write_open(tail)
-        partitions = sorted(self._topics.every_partition(), key=lambda each: each.slot)
-        trims = {each.slot: each.log_start_offset for each in partitions if not each.retired}
+        partitions = sorted(self._topics.every_partition(), key=lambda partition: partition.slot)
+        trims = {partition.slot: partition.log_start_offset for partition in partitions if not partition.retired}
         self._frozen = FrozenTopics(
             self.applied_index,
             self.snapshot.no,
@@ -224,9 +224,9 @@ class TopicLedgerState(EntryFold):
             Tables(
                 self._topics.pages.runs,
                 self.objects.pages.runs,
-                joined([no_rows(PageKind.SECTIONS), *(each.sections.rows_in_memory() for each in partitions)]),
+                joined([no_rows(PageKind.SECTIONS), *(state.sections.rows_in_memory() for state in partitions)]),
                 self.objects.rows_in_memory(),
-                {each.slot: each.bounds for each in partitions},
+                {partition.slot: partition.bounds for partition in partitions},
                 self.objects.settled_below,
                 self.objects.open_numbers,
                 trims != self._trims,
@@ -274,7 +274,7 @@ class TopicLedgerState(EntryFold):
 
     def doubtful(self, item: DataObject) -> frozenset[BrokerId]:
         """Return the holders of an undecided object that left since its puts began: their disk may be a new one."""
-        return frozenset(each for each in item.holders if self.leadership.left_at.get(each, -1) > item.after_index)
+        return frozenset(owner for owner in item.holders if self.leadership.left_at.get(owner, -1) > item.after_index)
 
     @property
     def append_time_ms(self) -> int:
@@ -308,8 +308,8 @@ class TopicLedgerState(EntryFold):
 
         Only objects with the last row of a partition; loads the pages of these rows.
         """
-        ends = ((each, each.log_end_offset) for each in self._topics.partitions.values())
-        last_rows = (row for each, end in ends for row in each.sections_between(end - 1, end))
+        ends = ((partition, partition.log_end_offset) for partition in self._topics.partitions.values())
+        last_rows = (row for partition, end in ends for row in partition.sections_between(end - 1, end))
         numbers = sorted({row.object_number for row in last_rows}, reverse=True)
         objects: dict[BrokerId, list[ObjectRef]] = {broker_id: [] for broker_id in broker_ids}
         ahead = count * len(objects)  # enough where each object has one holder
@@ -358,8 +358,8 @@ class TopicLedgerState(EntryFold):
 
     def forget_dropped(self, ids: Iterable[ObjectId]) -> None:
         """Take objects out of ``dropped_objects`` once their files are deleted."""
-        for each in ids:
-            self.objects.dropped.pop(each, None)
+        for object_id in ids:
+            self.objects.dropped.pop(object_id, None)
 
     @property
     def has_gone_rows(self) -> bool:
@@ -425,7 +425,7 @@ class TopicLedgerState(EntryFold):
     def inline_spans(self) -> dict[PartitionKey, InlineSpan]:
         """Return the partitions with rows in inline objects."""
         spans = self.objects.inline_spans()
-        return {key: spans[each] for key, each in self._topics.partitions.items() if each in spans}
+        return {key: spans[partition] for key, partition in self._topics.partitions.items() if partition in spans}
 
     def _apply_snapshot_commit(self, command: model.SnapshotCommit, index: int) -> CommandResult:
         result = super()._apply_snapshot_commit(command, index)
@@ -445,8 +445,8 @@ class TopicLedgerState(EntryFold):
             self.agreed_time.go_back(now_ms)
             self.produce_rates = ProduceRates()
             self.traffic = {}
-            generations.began_ms = {each: min(began_ms, now_ms) for each, began_ms in generations.began_ms.items()}
-            self.objects.dropped = {each: min(at_ms, now_ms) for each, at_ms in self.objects.dropped.items()}
+            generations.began_ms = {key: min(began_ms, now_ms) for key, began_ms in generations.began_ms.items()}
+            self.objects.dropped = {object_id: min(at_ms, now_ms) for object_id, at_ms in self.objects.dropped.items()}
         if not generations.began_ms:
             generations.began_ms[generations.newest] = now_ms
         undo = self.producers.record(append, judgement.base_offsets)
@@ -466,7 +466,7 @@ class TopicLedgerState(EntryFold):
             generations.object_count += item.id.generation == generations.newest and not item.inline
         for topic_id, (row_count, size_bytes) in counts.items():
             self.traffic[topic_id] = self.traffic.get(topic_id, NO_TRAFFIC).plus(now_ms, row_count, size_bytes)
-        size_bytes = sum(each[1] for each in counts.values())
+        size_bytes = sum(totals[1] for totals in counts.values())
         self.produce_rates.record(append.principal, append.client_id, size_bytes, now_ms)
         return judgement
 
@@ -521,10 +521,10 @@ class TopicLedgerState(EntryFold):
         floor = generations.floor = max(generations.floor, command.floor)
         generations.began_ms.setdefault(generations.newest, max(self.append_time_ms, command.began_ms))
         kept_since_ms = self.append_time_ms - PRODUCER_KEPT_MS
-        old = [each for each, began_ms in generations.began_ms.items() if began_ms <= kept_since_ms]
-        generations.began_ms = {each: began_ms for each, began_ms in generations.began_ms.items() if each >= floor}
+        old = [generation for generation, began_ms in generations.began_ms.items() if began_ms <= kept_since_ms]
+        generations.began_ms = {key: began_ms for key, began_ms in generations.began_ms.items() if key >= floor}
         dropped = self.objects.dropped.items()  # a listing of their generation finds those below the floor
-        self.objects.dropped = {each: at_ms for each, at_ms in dropped if each.generation >= floor}
+        self.objects.dropped = {object_id: at_ms for object_id, at_ms in dropped if object_id.generation >= floor}
         self.producers.forget_one_shots(min(floor, max(old, default=0)))
         return OK
 
@@ -537,9 +537,9 @@ class TopicLedgerState(EntryFold):
     def _sections_of(self, object_numbers: set[int]) -> dict[int, tuple[Section, ...]]:
         """Return the live sections of objects, in the order of their bytes; one pass over all tables and pages."""
         sections: dict[int, set[Section]] = {number: set() for number in object_numbers}
-        keys = {each.slot: (key, each) for key, each in self._topics.partitions.items()}
+        keys = {state.slot: (key, state) for key, state in self._topics.partitions.items()}
         wanted = np.array(sorted(object_numbers), np.int64)
-        in_memory = (each.sections.rows_in_memory() for each in self._topics.partitions.values())
+        in_memory = (state.sections.rows_in_memory() for state in self._topics.partitions.values())
         for rows in chain(in_memory, self._topics.pages.every_row()):
             cells = rows.cells[:, np.isin(rows.cells[SectionColumn.OBJECT], wanted)]
             for slot, base, _, _, number, start_byte, *_ in cells.T.tolist():

@@ -93,23 +93,23 @@ class RowsDigest:
             self.add(batch)
 
     def _sums(self, batch: pa.RecordBatch) -> tuple[int, ...]:
-        found = {name: batch.column(name) for name in batch.schema.names}
-        topic = pa.repeat(self._topic, len(batch)) if self._topic is not None else found.get("topic")
-        rows = [each for each in (topic, found.get("key"), found.get("value")) if each is not None]
-        headers, times, partitions = (found.get(name) for name in ("headers", "timestamp", "partition"))
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        topic = pa.repeat(self._topic, len(batch)) if self._topic is not None else columns.get("topic")
+        rows = [column for column in (topic, columns.get("key"), columns.get("value")) if column is not None]
+        headers, times, partitions = (columns.get(name) for name in ("headers", "timestamp", "partition"))
         return (
             _checksum(rows),
             0 if headers is None else _headers_checksum(headers),
             0 if times is None or not is_time(times.type) else _sum(times.cast(pa.timestamp("us", times.type.tz))),
             0 if partitions is None else _sum(partitions),
             len(batch),
-            _byte_count(found.get("key")),
+            _byte_count(columns.get("key")),
         )
 
 
 def evidence_of_rows(tasks: Iterable[tuple[int, ...]]) -> bytes:
     """Return the evidence of a batch write, from the sums of its tasks."""
-    return blake2b(repr(_added([each for each in tasks if each])).encode(), digest_size=EVIDENCE_BYTES).digest()
+    return blake2b(repr(_added([sums for sums in tasks if sums])).encode(), digest_size=EVIDENCE_BYTES).digest()
 
 
 def _added(sums: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def _added(sums: list[tuple[int, ...]]) -> tuple[int, ...]:
 def _checksum(columns: list[pa.Array]) -> int:
     """Return the sum of the CRC32 of each row of some text and binary columns."""
     joined = pc.binary_join_element_wise(
-        *(each.cast(pa.large_binary()) for each in columns if not pa.types.is_nested(each.type)),
+        *(column.cast(pa.large_binary()) for column in columns if not pa.types.is_nested(column.type)),
         pa.scalar(b"\x00", pa.large_binary()),
         null_handling="replace",
         null_replacement=b"\xff\x00null",
@@ -131,8 +131,8 @@ def _headers_checksum(headers: Any) -> int:
     """Return the sum over all headers of rows; null and empty lists count the same."""
     if pa.types.is_null(headers.type):
         return 0
-    found = headers.flatten()
-    return _checksum(found.flatten()) + len(found) if len(found) else 0
+    pairs = headers.flatten()
+    return _checksum(pairs.flatten()) + len(pairs) if len(pairs) else 0
 
 
 def _sum(column: pa.Array) -> int:

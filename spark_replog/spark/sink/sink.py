@@ -173,10 +173,10 @@ def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
 
 def _report_calls(brokers: BrokerSet, query: QueryTask, written: Sequence[WriteMessage]) -> None:
     """Report the storage calls of a micro-batch to the listener, if there is one, and to the log."""
-    own, folder = brokers.calls.take(), call_spool.heard_folder(query.query_id)
+    local_calls, folder = brokers.calls.take(), call_spool.heard_folder(query.query_id)
     if folder is None and not _LOG.isEnabledFor(logging.DEBUG):
         return
-    calls = summed([own, *(message.calls for message in written)])
+    calls = summed([local_calls, *(message.calls for message in written)])
     if folder is not None:
         call_spool.report(folder, brokers.name_calls(calls))
     _LOG.debug("batch %d of query %s: %s", query.batch_id, query.query_id, totals(calls))
@@ -270,13 +270,13 @@ def _commit(
 ) -> None:
     """Append to every ledger and raise unless all are decided; do nothing if no object was written."""
     objects: dict[LedgerId, list[DataObject]] = {}
-    for ledger_id, data_object in (each for message in written for each in message.objects):
+    for ledger_id, data_object in (pair for message in written for pair in message.objects):
         objects.setdefault(ledger_id, []).append(data_object)
     if not objects:
         return
     principal = options.principal or default_principal()
     copied: defaultdict[LedgerId, defaultdict[ObjectId, set[BrokerId]]] = defaultdict(lambda: defaultdict(set))
-    for copy in (each for message in written for each in message.copies):
+    for copy in (made_copy for message in written for made_copy in message.copies):
         copied[copy.ledger_id][copy.id].add(copy.broker_id)
     now_ms = cluster.clock.now_ms()
     requests = {

@@ -110,8 +110,8 @@ class FilteringBatchReader(BatchReader):
         if not self._may_hold("partition", key.partition, key.partition):
             return []
         start, end = item.start, item.end
-        for each in self._filters["offset"]:
-            low, high = offset_bounds(each)
+        for offset_filter in self._filters["offset"]:
+            low, high = offset_bounds(offset_filter)
             start, end = max(start, low), min(end, high)
         if start >= end:
             return []

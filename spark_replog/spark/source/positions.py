@@ -98,10 +98,10 @@ class TimePosition:
             condition = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
             _check_named(self.option, named, self.times, bounds, condition)
             wanted = {key: self.times[key].at(now_ms) for key in bounds}
-        found = offsets_for_times(wanted)
+        offsets = offsets_for_times(wanted)
         result: Ends = {}
         for key, (_, high_watermark) in bounds.items():
-            offset = found[key]
+            offset = offsets[key]
             if offset is None and not self.is_latest_without_match:
                 raise invalid_option(
                     f"No offset matched from request of topic-partition {key.topic}-{key.partition} and timestamp "
@@ -130,10 +130,10 @@ def parse_position(option: str, text: str) -> OffsetPosition:
             topics[name] = end
             continue
         for key, offset in given.partitions(name, partitions).items():
-            found = parse_offset(offset) if type(offset) is int else None
-            if found is None:
+            position = parse_offset(offset) if type(offset) is int else None
+            if position is None:
                 raise given.refusal()
-            offsets[key] = found
+            offsets[key] = position
     if not topics and not offsets:
         raise given.refusal()
     return OffsetPosition(option, topics=topics, offsets=offsets)

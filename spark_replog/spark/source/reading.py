@@ -58,9 +58,9 @@ class _TaskRead:
                 break
             except ReplogError as error:
                 _LOG.warning("the rest of the task is planned again: %s", error)
-                before = {each.object.id for each in slices}
+                before = {piece.object.id for piece in slices}
                 slices = self._plan_again(error)
-                is_new = not {each.object.id for each in slices} <= before
+                is_new = not {piece.object.id for piece in slices} <= before
         else:
             yield from self._fetch(slices) if self._options.fail_on_data_loss else self._fetch_existing(slices)
         waited_ms, quota = self._fetcher.stats.throttle_time_ms, self._partition.quota
@@ -113,11 +113,11 @@ class _TaskRead:
     def _first_plan(self, rest: FetchRange) -> tuple[FetchSlice, ...]:
         """Return the driver's slices of a range."""
         return tuple(
-            each._replace(start_offset=max(rest.start_offset, each.start_offset))
-            for each in self._partition.slices
-            if (each.topic_id, each.partition) == (rest.topic_id, rest.partition)
-            and rest.start_offset < each.end_offset
-            and each.start_offset < rest.end_offset
+            piece._replace(start_offset=max(rest.start_offset, piece.start_offset))
+            for piece in self._partition.slices
+            if (piece.topic_id, piece.partition) == (rest.topic_id, rest.partition)
+            and rest.start_offset < piece.end_offset
+            and piece.start_offset < rest.end_offset
         )
 
     def _fetch_existing(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:

@@ -113,10 +113,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._view is None:
             return None
-        found = LogOffset(self._view.high_watermarks, self._view.topic_ids).to_json()
+        offset = LogOffset(self._view.high_watermarks, self._view.topic_ids).to_json()
         brokers = self._options.store.cluster().brokers
-        found[META_KEY] |= {"process": self._process, "calls": calls_to_json(brokers.name_calls(brokers.calls.read()))}
-        return found
+        offset[META_KEY] |= {"process": self._process, "calls": calls_to_json(brokers.name_calls(brokers.calls.read()))}
+        return offset
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` itself if nothing is new.
@@ -256,24 +256,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return view if self._limited(cluster, view, at.ends, ends) != ends else None
 
-    def _look(self, cluster: Cluster, known: LogOffset) -> LogView:
+    def _look(self, cluster: Cluster, position: LogOffset) -> LogView:
         """Fold and return the log; wait up to a second per ledger for a fold that reaches the known position.
 
         It is a lower bound: a process that reads fewer roots must not take the difference for data loss.
         """
         view_ms, options = cluster.clock.monotonic_ms(), self._options
-        view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
+        view = view_topics(cluster, options.subscription, position.topic_ids, principal=options.principal)
         behind: dict[LedgerId, dict[tuple[TopicId, int], int]] = {}
-        for key, end in known.ends.items():
+        for key, end in position.ends.items():
             handle = view.handles.get(key.topic)
-            if handle is None or handle.topic_id != known.topic_ids.get(key.topic) or key not in view.bounds:
+            if handle is None or handle.topic_id != position.topic_ids.get(key.topic) or key not in view.bounds:
                 continue
             if view.bounds[key][1] < end:
                 behind.setdefault(handle.ledger_id, {})[handle.topic_id, key.partition] = end
         for ledger_id, ends in behind.items():
             cluster.topic_ledger(ledger_id).refresh_until(partial(_reaches, ends))
         if behind:
-            view = view_topics(cluster, options.subscription, known.topic_ids, principal=options.principal)
+            view = view_topics(cluster, options.subscription, position.topic_ids, principal=options.principal)
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
         self._view, self._view_ms = view, view_ms
         return view

@@ -73,14 +73,14 @@ class LogView:
 
 
 def view_topics(
-    cluster: Cluster, subscription: Subscription, known: Iterable[str] = (), *, principal: str | None = None
+    cluster: Cluster, subscription: Subscription, topics_read: Iterable[str] = (), *, principal: str | None = None
 ) -> LogView:
     """Fold the newest entries of the subscribed topics' ledgers and return the view of the log.
 
     Costs one fold per ledger, all in parallel, and for a pattern one fold of the cluster ledger.
 
     Args:
-        known: topics that were read before; if not in the view, each is either deleted or no longer subscribed.
+        topics_read: topics that were read before; if not in the view, each is either deleted or no longer subscribed.
 
     Raises:
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not read a subscribed topic. A
@@ -105,7 +105,7 @@ def view_topics(
     fresh = {handle.ledger_id for handle in folded.values()}
     for name, handle in folded.items():
         try:
-            handle, found, cut, is_unclear = _bounds_of(cluster, handle, fresh)
+            handle, topic_bounds, cut, is_unclear = _bounds_of(cluster, handle, fresh)
         except NotFoundError as error:
             missing[name] = error
             continue
@@ -114,16 +114,16 @@ def view_topics(
             unclear.add(name)
         trimmed.update(TopicPartition(name, partition) for partition in cut)
         wanted = None if subscription.assignment is None else subscription.assignment[name]
-        for partition, limits in enumerate(found):
+        for partition, limits in enumerate(topic_bounds):
             if wanted is None or partition in wanted:
                 bounds[TopicPartition(name, partition)] = limits
-        absent = [partition for partition in wanted or () if partition >= len(found)]
+        absent = [partition for partition in wanted or () if partition >= len(topic_bounds)]
         if absent and REPORTED_ABSENT.is_first((name, *absent)):
             text = "assign names partitions %s of topic '%s', which has %d partitions: they are left out"
-            _LOG.warning(text, absent, name, len(found))
+            _LOG.warning(text, absent, name, len(topic_bounds))
     if subscription.pattern is not None:  # deleted since, so they no longer match
         missing = {}
-    dropped = [name for name in known if name not in handles and name not in missing]
+    dropped = [name for name in topics_read if name not in handles and name not in missing]
     unsubscribed = frozenset(dropped).intersection(cluster.topic_names()) if dropped else frozenset()
     if (missing or dropped) and cluster.cluster_ledger.is_tail_unclear:
         unclear |= missing.keys() | set(dropped) - unsubscribed
@@ -136,14 +136,14 @@ def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
     def find(times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         from spark_replog.read.offsets_for_times import offsets_for_times
 
-        found: dict[TopicPartition, int | None] = {}
+        all_offsets: dict[TopicPartition, int | None] = {}
         for name in sorted({key.topic for key in times_ms}):
             handle = view.handles[name]
             wanted = {key.partition: time_ms for key, time_ms in times_ms.items() if key.topic == name}
             ledger = cluster.topic_ledger(handle.ledger_id)
             offsets = offsets_for_times(ledger, cluster.brokers, name, handle.topic_id, wanted)
-            found.update({TopicPartition(name, partition): offset for partition, offset in offsets.items()})
-        return found
+            all_offsets.update({TopicPartition(name, partition): offset for partition, offset in offsets.items()})
+        return all_offsets
 
     return find
 
@@ -157,7 +157,7 @@ def final_ends(cluster: Cluster, handles: Mapping[TopicId, TopicHandle], topic_i
     ledger.refresh()
     with ledger.lock:
         topic = ledger.state.topics.get(handle.topic_id)
-        return {} if topic is None else {number: each.high_watermark for number, each in enumerate(topic.partitions)}
+        return {} if topic is None else {number: log.high_watermark for number, log in enumerate(topic.partitions)}
 
 
 def plan_partitions(
@@ -183,12 +183,12 @@ def plan_partitions(
         by_ledger.setdefault(handle.ledger_id, []).append(where)
     plans: dict[FetchRange, tuple[FetchSlice, ...]] = {}
     for ledger_id, asked in by_ledger.items():  # each ledger once
-        found = cluster.topic_ledger(ledger_id).ask(partial(plan_fetches, asked))
-        plans.update(zip(asked, found, strict=True))
+        ledger_plans = cluster.topic_ledger(ledger_id).ask(partial(plan_fetches, asked))
+        plans.update(zip(asked, ledger_plans, strict=True))
     partitions = []
     for group in coalesce(pieces, options.partitions_max):
         planned = tuple(wanted[piece] for piece in group)
-        slices = in_log_order([plans[each] for each in planned])
+        slices = in_log_order([plans[fetch_range] for fetch_range in planned])
         partitions.append(ReadPartition(planned, slices, cluster.brokers, quota))
     return partitions
 

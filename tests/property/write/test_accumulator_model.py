@@ -49,9 +49,9 @@ class TestClock:
 def ids_of(batch: ProducerBatch) -> list[int]:
     """Look at a drained batch's records and leave them."""
     slices = batch.take_slices()
-    found = [int(value) for item in slices for value in item.records.column(1).to_pylist()]
+    ids = [int(value) for item in slices for value in item.records.column(1).to_pylist()]
     batch.give_back(slices)
-    return found
+    return ids
 
 
 class AccumulatorMachine(RuleBasedStateMachine):
@@ -122,13 +122,13 @@ class AccumulatorMachine(RuleBasedStateMachine):
         elif len(sizes) > 1:
             assert sum(sizes) <= REQUEST_BYTES
         for batch in batches:
-            found = ids_of(batch)
+            ids = ids_of(batch)
             waiting = self.waiting[batch.topic_partition]
-            assert found == waiting[: len(found)]
-            del waiting[: len(found)]
+            assert ids == waiting[: len(ids)]
+            del waiting[: len(ids)]
             assert batch.size_bytes <= REQUEST_BYTES or batch.row_count == 1
             assert self.queue_of(batch).destination == node and not self.queue_of(batch).is_muted
-            self.drained.append((batch, found))
+            self.drained.append((batch, ids))
 
     @precondition(lambda self: self.drained)
     @rule(data=st.data())
@@ -197,15 +197,15 @@ class AccumulatorMachine(RuleBasedStateMachine):
 
     def expected_drainable(self, node: Destination) -> list[PartitionQueue]:
         """The queues whose first batch may go: not muted, not in a pause, or with a new leader since."""
-        found = []
+        queues = []
         for queue in self.queues:
             if queue.destination != node or queue.is_muted or not queue.batches:
                 continue
             head = queue.batches[0]
             waited = self.clock.time_ms - head.last_attempt_ms
             if waited >= head.backoff_ms or queue.leader_epoch != head.leader_epoch:
-                found.append(queue)
-        return found
+                queues.append(queue)
+        return queues
 
     def is_ready(self, node: Destination) -> bool:
         queues = self.expected_drainable(node)

@@ -35,10 +35,10 @@ class Log:
 
     def append(self, batches: list[Numbers]) -> int | None:
         """Return the offset of the first row, that of the first time for a repetition, or None for a gap."""
-        known = {each[:3]: each[3] for each in self.window}
-        if all(batch[:3] in known for batch in batches):
-            return known[batches[0][:3]]
-        assert not any(batch[:3] in known for batch in batches), "an append is known as a whole or not at all"
+        offsets = {entry[:3]: entry[3] for entry in self.window}
+        if all(batch[:3] in offsets for batch in batches):
+            return offsets[batches[0][:3]]
+        assert not any(batch[:3] in offsets for batch in batches), "an append is known as a whole or not at all"
         epoch, following = self.epoch, self.next_sequence
         for number, first, count, _ in batches:
             assert number >= epoch
@@ -76,10 +76,10 @@ class World:
     def run(self, after_ms: int) -> None:
         self.setup.run(after_ms)
         for request in self.setup.delivery.delivered[self.seen :]:
-            found: dict[Any, list[Numbers]] = {}
+            appends: dict[Any, list[Numbers]] = {}
             for batch in request.batches:
-                found.setdefault(batch.topic_partition, []).append(self.numbers(batch))
-            self.on_their_way.append((request.sequence, found))
+                appends.setdefault(batch.topic_partition, []).append(self.numbers(batch))
+            self.on_their_way.append((request.sequence, appends))
             self.seen += 1
 
     def numbers(self, batch: ProducerBatch) -> Numbers:
@@ -93,18 +93,18 @@ class World:
         """
         if not self.on_their_way:
             return
-        sequence, found = self.on_their_way.popleft()
+        sequence, appends = self.on_their_way.popleft()
         if sequence in self.doubted and fate in ("away", "too large"):
             fate = "lost before"
         if fate.startswith("again"):
-            for name, batches in found.items():
+            for name, batches in appends.items():
                 if fate == "again":
                     self.logs[name].append(batches)
-            self.on_their_way.appendleft((sequence, found))
+            self.on_their_way.appendleft((sequence, appends))
             self.doubted.add(sequence)
             return
         responses = {}
-        for name, batches in found.items():
+        for name, batches in appends.items():
             error: ReplogError | None = {"away": NOT_LEADER, "lost before": UNKNOWN, "too large": TOO_LARGE}.get(fate)
             offset = None if error is not None else self.logs[name].append(batches)
             if fate == "lost":

@@ -38,8 +38,8 @@ keys_strategy = st.one_of(
 def test_agrees_with_the_plain_hash(keys: list[bytes | None], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(keys) - 1))
     array = pa.array(keys, pa.binary()).slice(start)
-    for key, found in zip(keys[start:], murmur2_array(array).tolist(), strict=True):
-        assert key is None or found == murmur2(key)
+    for key, hash_value in zip(keys[start:], murmur2_array(array).tolist(), strict=True):
+        assert key is None or hash_value == murmur2(key)
 
 
 def test_one_very_long_key_among_short_ones() -> None:

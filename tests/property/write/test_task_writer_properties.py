@@ -101,14 +101,14 @@ def test_every_row_once_in_its_place(
         ]
     result = writer.close()
 
-    found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    partition_rows: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     for ledger_id, item in result.objects:
         body = brokers.store(0).get(data_key(ledger_id, 0, item.id.name))
         assert body is not None
         for section in item.sections:
             part = bytes(body[section.start_byte : section.start_byte + section.size_bytes])
             for batch in decode_section(part, section.crc32c, section.row_count, item.has_headers):
-                found[section.topic_id.removeprefix("id-"), section.partition] += batch.to_pylist()
+                partition_rows[section.topic_id.removeprefix("id-"), section.partition] += batch.to_pylist()
 
     def seen(row: dict[str, Any]) -> tuple[Any, ...]:
         pairs = row.get("headers")
@@ -118,8 +118,8 @@ def test_every_row_once_in_its_place(
             None if pairs is None else tuple((pair["key"], pair["value"]) for pair in pairs),
         )
 
-    assert result.row_count == len(expected) == sum(len(rows) for rows in found.values())
-    for (topic, partition), rows in found.items():
+    assert result.row_count == len(expected) == sum(len(rows) for rows in partition_rows.values())
+    for (topic, partition), rows in partition_rows.items():
         mine = [row for row in expected if row["topic"] == topic]
         placed = [seen(row) for row in mine if partition_of(row) == partition]
         keyed = [seen(row) for row in rows if row["key"] is not None]

@@ -101,4 +101,4 @@ def test_fenced_brokers_come_last_so_that_every_partition_has_a_leader():
     assert (set(grown[0][:2]), grown[0][2:]) == ({0, 2}, (1, 3))
     assert place_replicas(five, (), 7, 3, start_index=2) == assign_replicas(five, 7, 3, start_index=2)
     racks = {0: "a", 1: "b", 2: "a", 3: "b"}
-    assert {tuple(sorted(racks[each] for each in row)) for row in place_replicas(racks, {0}, 6, 2)} == {("a", "b")}
+    assert {tuple(sorted(racks[broker] for broker in row)) for row in place_replicas(racks, {0}, 6, 2)} == {("a", "b")}

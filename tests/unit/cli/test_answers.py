@@ -135,7 +135,7 @@ def settled(text, tmp_path):
     """
     names: dict[str, str] = {}
     text = RECORDS.sub(r"\1<count>", text.replace(str(tmp_path), "/TMP"))
-    return ID.sub(lambda found: names.setdefault(found[0], f"<id {len(names)}>"), text)
+    return ID.sub(lambda match: names.setdefault(match[0], f"<id {len(names)}>"), text)
 
 
 def answers_of(replog, words):
@@ -157,7 +157,7 @@ def answers(store, replog, tmp_path):
     for page in PAGES:
         parts.append(f"GET {page}\n{console.http.get(f'/api/{page}').text}")
     scraped = replog("-s", "store", "metrics", "serve", "--once", "--checkpoint", "checkpoints")
-    lines = [each for each in scraped.out.splitlines() if "replog_storage_" not in each]
+    lines = [scraped_line for scraped_line in scraped.out.splitlines() if "replog_storage_" not in scraped_line]
     parts.append("\n".join(["$ metrics serve --once", *lines]))
     for line in CHANGING:
         words = line.split()

@@ -14,16 +14,16 @@ def store(tmp_path, replog):
 
 
 def leaders(replog, store):
-    (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
-    return [each["leader"] for each in found["partitions"]]
+    (topic,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    return [partition["leader"] for partition in topic["partitions"]]
 
 
 def test_brokers_are_listed_with_what_they_lead(store, replog):
     items = replog("-s", store, "broker", "list", "-f", "json").items
-    assert [(each["broker"], each["state"], each["root"], each["journal"]) for each in items] == [
+    assert [(broker["broker"], broker["state"], broker["root"], broker["journal"]) for broker in items] == [
         (0, "active", "ok", True), (1, "active", "ok", True), (2, "active", "ok", True), (3, "active", "ok", False),
     ]  # fmt: skip
-    assert [each["leaders"] for each in items] == [1, 1, 1, 1]
+    assert [broker["leaders"] for broker in items] == [1, 1, 1, 1]
     assert replog("-s", store, "broker", "list").out.startswith("BROKER  STATE   ROOT  JOURNAL  LEADERS  IN-SYNC")
 
 
@@ -34,8 +34,8 @@ def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, rep
     assert 1 not in leaders(replog, store)
     failed = replog("-s", store, "topic", "elect", "orders", "-f", "json")
     assert failed.exit_code == 1
-    assert [each.get("error") for each in failed.items].count("PREFERRED_LEADER_NOT_AVAILABLE") == 1
-    assert [each.get("note") for each in failed.items].count("ELECTION_NOT_NEEDED") == 3
+    assert [partition.get("error") for partition in failed.items].count("PREFERRED_LEADER_NOT_AVAILABLE") == 1
+    assert [partition.get("note") for partition in failed.items].count("ELECTION_NOT_NEEDED") == 3
     assert replog("-s", store, "broker", "unfence", 1).exit_code == 0
     (report,) = replog("-s", store, "coordinator", "run", "--once", "-f", "json").items
     assert (report["ledgerCount"], report["joinedCount"], report["failedCount"]) == (1, 1, 0)
@@ -47,7 +47,7 @@ def test_a_fenced_broker_loses_its_leaders_and_elect_brings_them_back(store, rep
 def test_one_round_says_why_a_replica_has_not_joined(store, replog):
     def round_of(*flags):
         (report,) = replog("-s", store, "coordinator", "run", "--once", *flags, "-f", "json").items
-        return report["joinedCount"], [(each["broker"], each["reason"]) for each in report["outOfSync"]]
+        return report["joinedCount"], [(replica["broker"], replica["reason"]) for replica in report["outOfSync"]]
 
     text = replog("-s", store, "coordinator", "run", "--once").out
     assert text.splitlines()[1:] == ["every replica is in sync"] and round_of() == (0, [])
@@ -79,7 +79,7 @@ def test_fencing_below_min_isr_is_warned_of(store, replog):
 
 def test_the_coordinator_takes_its_settings(store, replog):
     def elected(*settings):
-        flags = [flag for each in settings for flag in ("-c", each)]
+        flags = [flag for setting in settings for flag in ("-c", setting)]
         (report,) = replog("-s", store, "coordinator", "run", "--once", *flags, "-f", "json").items
         return report["electedCount"]
 
@@ -97,8 +97,8 @@ def test_the_coordinator_takes_its_settings(store, replog):
 
 
 def test_partitions_are_reassigned_shown_and_cancelled(store, replog):
-    (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
-    replicas = found["partitions"][0]["replicas"]
+    (topic,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    replicas = topic["partitions"][0]["replicas"]
     (other,) = {0, 1, 2, 3} - set(replicas)
     target = [other, *replicas[:2]]
     answer = replog("-s", store, "topic", "reassign", "orders", f"0={','.join(map(str, target))}", "-f", "json")
@@ -106,7 +106,7 @@ def test_partitions_are_reassigned_shown_and_cancelled(store, replog):
     assert (item["addingReplicas"], item["removingReplicas"]) == ([other], [replicas[2]])
     assert "coordinator run --once" in answer.err
     (described,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
-    moving = [(each["addingReplicas"], each["removingReplicas"]) for each in described["partitions"]]
+    moving = [(partition["addingReplicas"], partition["removingReplicas"]) for partition in described["partitions"]]
     assert moving == [([other], [replicas[2]]), ([], []), ([], []), ([], [])]
     lines = replog("-s", store, "topic", "describe", "orders").out.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("PARTITION"))
@@ -127,22 +127,22 @@ def test_partitions_are_reassigned_shown_and_cancelled(store, replog):
 def test_unclean_elections_ask_first(store, replog):
     assert replog("-s", store, "topic", "elect", "orders", "--unclean").exit_code == 2
     answer = replog("-s", store, "topic", "elect", "orders", "--unclean", "-y", "-f", "json")
-    assert {each["note"] for each in answer.items} == {"ELECTION_NOT_NEEDED"}
+    assert {partition["note"] for partition in answer.items} == {"ELECTION_NOT_NEEDED"}
 
 
 def test_settings_are_shown_set_and_unset(store, replog):
     def settings(*arguments):
         answer = replog("-s", store, "topic", "config", "orders", *arguments, "-f", "json")
-        return {each["key"]: (each["value"], each["source"]) for each in answer.items[0].get("settings", [])}, answer
+        return {row["key"]: (row["value"], row["source"]) for row in answer.items[0].get("settings", [])}, answer
 
-    found, _ = settings("get")
-    assert found["retention.ms"] == ("604800000", "default")
-    assert found["unclean.leader.election.enable"] == ("false", "default")
-    found, _ = settings("set", "retention.ms=1000", "unclean.leader.election.enable=true")
-    assert found["retention.ms"] == ("1000", "topic")
-    assert found["unclean.leader.election.enable"] == ("true", "topic")
-    found, _ = settings("unset", "retention.ms")
-    assert found["retention.ms"] == ("604800000", "default")
+    values, _ = settings("get")
+    assert values["retention.ms"] == ("604800000", "default")
+    assert values["unclean.leader.election.enable"] == ("false", "default")
+    values, _ = settings("set", "retention.ms=1000", "unclean.leader.election.enable=true")
+    assert values["retention.ms"] == ("1000", "topic")
+    assert values["unclean.leader.election.enable"] == ("true", "topic")
+    values, _ = settings("unset", "retention.ms")
+    assert values["retention.ms"] == ("604800000", "default")
     _, answer = settings("set", "retention.ms=soon")
     assert (answer.exit_code, answer.items[0]["error"]) == (2, "INVALID_CONFIG")
     _, answer = settings("unset", "retention.mz")
@@ -153,9 +153,9 @@ def test_settings_are_shown_set_and_unset(store, replog):
 
 
 def test_cancel_without_partitions_cancels_those_that_move(store, replog):
-    (found,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
-    (other,) = {0, 1, 2, 3} - set(found["partitions"][2]["replicas"])
-    target = ",".join(map(str, [other, *found["partitions"][2]["replicas"][:2]]))
+    (topic,) = replog("-s", store, "topic", "describe", "orders", "-f", "json").items
+    (other,) = {0, 1, 2, 3} - set(topic["partitions"][2]["replicas"])
+    target = ",".join(map(str, [other, *topic["partitions"][2]["replicas"][:2]]))
     assert replog("-s", store, "topic", "reassign", "orders", f"2={target}").exit_code == 0
     cancelled = replog("-s", store, "topic", "reassign", "orders", "--cancel", "-f", "json")
     assert [(item["partition"], item["ok"]) for item in cancelled.items] == [(2, True)]
@@ -176,6 +176,6 @@ def test_of_a_moved_store_the_roots_that_were_opened_are_listed(store, replog):
     assert "REGISTERED" not in replog("-s", store, "broker", "list").out
     moved = store.rename(store.with_name("moved"))
     items = replog("-s", moved, "broker", "list", "-f", "json").items
-    assert [(each["root"], each["url"]) for each in items] == [("ok", f"file://{moved}/broker-{n}") for n in range(4)]
+    assert [(item["root"], item["url"]) for item in items] == [("ok", f"file://{moved}/broker-{n}") for n in range(4)]
     assert items[0]["registeredUrl"] == before["url"]
     assert "REGISTERED AS" in replog("-s", moved, "broker", "list").out

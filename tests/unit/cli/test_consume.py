@@ -137,7 +137,7 @@ def test_of_one_json_value_is_committed_what_is_in_it_when_it_is_stopped(consume
 
     monkeypatch.setattr(consume_module, "record_item", item)
     answer = consume("-g", "app", "-f", "json")
-    assert (answer.exit_code, [each["offset"] for each in answer.items]) == (130, [0, 1])
+    assert (answer.exit_code, [record["offset"] for record in answer.items]) == (130, [0, 1])
     (committed,) = GroupCoordinator(store.another_process().cluster).group("app").offsets.values()
     assert committed.offset == 2
 
@@ -160,13 +160,13 @@ def numbered(replog, tmp_path):
 
     def consume(*words):
         answer = replog("-s", store.path, "consume", "orders", "--output", "%o ", *words)
-        return [int(each) for each in answer.out.split()] if answer.exit_code == 0 else answer.err
+        return [int(offset) for offset in answer.out.split()] if answer.exit_code == 0 else answer.err
 
     return consume
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         (("--from", 3, "--to", 6), [3, 4, 5]),
         (("--from", "end-3"), [7, 8, 9]),
@@ -193,8 +193,8 @@ def numbered(replog, tmp_path):
         (("--header", "kind=big", "--header", "other"), []),
     ],
 )
-def test_ranges_and_filters(numbered, words, found):
-    assert numbered(*words) == found
+def test_ranges_and_filters(numbered, words, expected):
+    assert numbered(*words) == expected
 
 
 @pytest.mark.parametrize(

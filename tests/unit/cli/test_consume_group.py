@@ -20,11 +20,11 @@ def store(tmp_path):
 
 
 def wait_for(groups, wanted):
-    def found():
+    def current():
         state = groups.group("app")
         return None if state is None else (state.phase.name, len(state.metadata.members))
 
-    wait_until(lambda: found() == wanted, lambda: f"{wanted}, found {found()}", pause_seconds=0.05)
+    wait_until(lambda: current() == wanted, lambda: f"{wanted}, found {current()}", pause_seconds=0.05)
 
 
 def committed(groups):

@@ -117,11 +117,11 @@ def test_keys_choose_partitions_and_each_key_keeps_its_order(source, replog):
     source.write("keyed", rows(60), partition=0, keys=[b"k%d" % (n % 7) for n in range(60)])
     source.create("wide", 5)
     assert replog("-s", source.path, "copy", "keyed", "wide", "--by-key").exit_code == 0
-    found = records(source, "wide")
-    assert len({row["partition"] for row in found}) > 1
-    for key in {row["key"] for row in found}:
-        numbers = [int(row["value"][1:]) for row in found if row["key"] == key]
-        assert numbers == sorted(numbers) and len({row["partition"] for row in found if row["key"] == key}) == 1
+    copied_rows = records(source, "wide")
+    assert len({row["partition"] for row in copied_rows}) > 1
+    for key in {row["key"] for row in copied_rows}:
+        numbers = [int(row["value"][1:]) for row in copied_rows if row["key"] == key]
+        assert numbers == sorted(numbers) and len({row["partition"] for row in copied_rows if row["key"] == key}) == 1
 
 
 @pytest.mark.parametrize(

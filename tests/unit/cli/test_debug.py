@@ -46,14 +46,14 @@ def bundle(store, replog, tmp_path, *words):
 
 
 def test_it_holds_what_support_asks_for_and_no_row_note_or_credential(store, replog, tmp_path):
-    answer, found = bundle(store, replog, tmp_path)
-    assert {"about.json", "store.json", "status.json", "topics.json", "readers.json"} < set(found)
-    assert "pyarrow" in found["about.json"]["packages"] and len(found["store.json"]["roots"]) == 3
-    (orders,) = [topic for topic in found["topics.json"] if topic["topic"] == "orders"]
+    answer, files = bundle(store, replog, tmp_path)
+    assert {"about.json", "store.json", "status.json", "topics.json", "readers.json"} < set(files)
+    assert "pyarrow" in files["about.json"]["packages"] and len(files["store.json"]["roots"]) == 3
+    (orders,) = [topic for topic in files["topics.json"] if topic["topic"] == "orders"]
     assert orders["config"]["retention.ms"] == "123456" and orders["bytesPerDay"] > 0
-    assert found["readers.json"][0]["group"] == "billing"
-    lines = [line for name, records in found.items() if name.startswith("ledgers/") for each in records
-             for line in each["lines"]]  # fmt: skip
+    assert files["readers.json"][0]["group"] == "billing"
+    lines = [line for name, records in files.items() if name.startswith("ledgers/") for record in records
+             for line in record["lines"]]  # fmt: skip
     assert any("appends 1 rows to orders-0" in line for line in lines)
     assert any("read up to 1" in line for line in lines)
     texts = "".join(unpack(tmp_path / "bundle.tar.gz").values())
@@ -68,22 +68,22 @@ def test_a_store_in_trouble_has_one_that_says_so(store, replog, tmp_path, short_
     for broker in (0, 1):
         (tmp_path / "store" / f"broker-{broker}").rename(tmp_path / f"gone-{broker}")
     short_waits()
-    answer, found = bundle(store, replog, tmp_path)
+    answer, files = bundle(store, replog, tmp_path)
     assert "with an error instead of: store" in answer.out
-    assert found["store.json"]["error"].startswith("REPLOG_") and "python" in found["about.json"]
+    assert files["store.json"]["error"].startswith("REPLOG_") and "python" in files["about.json"]
 
 
 def test_an_option_that_is_a_word_of_json_hides_no_structure():
     hide = _hider(Settings(storage_options={"anon": "true", "x": "path"}), {})
-    found = _all_texts({"ok": True, "true": ["true", 1, None]}, hide)
-    assert found == {"ok": True, "(hidden)": ["(hidden)", 1, None]}
+    hidden = _all_texts({"ok": True, "true": ["true", 1, None]}, hide)
+    assert hidden == {"ok": True, "(hidden)": ["(hidden)", 1, None]}
 
 
 def test_one_root_away_leaves_the_rest_whole(store, replog, tmp_path):
     (tmp_path / "store" / "broker-0").rename(tmp_path / "gone")
-    _, found = bundle(store, replog, tmp_path)
-    assert any(finding["broker"] == 0 for finding in found["status.json"]["findings"])
-    assert all(records[0]["broker"] == 1 for name, records in found.items() if name.startswith("ledgers/"))
+    _, files = bundle(store, replog, tmp_path)
+    assert any(finding["broker"] == 0 for finding in files["status.json"]["findings"])
+    assert all(records[0]["broker"] == 1 for name, records in files.items() if name.startswith("ledgers/"))
 
 
 def test_a_file_that_cannot_be_written_is_told(store, replog, tmp_path):

@@ -33,9 +33,9 @@ def environ():
 
 def test_this_machine_is_well_where_workers_run_this_python(environ):
     environ["PYSPARK_PYTHON"] = sys.executable
-    found = {check.name: check for check in doctor.machine_checks(environ)}
-    assert {"python", "pyarrow", "pyspark", "java", "registration"} <= set(found)
-    trouble = {name: check for name, check in found.items() if check.verdict == "critical" and name != "java"}
+    checks = {check.name: check for check in doctor.machine_checks(environ)}
+    assert {"python", "pyarrow", "pyspark", "java", "registration"} <= set(checks)
+    trouble = {name: check for name, check in checks.items() if check.verdict == "critical" and name != "java"}
     assert not trouble
 
 
@@ -52,8 +52,8 @@ def test_java_and_the_workers_pythons_are_asked_side_by_side(monkeypatch):
 
     monkeypatch.setattr(doctor, "_java", java)
     monkeypatch.setattr(doctor, "_ask_worker", ask)
-    found = list(doctor.machine_checks({"PYSPARK_PYTHON": "one", "PYSPARK_DRIVER_PYTHON": "two"}))
-    assert [check.name for check in found][-4:] == [
+    checks = list(doctor.machine_checks({"PYSPARK_PYTHON": "one", "PYSPARK_DRIVER_PYTHON": "two"}))
+    assert [check.name for check in checks][-4:] == [
         "java", "spark settings", "worker python (PYSPARK_PYTHON)", "worker python (PYSPARK_DRIVER_PYTHON)"
     ]  # fmt: skip
 
@@ -122,8 +122,8 @@ def test_both_variables_are_looked_at():
 
 def java_check(monkeypatch, environ: dict[str, str], *, wheel: Path | None = None) -> doctor.Check:
     monkeypatch.setattr(doctor, "wheel_java", lambda: wheel)
-    found = {check.name: check for check in doctor.machine_checks(environ)}
-    return found["java"]
+    checks = {check.name: check for check in doctor.machine_checks(environ)}
+    return checks["java"]
 
 
 def test_no_java(monkeypatch):
@@ -163,11 +163,11 @@ def test_a_machine_without_spark_is_well(monkeypatch, environ):
 
 def test_a_clusters_own_spark_is_checked(monkeypatch):
     only(monkeypatch, dict.fromkeys(("pyarrow", "numpy", "fsspec", "crc32c", "click", "rich"), "9999.0"))
-    found = {check.name: check for check in doctor.machine_checks({"PATH": "/nowhere", "SPARK_HOME": "/opt/spark"})}
-    assert found["pyspark"].verdict == "ok"
-    assert "/opt/spark" in found["pyspark"].detail
-    assert found["java"].verdict in ("warn", "critical")
-    assert "worker python (PYSPARK_PYTHON)" in found
+    checks = {check.name: check for check in doctor.machine_checks({"PATH": "/nowhere", "SPARK_HOME": "/opt/spark"})}
+    assert checks["pyspark"].verdict == "ok"
+    assert "/opt/spark" in checks["pyspark"].detail
+    assert checks["java"].verdict in ("warn", "critical")
+    assert "worker python (PYSPARK_PYTHON)" in checks
 
 
 def test_env_prints_what_a_shell_evaluates(replog, monkeypatch, tmp_path):
@@ -215,8 +215,8 @@ def test_a_root_on_an_nfs_mount_that_remembers_missing_files_is_named_without_a_
     replog("-s", tmp_path / "store", "init")
     mounted = mount_table.MountedFileSystem("nfs4", frozenset({"hard"}))
     monkeypatch.setattr(mount_table, "file_system_of", lambda path: mounted)
-    found = {item["check"]: item for item in replog("-s", tmp_path / "store", "doctor", "-f", "json").items}
-    assert found["root 0"]["verdict"] == "warn" and "lookupcache=positive" in found["root 0"]["detail"]
+    checks = {item["check"]: item for item in replog("-s", tmp_path / "store", "doctor", "-f", "json").items}
+    assert checks["root 0"]["verdict"] == "warn" and "lookupcache=positive" in checks["root 0"]["detail"]
 
 
 @pytest.mark.parametrize(

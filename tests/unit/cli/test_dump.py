@@ -47,9 +47,9 @@ def test_files_need_no_store(store, replog):
     ledger, _ = store.cluster.topic_state(store.cluster.lookup("orders"))
     ledger.snapshot(timeout_ms=10_000)
     heads = files(store, "ledgers/*/snapshots/*", "broker-*")  # on two of the three roots at least
-    found = [*files(store, "ledgers/*/journal/*"), *heads, *files(store, "replog.json"),
+    paths = [*files(store, "ledgers/*/journal/*"), *heads, *files(store, "replog.json"),
              *files(store, "ledgers/*/data/*/*.arrow")]  # fmt: skip
-    answer = replog("store", "dump", *found, "-f", "json")
+    answer = replog("store", "dump", *paths, "-f", "json")
     kinds = {item["kind"] for item in answer.items}
     assert kinds == {"journal record", "snapshot head", "data object", "root file"}
     assert answer.exit_code == 0 and all(item["ok"] and item["lines"] for item in answer.items)
@@ -65,23 +65,23 @@ def test_files_need_no_store(store, replog):
     ],
 )
 def test_golden_files(file, kind, words):
-    found = file_words(file, (GOLDEN / file).read_bytes())
-    assert (found.kind, found.damage) == (kind, "") and words in "\n".join(found.lines)
+    summary = file_words(file, (GOLDEN / file).read_bytes())
+    assert (summary.kind, summary.damage) == (kind, "") and words in "\n".join(summary.lines)
 
 
 def test_pages_say_which_they_are_and_whether_they_have_their_own_name():
     (page, other, *_) = (GOLDEN / "pages").iterdir()
     for name in ("copied-elsewhere", str(page)):
-        found = file_words(name, page.read_bytes())
-        assert found.damage == "" and found.lines[0].startswith(f"page with the hash {page.name[13:]}, of ledger ")
+        summary = file_words(name, page.read_bytes())
+        assert summary.damage == "" and summary.lines[0].startswith(f"page with the hash {page.name[13:]}, of ledger ")
     assert "its name is that of other bytes" in file_words(str(other), page.read_bytes()).damage
 
 
 def test_a_directory_says_how_much_it_lists():
     rows = Rows(PageKind.SECTIONS, np.zeros((11, 1), np.int64), [], [])
     directory = Directory(pieces_of(rows, 0), ["page-a"])
-    found = file_words("d", encode_page("0" * 32, directory))
-    assert (found.damage, found.lines[1]) == ("", "directory of 1 pieces in 1 pages")
+    summary = file_words("d", encode_page("0" * 32, directory))
+    assert (summary.damage, summary.lines[1]) == ("", "directory of 1 pieces in 1 pages")
 
 
 def test_a_record_with_a_wrong_checksum_is_shown_in_spite_of_it(store, replog, tmp_path):
@@ -97,10 +97,10 @@ def test_a_record_with_a_wrong_checksum_is_shown_in_spite_of_it(store, replog, t
 
 
 def test_any_damage_is_told_and_never_an_error_of_its_own(store):
-    found = [*files(store, "ledgers/*/journal/*")[:3], *files(store, "replog.json")]
-    found += [*files(store, "ledgers/*/data/*/*.arrow"), *(GOLDEN / "pages").iterdir()]
-    found += [GOLDEN / "marker.bin", GOLDEN / "snapshot_head.bin"]
-    for path in found:
+    paths = [*files(store, "ledgers/*/journal/*")[:3], *files(store, "replog.json")]
+    paths += [*files(store, "ledgers/*/data/*/*.arrow"), *(GOLDEN / "pages").iterdir()]
+    paths += [GOLDEN / "marker.bin", GOLDEN / "snapshot_head.bin"]
+    for path in paths:
         data = path.read_bytes()
         for cut in {*range(0, len(data), max(1, len(data) // 40)), len(data) - 1}:
             assert file_words(str(path), data[:cut]).damage

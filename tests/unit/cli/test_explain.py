@@ -63,7 +63,7 @@ def test_without_a_name_all_are_listed(replog):
 
 
 WORDS = {
-    *(each.value for kind in (Fault, Verdict, scrub.Fault, JournalFault, RootCondition) for each in kind),
+    *(member.value for kind in (Fault, Verdict, scrub.Fault, JournalFault, RootCondition) for member in kind),
     *("active", "away", "behind"),
 }
 
@@ -81,7 +81,7 @@ def test_no_word_is_explained_that_nothing_prints():
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         (["ROOT_STALE"], "REPLOG_ROOT_STALE"),
         (["root_full"], "root-full"),
@@ -89,6 +89,6 @@ def test_no_word_is_explained_that_nothing_prints():
         (["rootful"], "Did you mean root-full?"),
     ],
 )
-def test_a_word_is_found_as_it_is_typed(replog, words, found):
+def test_a_word_is_found_as_it_is_typed(replog, words, expected):
     answer = replog("explain", *words)
-    assert found in answer.out + answer.err
+    assert expected in answer.out + answer.err

@@ -55,8 +55,8 @@ def test_no_groups(call):
 def test_list_and_describe_say_how_far_a_group_is(call, billing):
     (item,) = call("group", "list", "-f", "json").items
     assert item == {"group": "billing", "state": "EMPTY", "members": 0, "topics": ["orders"], "ok": True}
-    (found,) = call("group", "describe", "billing", "-f", "json").items
-    part, other = found["partitions"]
+    (group,) = call("group", "describe", "billing", "-f", "json").items
+    part, other = group["partitions"]
     assert (other["partition"], other["committed"], other["lag"], other["highWatermark"]) == (1, None, None, 2)
     assert (part["topic"], part["partition"], part["committed"], part["highWatermark"], part["lag"]) == (
         "orders",
@@ -83,8 +83,8 @@ def test_numbers_of_partitions_are_names(call, store, tmp_path):
         ("group", "reset-offsets", "billing", "--topic", "wide:1000", "--to-earliest"),
         ("produce", "wide", "-p", 1_000, lines),
     ):
-        found = call(*words).out.split()
-        assert "1000" in found and "1,000" not in found
+        output = call(*words).out.split()
+        assert "1000" in output and "1,000" not in output
 
 
 @pytest.mark.case("kafka-124e")
@@ -93,11 +93,11 @@ def test_lag_is_undefined_without_a_commit_and_zero_at_the_end(call, store):
         reader.subscribe(["orders"])
         reader.poll(timeout_ms=5_000)
         reader.commit({P0: 3})
-        (found,) = call("group", "describe", "g", "-f", "json").items
+        (group,) = call("group", "describe", "g", "-f", "json").items
         members = call("group", "describe", "g", "--members")
-    lags = {part["partition"]: (part["lag"], part["lagMs"]) for part in found["partitions"]}
+    lags = {part["partition"]: (part["lag"], part["lagMs"]) for part in group["partitions"]}
     assert lags == {0: (0, 0), 1: (None, None)}
-    assert all(part["member"].startswith("consumer-") for part in found["partitions"])
+    assert all(part["member"].startswith("consumer-") for part in group["partitions"])
     assert "orders-0,orders-1" in members.out
 
 
@@ -141,11 +141,11 @@ def test_a_reset_shows_its_plan_and_does_it_when_told(call, store, billing, capl
     said = [record.args[0] for record in caplog.records if "is not used" in record.msg]
     assert said == ([99, 99] if "99" in words else [-4, -3] if "-5" in words else [3] if "1" in words else [])
     caplog.clear()
-    (found,) = call("group", "describe", "billing", "-f", "json").items
-    assert found["partitions"][0]["committed"] == 1
+    (group,) = call("group", "describe", "billing", "-f", "json").items
+    assert group["partitions"][0]["committed"] == 1
     call("group", "reset-offsets", "billing", "--topic", "orders", *words, "--execute")
-    (found,) = call("group", "describe", "billing", "-f", "json").items
-    assert {part["partition"]: part["committed"] for part in found["partitions"]} == after
+    (group,) = call("group", "describe", "billing", "-f", "json").items
+    assert {part["partition"]: part["committed"] for part in group["partitions"]} == after
 
 
 def test_a_reset_reads_a_file_and_takes_single_partitions(call, billing, tmp_path):
@@ -319,7 +319,7 @@ def test_check_judges_groups_and_its_exit_code_is_the_worst(call, billing, after
     assert text.exit_code == code and verdict in text.out
     assert call("group", "check").exit_code == 2
     beside = call("group", "check", "none", "billing", "--after", after, "-f", "json")
-    assert [each.get("verdict") for each in beside.items] == [None, verdict]
+    assert [item.get("verdict") for item in beside.items] == [None, verdict]
     assert beside.exit_code == (code if code == 4 else 1)
 
 

@@ -98,7 +98,7 @@ def test_a_root_that_is_away_is_a_warning_while_the_others_serve(store, replog):
 
 def tree(path):
     wait_at_rest(BrokerSet.open(str(path)))  # of what the fixture wrote, the last root's creates may be under way
-    return {str(each): (each.stat().st_mtime_ns, each.stat().st_size) for each in [path, *path.rglob("*")]}
+    return {str(entry): (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in [path, *path.rglob("*")]}
 
 
 @pytest.mark.parametrize("words", COMMANDS)

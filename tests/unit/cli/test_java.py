@@ -37,7 +37,7 @@ def test_java_home_wins_when_it_is_enough(tmp_path):
     home = fake_java(tmp_path / "21", "21.0.1")
     path = fake_java(tmp_path / "17", "17.0.1") / "bin"
     environ = {"JAVA_HOME": str(home), "PATH": str(path)}
-    assert [(found.source, found.version) for found in java.machine_javas(environ)] == [
+    assert [(candidate.source, candidate.version) for candidate in java.machine_javas(environ)] == [
         ("JAVA_HOME", 21),
         ("PATH", 17),
     ]

@@ -297,5 +297,5 @@ def test_what_a_user_typed_makes_no_message_long(replog, tmp_path, words):
     for form in ("text", "json"):
         answer = replog("-s", path, *words, "-f", form)
         assert answer.exit_code in (1, 2)
-        message = answer.err if form == "text" else "".join(str(each.get("message", "")) for each in answer.items)
+        message = answer.err if form == "text" else "".join(str(item.get("message", "")) for item in answer.items)
         assert 0 < len(message) <= 900 + len(str(path)), message[:200]  # text: with the lines of usage

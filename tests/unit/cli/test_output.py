@@ -108,7 +108,7 @@ def test_a_table_is_not_wider_than_the_terminal_and_loses_nothing(monkeypatch, w
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(WIDE))
     assert max(map(len, drawn.splitlines())) <= width
     words = drawn.split()
-    assert all(words.count(each) >= piped.split().count(each) for each in set(piped.split()) - {*WIDE.headings, "-"})
+    assert all(words.count(word) >= piped.split().count(word) for word in set(piped.split()) - {*WIDE.headings, "-"})
     monkeypatch.setenv("COLUMNS", "500")
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", shown(WIDE))
     assert drawn != shown(WIDE) and [line.rstrip() for line in drawn.splitlines()] == piped.splitlines()
@@ -127,7 +127,7 @@ def test_a_row_that_does_not_fit_a_terminal_is_in_one_piece(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "60")
     words = shown(WIDE).split()
-    order = [words.index(each) for each in ("orders", "20,000", WIDE.rows[0][3], WIDE.rows[1][0], "3", "never")]
+    order = [words.index(word) for word in ("orders", "20,000", WIDE.rows[0][3], WIDE.rows[1][0], "3", "never")]
     assert order == sorted(order)
 
 
@@ -135,7 +135,7 @@ def test_a_row_that_does_not_fit_a_terminal_is_in_one_piece(monkeypatch):
 def test_a_table_of_many_rows_is_plain_since_rich_takes_a_millisecond_for_each(monkeypatch, count):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert ("\x1b" in shown(Table(["N"], [[each] for each in range(count)]))) == (count == 500)
+    assert ("\x1b" in shown(Table(["N"], [[number] for number in range(count)]))) == (count == 500)
 
 
 def test_notes_of_a_command_whose_stderr_is_closed_are_not_data(capsys, monkeypatch):

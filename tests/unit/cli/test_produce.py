@@ -38,15 +38,15 @@ def records(store, partitions=2, topic="t"):
         keys = [TopicPartition(topic, number) for number in range(partitions)]
         consumer.assign(keys)
         ends = consumer.end_offsets(keys)
-        found = []
-        while len(found) < sum(ends.values()):
-            found += consumer.poll(timeout_ms=100)
-    return found
+        consumed_records = []
+        while len(consumed_records) < sum(ends.values()):
+            consumed_records += consumer.poll(timeout_ms=100)
+    return consumed_records
 
 
 def pairs(store):
-    found = [(record.key or b"", record.value) for record in records(store)]
-    return sorted(found, key=lambda pair: (pair[0], pair[1] or b""))
+    keyed_values = [(record.key or b"", record.value) for record in records(store)]
+    return sorted(keyed_values, key=lambda pair: (pair[0], pair[1] or b""))
 
 
 def pipe(monkeypatch, data: bytes):
@@ -154,10 +154,10 @@ def test_no_first_offset_is_shown_where_none_is_known(store, replog, tmp_path):
 
 def test_headers_of_the_command_stand_behind_those_of_the_records(store, replog, tmp_path):
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    own = pa.array([[{"key": "own", "value": b"1"}], None], kind)
-    parquet.write_table(pa.table({"value": ["a", "b"], "headers": own}), tmp_path / "in.parquet")
+    headers = pa.array([[{"key": "own", "value": b"1"}], None], kind)
+    parquet.write_table(pa.table({"value": ["a", "b"], "headers": headers}), tmp_path / "in.parquet")
     assert replog("produce", "t", tmp_path / "in.parquet", "-p", "0", "-H", "all=2").exit_code == 0
-    assert [each.headers for each in records(store)] == [(("own", b"1"), ("all", b"2")), (("all", b"2"),)]
+    assert [record.headers for record in records(store)] == [(("own", b"1"), ("all", b"2")), (("all", b"2"),)]
 
 
 @pytest.mark.parametrize("names", ["value,value", "x,value,x", "x,x"])
@@ -242,7 +242,7 @@ def test_a_line_may_come_in_many_pieces(monkeypatch):
     (batch,) = produce_module.read_batches(io.BytesIO(long), "-", "lines", None, None)
     assert batch.column("value").to_pylist() == [long]
     pieces = list(produce_module.read_batches(io.BytesIO(b"a\r\n" + long + b"\n\nb"), "-", "lines", None, None))
-    assert [value for each in pieces for value in each.column("value").to_pylist()] == [b"a", long, b"", b"b"]
+    assert [value for piece in pieces for value in piece.column("value").to_pylist()] == [b"a", long, b"", b"b"]
 
 
 def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, monkeypatch):
@@ -270,7 +270,7 @@ def test_a_large_input_is_read_in_pieces(store, replog, tmp_path, monkeypatch):
 def test_keys_and_values_of_a_csv_file_stay_as_they_are_written(store, replog, tmp_path):
     (tmp_path / "in.csv").write_text("key,value,partition\n007,1.50,1\n2024-01-02,true,0\n")
     assert replog("produce", "t", tmp_path / "in.csv").exit_code == 0
-    assert [(each.partition, each.key, each.value) for each in sorted(records(store), key=lambda it: it.partition)] == [
+    assert [(row.partition, row.key, row.value) for row in sorted(records(store), key=lambda it: it.partition)] == [
         (0, b"2024-01-02", b"true"),
         (1, b"007", b"1.50"),
     ]
@@ -297,8 +297,8 @@ def test_no_value_of_a_csv_file_changes(store, replog, tmp_path, monkeypatch, is
     (tmp_path / "again.csv").write_text(ODD)
     assert replog("produce", "t", tmp_path / "again.csv", "-k", "id", "--value", "price").exit_code == 0
     names, *rows = [line.split(",") for line in ODD.splitlines()]
-    found = [(each.key.decode(), each.value.decode()) for each in records(store)]
-    assert sorted(found) == sorted(
+    stored_pairs = [(record.key.decode(), record.value.decode()) for record in records(store)]
+    assert sorted(stored_pairs) == sorted(
         [(row[0], json.dumps(dict(zip(names, row, strict=True)), separators=(",", ":"))) for row in rows]
         + [(row[0], row[1]) for row in rows]
     )
@@ -328,7 +328,7 @@ def test_json_arrays_and_compressed_files_are_decoded(store, replog, tmp_path, n
     (tmp_path / name).write_bytes(data)
     answer = replog("produce", "t", tmp_path / name, "-p", "0")
     assert answer.exit_code == 0, answer.err
-    assert [each.value for each in records(store)] == values
+    assert [record.value for record in records(store)] == values
 
 
 def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path):
@@ -337,7 +337,7 @@ def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path)
     (tmp_path / "in.csv").write_text("key,value\n" + f'k,"{value}"\n' * row_count)
     answer = replog("produce", "t", tmp_path / "in.csv", "-f", "json")
     assert answer.exit_code == 0 and answer.items[0]["records"] == row_count
-    assert {(each.key, each.value) for each in records(store)} == {(b"k", value.encode())}
+    assert {(record.key, record.value) for record in records(store)} == {(b"k", value.encode())}
 
 
 def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path, monkeypatch):
@@ -413,7 +413,7 @@ def test_files_and_arguments_that_are_broken_are_told_as_such(store, replog, tmp
 
 def test_numbers_that_json_cannot_write_are_text(store, replog, tmp_path):
     odd = [float("nan"), float("inf"), float("-inf"), 1.5]
-    parquet.write_table(pa.table({"a": odd, "b": [[each] for each in odd]}), tmp_path / "t.parquet")
+    parquet.write_table(pa.table({"a": odd, "b": [[number] for number in odd]}), tmp_path / "t.parquet")
     assert replog("produce", "t", tmp_path / "t.parquet", "-p", "0").exit_code == 0
     assert replog("produce", "t", tmp_path / "t.parquet", "-p", "1", "--value", "a").exit_code == 0
     words = ['"NaN"', '"Infinity"', '"-Infinity"', "1.5"]
@@ -450,7 +450,7 @@ def test_slices_of_a_batch_that_failed_in_part_count_as_what_they_are(store, rep
         [(Outcome(RecordMetadata("t", 0, 0, 0)), 2), (Outcome(full), 1)],
         [(Outcome(full), 1), (Outcome(RecordMetadata("t", 1, 7, 0)), 3)],
     ]
-    monkeypatch.setattr(Producer, "send_arrow", lambda *sent: [sent[-1].add(*each) for each in batches.pop(0)])
+    monkeypatch.setattr(Producer, "send_arrow", lambda *sent: [sent[-1].add(*outcome) for outcome in batches.pop(0)])
     monkeypatch.setattr(produce_module, "READ_BYTES", 4)
     monkeypatch.setattr(produce_module, "HANDLES_OPEN_MAX", 2)
     monkeypatch.setattr(TableHandle, "done", lambda handle: not batches)
@@ -544,9 +544,9 @@ def test_a_record_of_consume_without_its_partition_goes_by_its_key(store, replog
     file = tmp_path / "in.jsonl"
     file.write_text('{"key":"k","value":"v","headers":[],"timestamp":null}\n' * 5)
     assert replog("produce", "t", file).exit_code == 0
-    found = records(store)
-    assert len({record.partition for record in found}) == 1
-    assert {(record.key, record.value) for record in found} == {(b"k", b"v")}
+    consumed_records = records(store)
+    assert len({record.partition for record in consumed_records}) == 1
+    assert {(record.key, record.value) for record in consumed_records} == {(b"k", b"v")}
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ OLD_MS = 1_000
 
 @pytest.fixture
 def path(tmp_path, replog):
-    found = tmp_path / "store"
-    assert replog("-s", found, "init", "--brokers", 3, "--no-fsync").exit_code == 0
-    assert replog("-s", found, "topic", "create", "orders", "-p", 2, "-c", "retention.ms=-1").exit_code == 0
-    store = spark_replog.open(found)
+    folder = tmp_path / "store"
+    assert replog("-s", folder, "init", "--brokers", 3, "--no-fsync").exit_code == 0
+    assert replog("-s", folder, "topic", "create", "orders", "-p", 2, "-c", "retention.ms=-1").exit_code == 0
+    store = spark_replog.open(folder)
     with store.producer() as producer:
         for _ in range(3):
             for partition in (0, 1):
                 producer.send("orders", b"x" * 10, partition=partition, timestamp_ms=OLD_MS)
             producer.flush()
-    return found
+    return folder
 
 
 def of_data(answer):
@@ -35,7 +35,7 @@ def test_a_retention_that_deletes_rows_is_set_after_a_question_only(path, replog
     assert replog("-s", path, "topic", "config", "orders", "set", "compression.type=lz4").exit_code == 0
     assert replog("-s", path, "topic", "config", "orders", "set", "retention.bytes=100000").exit_code == 0
     preview = spark_replog.open(path).admin().aged_out("orders", {"retention.ms": "86400000"})
-    assert [(each.partition, each.start_offset, each.row_count) for each in preview] == [(0, 2, 2), (1, 2, 2)]
+    assert [(loss.partition, loss.start_offset, loss.row_count) for loss in preview] == [(0, 2, 2), (1, 2, 2)]
     assert spark_replog.open(path).admin().aged_out("orders") == []
     assert replog("-s", path, "topic", "config", "orders", "set", "retention.ms=86400000", "-y").exit_code == 0
     assert replog("-s", path, "topic", "config", "orders", "set", "retention.ms=-2", "-y").exit_code == 2

@@ -20,28 +20,28 @@ ALERTS = re.findall(r"- alert: (\w+)", RULES)
 
 
 def section(name):
-    found = re.search(rf"^### {name}\n(.*?)(?=^##)", PAGE, re.S | re.M)
-    assert found, f"no section {name}"
-    return found[1]
+    match = re.search(rf"^### {name}\n(.*?)(?=^##)", PAGE, re.S | re.M)
+    assert match, f"no section {name}"
+    return match[1]
 
 
 def blocks(name):
     """Commands with the output that the page shows."""
     for block in re.findall(r"```console\n(.*?)```", section(name), re.S):
-        for each in re.split(r"^\$ ", block, flags=re.M)[1:]:
-            command, _, output = each.partition("\n")
+        for example in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            command, _, output = example.partition("\n")
             yield command, output.splitlines()
 
 
 def move(path, *brokers):
-    for each in brokers:
-        shutil.move(path / f"broker-{each}", path.parent / f"away-{each}")
+    for broker in brokers:
+        shutil.move(path / f"broker-{broker}", path.parent / f"away-{broker}")
 
 
 TROUBLE = {
     "ReplogStoreUnreachable": lambda store, path: move(path, 1, 2),
     "ReplogPartitionOffline": lambda store, path: BrokerAdmin(store.cluster).fence(0),
-    "ReplogPartitionUnderMinIsr": lambda store, path: [BrokerAdmin(store.cluster).fence(each) for each in (1, 2)],
+    "ReplogPartitionUnderMinIsr": lambda store, path: [BrokerAdmin(store.cluster).fence(broker) for broker in (1, 2)],
     "ReplogPartitionUnderReplicated": lambda store, path: BrokerAdmin(store.cluster).fence(2),
     "ReplogRootDown": lambda store, path: move(path, 2),
 }
@@ -83,6 +83,6 @@ def test_an_alert_names_its_section(alert):
     assert all(word in text for word in ("**Means:**", "**Do:**"))
 
 
-@pytest.mark.parametrize("verdict", [each.value for each in Verdict if each is not Verdict.OK])
+@pytest.mark.parametrize("verdict", [member.value for member in Verdict if member is not Verdict.OK])
 def test_each_verdict_has_its_line(verdict):
     assert re.search(rf"^\| `{verdict}` \|", PAGE, re.M)

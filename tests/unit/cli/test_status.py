@@ -33,7 +33,7 @@ def test_a_healthy_store_on_one_page(store, replog):
     assert item["lastAppendMs"] > 0 and item["rowsPerSecond"]["15m"] > 0
     assert [broker["state"] for broker in item["brokers"]] == ["ok"] * 3
     listed = replog("-s", store, "topic", "list", "--size", "-f", "json").items
-    assert item["bytes"] == sum(each["bytes"] for each in listed)
+    assert item["bytes"] == sum(topic["bytes"] for topic in listed)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_root_that_is_away_is_a_warning_and_named(store, replog):
 
 def test_store_info_and_topic_describe_say_what_is_held_and_how_it_grows(store, replog):
     (item,) = replog("-s", store, "store", "info", "-f", "json").items
-    (orders,) = [each for each in item["sizes"] if each["topic"] == "orders"]
+    (orders,) = [topic for topic in item["sizes"] if topic["topic"] == "orders"]
     assert orders["rows"] == 3 and orders["assignedBytes"] == 3 * orders["bytes"] > 0
     assert orders["bytesByHour"][-1] + orders["bytesByHour"][-2] == orders["bytes"]  # an hour may begin meanwhile
     assert orders["bytesPerDay"] == 24 * orders["bytes"]  # a young topic, at its pace
@@ -79,7 +79,7 @@ def test_store_info_and_topic_describe_say_what_is_held_and_how_it_grows(store, 
 
 def test_store_info_tells_requests_and_the_price_of_a_month(store, replog, tmp_path):
     (item,) = replog("-s", store, "store", "info", "--cost", "-f", "json").items
-    (orders,) = [each for each in item["cost"]["topics"] if each["topic"] == "orders"]
+    (orders,) = [topic for topic in item["cost"]["topics"] if topic["topic"] == "orders"]
     assert orders["createsPerDay"] > 0 and orders["getsPerDay"] > 86_400
     assert item["cost"]["month"] == 0 and item["cost"]["currency"] == "USD"  # disks
     ours = tmp_path / "ours.toml"
@@ -98,7 +98,7 @@ def test_a_group_that_has_stopped_or_loses_rows_is_in_the_status_and_its_exit_co
     def status(*words):
         answer = replog("-s", store, "status", "-f", "json", *words)
         (item,) = answer.items
-        return answer.exit_code, item["verdict"], {each["reader"]: each["verdict"] for each in item["readers"]}
+        return answer.exit_code, item["verdict"], {row["reader"]: row["verdict"] for row in item["readers"]}
 
     first = TopicPartition("orders", 0)
     for group, at in (("done", 3), ("dead", 1)):

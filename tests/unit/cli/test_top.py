@@ -61,7 +61,7 @@ def test_without_a_terminal_it_prints_once_or_as_often_as_asked(store, replog):
     assert answer.exit_code == 0 and answer.out.count("roots serve") == 1 and "\x1b" not in answer.out
     assert replog("-s", store.path, "top", "-n", 2, "-d", 0.1).out.count("roots serve") == 2
     (item,) = replog("-s", store.path, "top", "-f", "json").items
-    (orders,) = [each for each in item["rates"] if each["topic"] == "orders"]
+    (orders,) = [topic for topic in item["rates"] if topic["topic"] == "orders"]
     assert len(orders["bytesByMinute"]) == 15 and sum(orders["bytesByMinute"]) == orders["bytes"] > 0
     assert item["readers"][0]["lag"] > 0
     assert len(replog("-s", store.path, "top", "-n", 2, "-d", 0.1, "-f", "jsonl").out.splitlines()) == 2

@@ -210,8 +210,8 @@ def test_offsets(store, replog):
     (store.parent / "rows.txt").write_text("a\nb\n")
     assert replog("-s", store, "produce", "orders", store.parent / "rows.txt", "-p", 0).exit_code == 0
     for at, expected in (("earliest", 0), ("beginning", 0), ("-2", 0), ("latest", 2), ("END", 2), ("-1", 2)):
-        found = replog("-s", store, "topic", "offsets", "orders", "-p", 0, "--at", at, "-f", "json").items
-        assert [each["offset"] for each in found] == [expected], at
+        rows = replog("-s", store, "topic", "offsets", "orders", "-p", 0, "--at", at, "-f", "json").items
+        assert [row["offset"] for row in rows] == [expected], at
     for at in ("5", "newest", ""):
         wrong = replog("-s", store, "topic", "offsets", "orders", "--at", at)
         assert wrong.exit_code == 2 and "earliest, latest" in wrong.err
@@ -295,8 +295,8 @@ def test_store_info_names_a_root_whose_journals_are_gone(store, replog):
     assert answer.exit_code == 3
     assert [broker["state"] for broker in answer.items[0]["brokers"]] == ["ok", "REPLOG_ROOT_STALE", "ok"]
     assert "store repair --rebuild 1" in answer.items[0]["brokers"][1]["detail"]
-    found = {item["check"]: item["verdict"] for item in replog("-s", store, "doctor", "-f", "json").items}
-    assert [found[f"root {broker}"] for broker in range(3)] == ["ok", "warn", "ok"]
+    verdicts = {item["check"]: item["verdict"] for item in replog("-s", store, "doctor", "-f", "json").items}
+    assert [verdicts[f"root {broker}"] for broker in range(3)] == ["ok", "warn", "ok"]
 
 
 def test_store_that_was_never_made(tmp_path, replog):

@@ -115,14 +115,14 @@ class Store:
         headers: list | None = None,
     ) -> None:
         """Append the rows as one batch write: one section."""
-        found = list(values)
+        row_values = list(values)
         columns = {
-            "value": pa.array(found, pa.binary()),
-            "key": pa.array(keys if keys is not None else [None] * len(found), pa.binary()),
-            "partition": pa.array([partition] * len(found), pa.int32()),
+            "value": pa.array(row_values, pa.binary()),
+            "key": pa.array(keys if keys is not None else [None] * len(row_values), pa.binary()),
+            "partition": pa.array([partition] * len(row_values), pa.int32()),
         }
         if times_ms is not None:
-            columns["timestamp"] = pa.array([each * 1000 for each in times_ms], pa.int64()).cast(TIME)
+            columns["timestamp"] = pa.array([time_ms * 1000 for time_ms in times_ms], pa.int64()).cast(TIME)
         if headers is not None:
             struct = pa.struct([("key", pa.string()), ("value", pa.binary())])
             columns["headers"] = pa.array(headers, pa.list_(struct))

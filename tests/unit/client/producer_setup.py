@@ -65,16 +65,16 @@ class Shop:
         with ledger.lock:
             end = state.partitions[partition].high_watermark
             sections = ledger.state.sections(handle.topic_id, partition, 0, end)
-        found: list[dict[str, Any]] = []
+        read_rows: list[dict[str, Any]] = []
         for section in sections:
-            assert section.base_offset == len(found)
+            assert section.base_offset == len(read_rows)
             item = section.object
             body = item.inline or reader.brokers.store(min(item.holders)).get(data_key(handle.ledger_id, *item.id))
             part = bytes(body)[section.start_byte : section.start_byte + section.size_bytes]
             batches = decode_section(part, section.crc32c, section.row_count, item.has_headers)
-            found += pa.Table.from_batches(batches).to_pylist()
-        assert len(found) == end
-        return found
+            read_rows += pa.Table.from_batches(batches).to_pylist()
+        assert len(read_rows) == end
+        return read_rows
 
     def values(self, topic: str = "orders", partition: int = 0) -> list[bytes]:
         return [row["value"] for row in self.rows(topic, partition)]

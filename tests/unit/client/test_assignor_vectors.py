@@ -19,27 +19,27 @@ pytestmark = pytest.mark.case("consumer-range-round-robin-sticky-vectors")
 
 def partitions(text):
     """``t1-0,2 t2-1``: partitions 0 and 2 of t1, and 1 of t2."""
-    found = []
+    keys = []
     for word in text.split():
         topic, numbers = word.split("-")
-        found += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
-    return found
+        keys += [TopicPartition(topic, int(number)) for number in numbers.split(",")]
+    return keys
 
 
 def group(*lines):
-    found = {}
+    subscriptions = {}
     for line in lines:
         name, wants = line.split(":")
         topics, _, owned = wants.partition("|")
         owned, _, generation = owned.partition("@")
-        found[name] = GroupSubscription(tuple(topics.split()), tuple(partitions(owned)), int(generation or -1))
-    return found
+        subscriptions[name] = GroupSubscription(tuple(topics.split()), tuple(partitions(owned)), int(generation or -1))
+    return subscriptions
 
 
 def check(assignor, counts, members, expected):
-    found = assignor(counts, members)
-    assert {name: sorted(keys) for name, keys in found.items()} == {
-        name: sorted(partitions(each)) for name, each in expected.items()
+    assignment = assignor(counts, members)
+    assert {name: sorted(keys) for name, keys in assignment.items()} == {
+        name: sorted(partitions(text)) for name, text in expected.items()
     }
 
 
@@ -47,7 +47,7 @@ TWO, THREE, ALL = ("t1 t2",) * 2, ("t1 t2",) * 3, ("t1 t2 t3",) * 3
 
 
 def same(*topics):
-    return group(*(f"c{number}: {each}" for number, each in enumerate(topics, 1)))
+    return group(*(f"c{number}: {topic_names}" for number, topic_names in enumerate(topics, 1)))
 
 
 @pytest.mark.parametrize(
@@ -246,10 +246,10 @@ def test_sticky_vectors(counts, members, expected):
 def test_three_members_that_claim_one_partition_leave_it_to_one(generations):
     claims = ("t-0,2", "t-1,2,3", "t-2,4,5")
     lines = [f"c{n}: t | {claim} @ {generations[n]}" for n, claim in enumerate(claims)]
-    found = sticky_assignor({"t": 6, "t1": 1}, group(*lines, "c3: t1 | t1-0 @ 2"))
-    given = [key for keys in found.values() for key in keys]
+    assignment = sticky_assignor({"t": 6, "t1": 1}, group(*lines, "c3: t1 | t1-0 @ 2"))
+    given = [key for keys in assignment.values() for key in keys]
     assert sorted(given) == partitions("t-0,1,2,3,4,5 t1-0")
-    assert {len(keys) for keys in found.values()} <= {1, 2}
+    assert {len(keys) for keys in assignment.values()} <= {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -268,12 +268,12 @@ def test_claims_that_do_not_hold(members, expected):
     check(sticky_assignor, {"t": 3, "u": 1}, members, expected)
 
 
-def assert_balanced(members, found):
+def assert_balanced(members, assignment):
     """No partition can go to a member that wants it and has at least two fewer."""
-    for keys in found.values():
+    for keys in assignment.values():
         for key in keys:
             for name, wants in members.items():
-                assert key.topic not in wants.topics or len(found[name]) >= len(keys) - 1
+                assert key.topic not in wants.topics or len(assignment[name]) >= len(keys) - 1
 
 
 def test_a_ladder_of_subscriptions_stays_balanced_when_a_member_leaves_and_keeps_what_it_can():

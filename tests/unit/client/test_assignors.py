@@ -23,14 +23,14 @@ def members(**wants):
     return {name: GroupSubscription(tuple(topics)) for name, topics in wants.items()}
 
 
-def short(found):
-    return {member: [f"{key.topic}p{key.partition}" for key in sorted(keys)] for member, keys in found.items()}
+def short(assignment):
+    return {member: [f"{key.topic}p{key.partition}" for key in sorted(keys)] for member, keys in assignment.items()}
 
 
-def after(found, wants, generation=1):
+def after(assignment, wants, generation=1):
     """The members as they come to the next rebalance."""
     return {
-        name: GroupSubscription(subscription.topics, tuple(found.get(name, ())), generation)
+        name: GroupSubscription(subscription.topics, tuple(assignment.get(name, ())), generation)
         for name, subscription in wants.items()
     }
 
@@ -78,7 +78,7 @@ def test_sticky_deals_out_as_kafka_does():
         "C1": ["t0p1", "t2p0", "t3p1"],
         "C2": ["t1p0", "t2p1"],
     }
-    rest = {name: each for name, each in after(first, wants).items() if name != "C1"}
+    rest = {name: subscription for name, subscription in after(first, wants).items() if name != "C1"}
     second = sticky_assignor(FOUR, rest)
     assert {name: len(keys) for name, keys in second.items()} == {"C0": 4, "C2": 4}
     assert all(set(first[name]) <= set(second[name]) for name in second)
@@ -87,7 +87,7 @@ def test_sticky_deals_out_as_kafka_does():
 def test_sticky_with_unequal_subscriptions_is_balanced_and_keeps():
     first = sticky_assignor(LADDER_COUNTS, LADDER)
     assert short(first) == {"C0": ["t0p0"], "C1": ["t1p0", "t1p1"], "C2": ["t2p0", "t2p1", "t2p2"]}
-    rest = {name: each for name, each in after(first, LADDER).items() if name != "C0"}
+    rest = {name: subscription for name, subscription in after(first, LADDER).items() if name != "C0"}
     assert short(sticky_assignor(LADDER_COUNTS, rest)) == {
         "C1": ["t0p0", "t1p0", "t1p1"],
         "C2": ["t2p0", "t2p1", "t2p2"],
@@ -125,17 +125,17 @@ groups = st.lists(st.sets(topics, min_size=1), min_size=1, max_size=6)
 @pytest.mark.parametrize("assignor", [range_assignor, round_robin_assignor, sticky_assignor])
 @given(counts=st.dictionaries(topics, st.integers(1, 9)), wants=groups, gone=st.integers(0, 5))
 def test_every_wanted_partition_goes_to_exactly_one_that_wants_it(assignor, counts, wants, gone):
-    subscriptions = members(**{f"C{number}": sorted(each) for number, each in enumerate(wants)})
+    subscriptions = members(**{f"C{number}": sorted(topic_names) for number, topic_names in enumerate(wants)})
     for _ in range(2):
-        found = assignor(counts, subscriptions)
-        wanted = {topic for each in subscriptions.values() for topic in each.topics}
-        given_out = sorted(key for keys in found.values() for key in keys)
+        assignment = assignor(counts, subscriptions)
+        wanted = {topic for subscription in subscriptions.values() for topic in subscription.topics}
+        given_out = sorted(key for keys in assignment.values() for key in keys)
         assert given_out == sorted(
             TopicPartition(topic, number) for topic in wanted & set(counts) for number in range(counts[topic])
         )
-        for member, keys in found.items():
+        for member, keys in assignment.items():
             assert {key.topic for key in keys} <= set(subscriptions[member].topics)
-        subscriptions = after(found, subscriptions)
+        subscriptions = after(assignment, subscriptions)
         if len(subscriptions) > 1:
             subscriptions.pop(f"C{gone}", None)
 
@@ -147,7 +147,7 @@ def test_sticky_is_balanced_and_moves_nothing_it_need_not(counts, size, gone):
     sizes = [len(keys) for keys in first.values()]
     assert max(sizes) - min(sizes) <= 1
     assert sticky_assignor(counts, after(first, wants)) == first
-    rest = {name: each for name, each in after(first, wants).items() if name != f"C{gone}"}
+    rest = {name: subscription for name, subscription in after(first, wants).items() if name != f"C{gone}"}
     if rest:
         second = sticky_assignor(counts, rest)
         assert all(set(first[name]) <= set(second[name]) for name in rest)

@@ -39,10 +39,10 @@ def hold(monkeypatch, owner, name, *, is_done=False):
     def held(*args, **named):
         if not is_done:
             wait()
-        found = original(*args, **named)
+        result = original(*args, **named)
         if is_done:
             wait()
-        return found
+        return result
 
     monkeypatch.setattr(owner, name, held)
     return begun, goes_on
@@ -54,13 +54,13 @@ async def until(event):
 
 
 async def values(cluster, count, **settings):
-    found = []
+    record_values = []
     async with AsyncConsumer(cluster, "orders", auto_offset_reset="earliest", **settings) as consumer:
         async for record in consumer:
-            found.append(record.value)
-            if len(found) == count:
+            record_values.append(record.value)
+            if len(record_values) == count:
                 break
-    return found
+    return record_values
 
 
 def test_no_record_overtakes_one_whose_send_was_cancelled(orders):
@@ -355,10 +355,10 @@ def test_a_cancelled_poll_loses_nothing(orders, monkeypatch, is_found):
 
     def poll(self, *args):
         polled.set()
-        found = original(self, *args)
-        if is_found and found:
+        records = original(self, *args)
+        if is_found and records:
             may_return.wait(10)
-        return found
+        return records
 
     async def main():
         with Producer(orders) as producer:
@@ -376,10 +376,10 @@ def test_a_cancelled_poll_loses_nothing(orders, monkeypatch, is_found):
                 may_return.set()
                 if not is_found:
                     producer.send("orders", b"1").result(10)
-                found = []
-                while not found:
-                    found = [record.value for record in await consumer.poll(1_000)]
-                assert found == [b"1"]
+                record_values = []
+                while not record_values:
+                    record_values = [record.value for record in await consumer.poll(1_000)]
+                assert record_values == [b"1"]
                 key = TopicPartition("orders", 0)
                 await consumer.commit()
                 assert (await consumer.committed([key]))[key].offset == await consumer.position(key) == 1
@@ -395,9 +395,9 @@ def test_two_polls_that_are_cancelled_together_lose_nothing(orders, monkeypatch,
     original = Consumer.poll
 
     def poll(self, *args):
-        found = original(self, *args)
+        records = original(self, *args)
         ended.release()
-        return found
+        return records
 
     async def main():
         with Producer(orders) as producer:
@@ -412,13 +412,13 @@ def test_two_polls_that_are_cancelled_together_lose_nothing(orders, monkeypatch,
             for task in reversed(tasks) if is_last_first else tasks:
                 task.cancel()
             assert all(
-                isinstance(each, asyncio.CancelledError)
-                for each in await asyncio.gather(*tasks, return_exceptions=True)
+                isinstance(outcome, asyncio.CancelledError)
+                for outcome in await asyncio.gather(*tasks, return_exceptions=True)
             )
-            found = []
-            while len(found) < 4:
-                found += [record.value for record in await consumer.poll(60_000)]
-            assert found == [b"0", b"1", b"2", b"3"]
+            record_values = []
+            while len(record_values) < 4:
+                record_values += [record.value for record in await consumer.poll(60_000)]
+            assert record_values == [b"0", b"1", b"2", b"3"]
 
     asyncio.run(main())
 

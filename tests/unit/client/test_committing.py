@@ -26,8 +26,8 @@ def test_commits_are_where_the_next_consumer_begins(filled):
 def test_offsets_can_be_committed_with_a_text(filled):
     reader = assigned(filled, P0, group="g")
     reader.commit({P0: OffsetAndMetadata(3, -1, "run 7"), P1: 5})
-    found = reader.committed([P0, P1])
-    assert (found[P0].offset, found[P0].metadata, found[P1].offset) == (3, "run 7", 5)
+    offsets = reader.committed([P0, P1])
+    assert (offsets[P0].offset, offsets[P0].metadata, offsets[P1].offset) == (3, "run 7", 5)
     with pytest.raises(InvalidConfigError) as refused:
         reader.commit({P0: OffsetAndMetadata(3, -1, "x" * 4097)})
     assert refused.value.code is ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -47,19 +47,19 @@ def expected(number, headers=()):
 
 
 def test_records_are_those_of_the_constructor():
-    found, refusal = RecordMaker(None, None).make(KEY, rows(12))
+    records, refusal = RecordMaker(None, None).make(KEY, rows(12))
     assert refusal is None
-    assert found == [expected(number) for number in range(12)]
-    assert list(map(repr, found)) == [repr(expected(number)) for number in range(12)]
-    assert [pickle.loads(pickle.dumps(each)) for each in found] == found
+    assert records == [expected(number) for number in range(12)]
+    assert list(map(repr, records)) == [repr(expected(number)) for number in range(12)]
+    assert [pickle.loads(pickle.dumps(record)) for record in records] == records
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found[0].offset = 1
+        records[0].offset = 1
 
 
 def test_a_part_of_a_batch_and_its_headers():
     headers = [[{"key": "h", "value": b"%d" % number}] if number % 2 else None for number in range(9)]
-    found, _ = RecordMaker(None, None).make(KEY, rows(9, headers).slice(4, 3))
-    assert found == [expected(4), expected(5, (("h", b"5"),)), expected(6)]
+    records, _ = RecordMaker(None, None).make(KEY, rows(9, headers).slice(4, 3))
+    assert records == [expected(4), expected(5, (("h", b"5"),)), expected(6)]
     assert RecordMaker(None, None).make(KEY, rows(0)) == ([], None)
 
 
@@ -72,8 +72,8 @@ def test_records_before_a_refusal_are_made():
             raise ValueError("three")
         return data.decode()
 
-    found, refusal = RecordMaker(None, decode).make(KEY, rows(6))
-    made = [(each.offset, each.key, each.value) for each in found]
+    records, refusal = RecordMaker(None, decode).make(KEY, rows(6))
+    made = [(record.offset, record.key, record.value) for record in records]
     assert made == [(10, b"k0", "0"), (12, b"k1", "1"), (14, None, "2")]
     assert refusal.code is ErrorCode.REPLOG_DESERIALIZATION
     assert refusal.context["offset"] == 16
@@ -83,8 +83,8 @@ def test_records_before_a_refusal_are_made():
 def test_a_key_that_is_refused_leaves_its_value_alone():
     seen = []
     maker = RecordMaker(lambda _, data: 1 // (data != b"k1"), lambda _, data: seen.append(data))
-    found, refusal = maker.make(KEY, rows(4))
-    assert ([each.key for each in found], refusal.context["offset"]) == ([1], 12)
+    records, refusal = maker.make(KEY, rows(4))
+    assert ([record.key for record in records], refusal.context["offset"]) == ([1], 12)
     assert seen == [b"0"]
 
 

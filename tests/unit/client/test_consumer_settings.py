@@ -120,8 +120,8 @@ def test_two_consumers_with_no_instance_id_are_two_members(filled):
 
 
 def test_settings_of_the_coordinator_hold_for_this_consumer_alone(filled):
-    own = Consumer(filled.path, "orders", config={"metadata.max.age.ms": "5"})
+    configured_consumer = Consumer(filled.path, "orders", config={"metadata.max.age.ms": "5"})
     other = Consumer(filled.path, "orders")
-    assert own._cluster.config.metadata_max_age_ms == 5
+    assert configured_consumer._cluster.config.metadata_max_age_ms == 5
     assert other._cluster.config.metadata_max_age_ms == 300_000
     assert other._cluster is Consumer(filled.path)._cluster

@@ -98,8 +98,8 @@ class OnePartition:
         return question(self.state)
 
     def look(self, offset, epoch=-1):
-        found = look(FetchPartition(self, "t", 0, offset, MAX, epoch))
-        return found.error, found.diverging_offset, found.available_bytes
+        answer = look(FetchPartition(self, "t", 0, offset, MAX, epoch))
+        return answer.error, answer.diverging_offset, answer.available_bytes
 
 
 def partition_of(log_start, log_end, *epochs):
@@ -216,8 +216,8 @@ def test_between_high_watermark_and_log_end_there_is_nothing_and_no_error(reader
     with asked.ledger.lock:
         asked.ledger.state.topics[asked.topic_id].partitions[0].log_end_offset = 15
     for offset in (10, 12, 15):
-        found = look(FetchPartition(asked.ledger, asked.topic_id, 0, offset, MAX))
-        assert (found.error, found.end_offset, found.available_bytes) == (None, offset, 0)
+        answer = look(FetchPartition(asked.ledger, asked.topic_id, 0, offset, MAX))
+        assert (answer.error, answer.end_offset, answer.available_bytes) == (None, offset, 0)
     assert look(FetchPartition(asked.ledger, asked.topic_id, 0, 16, MAX)).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 

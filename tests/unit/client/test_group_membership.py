@@ -58,14 +58,14 @@ def join(filled):
 
 def settle(store, *members, rounds=12):
     """Let the members look in turn until all have the same generation."""
-    found = []
+    records = []
     for _ in range(rounds):
         store.clock.advance(3_000)
         for member in members:
-            found += member.poll()
+            records += member.poll()
         generations = {member.group_metadata()[1] for member in members}
         if len(generations) == 1 and -1 not in generations:
-            return found
+            return records
     raise AssertionError([member.group_metadata() for member in members])
 
 
@@ -88,7 +88,7 @@ def test_two_members_share_and_one_that_leaves_gives_back(filled, join):
     first, second = join(), join()
     settle(filled, first, second)
     assert sorted([*shares(first)[0], *shares(second)[0]]) == [0, 1, 2, 3]
-    assert [len(each) for each in shares(first, second)] == [2, 2]
+    assert [len(share) for share in shares(first, second)] == [2, 2]
     second.close()
     settle(filled, first)
     assert shares(first) == [[0, 1, 2, 3]]
@@ -249,7 +249,7 @@ def test_a_static_member_comes_back_without_a_rebalance_and_fences_its_former_se
     filled.clock.advance(3_000)
     with pytest.raises(FencedError):
         second.poll()  # it does not take the place back from the newer process
-    assert again.group_metadata()[0] in {each.member_id for each in filled_members(filled)}
+    assert again.group_metadata()[0] in {member.member_id for member in filled_members(filled)}
     again.close()
     assert len(filled_members(filled)) == 2
     second.unsubscribe()
@@ -297,9 +297,9 @@ def test_a_pattern_finds_topics_made_later_in_a_group_whoever_leads_it(filled, j
     filled.clock.advance(300_000)
     settle(filled, second, first)
     settle(filled, second, first)
-    found = first.assignment() | second.assignment()
-    assert {key.topic for key in found} == {"orders", "clicks"}
-    assert len(found) == 6
+    partitions = first.assignment() | second.assignment()
+    assert {key.topic for key in partitions} == {"orders", "clicks"}
+    assert len(partitions) == 6
 
 
 def test_a_rebalance_can_be_asked_for_by_any_member(filled, join):
@@ -353,7 +353,7 @@ def test_who_waits_for_a_slow_member_is_not_taken_for_silent(filled, join):
     state = groups.group("g")
     assert state.phase is GroupPhase.PREPARING_REBALANCE
     waiting = {second.group_metadata()[0], third.group_metadata()[0]}
-    assert {each.member_id for each in state.metadata.members} == {slow.group_metadata()[0], *waiting}
+    assert {group_member.member_id for group_member in state.metadata.members} == {slow.group_metadata()[0], *waiting}
     settle(filled, slow, second, third)
     assert waiting == {second.group_metadata()[0], third.group_metadata()[0]}
 
@@ -376,8 +376,8 @@ def test_signs_of_life_during_a_rebalance_do_not_replace_the_last_commit(filled,
     third.poll()
     for _ in range(12):  # the slow one's application does not poll
         filled.clock.advance(10_000)
-        for each in (member, third):
-            each.poll()
+        for waiting_member in (member, third):
+            waiting_member.poll()
         membership_of(slow).beat_if_due()
     assert member.assignment() == set()
     settle(filled, slow, member, third)
@@ -394,7 +394,7 @@ def test_a_rebalance_waits_as_long_as_its_most_patient_member_may_process(filled
         hasty.poll()
         third.poll()
     groups = GroupCoordinator(filled.cluster)
-    assert patient.group_metadata()[0] in {each.member_id for each in groups.group("g").metadata.members}
+    assert patient.group_metadata()[0] in {member.member_id for member in groups.group("g").metadata.members}
 
 
 def test_a_poll_that_waits_long_for_a_rebalance_counts_as_polling(filled, join):
@@ -408,14 +408,14 @@ def test_a_poll_that_waits_long_for_a_rebalance_counts_as_polling(filled, join):
     filled.clock.on_sleep = [membership_of(hasty).beat_if_due] * 1_000  # its thread
     hasty.poll(timeout_ms=30_000)
     filled.clock.on_sleep = []
-    assert who in {each.member_id for each in GroupCoordinator(filled.cluster).group("g").metadata.members}
+    assert who in {member.member_id for member in GroupCoordinator(filled.cluster).group("g").metadata.members}
 
 
 @pytest.mark.parametrize("writes_only", [True, False])
 def test_an_outage_longer_than_a_session_removes_no_member(filled, join, monkeypatch, writes_only):
     first, second = join(), join()
     settle(filled, first, second)
-    members, groups = {each.group_metadata()[0] for each in (first, second)}, GroupCoordinator(filled.cluster)
+    members, groups = {consumer.group_metadata()[0] for consumer in (first, second)}, GroupCoordinator(filled.cluster)
 
     def refuse(*_args, **_named):
         raise RetriableError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no majority")
@@ -433,18 +433,18 @@ def test_an_outage_longer_than_a_session_removes_no_member(filled, join, monkeyp
     for member in (first, second):
         filled.clock.advance(3_000)
         member.poll()
-    assert {each.member_id for each in groups.group("g").metadata.members} == members
+    assert {group_member.member_id for group_member in groups.group("g").metadata.members} == members
 
 
 def polled_to(store, member, count):
     """Let the member poll until it has so many records."""
-    found = []
+    records = []
     for _ in range(20):
         store.clock.advance(3_000)
-        found += member.poll()
-        if len(found) >= count:
+        records += member.poll()
+        if len(records) >= count:
             break
-    return len(found)
+    return len(records)
 
 
 def test_a_member_whose_topic_does_not_exist_yet_says_so_and_reads_it_later(filled, join):
@@ -539,7 +539,7 @@ def test_a_member_that_is_interrupted_while_it_asks_to_rejoin_keeps_reading(fill
             member.poll()
     settle(filled, first, second)
     settle(filled, first, second)
-    assert [len(each) for each in shares(first, second)] == [2, 2]
+    assert [len(share) for share in shares(first, second)] == [2, 2]
 
 
 def test_heartbeats_go_on_after_an_unexpected_error(join, caplog):
@@ -565,7 +565,7 @@ def test_a_rebalance_ends_without_a_member_that_did_not_join_in_the_time_it_may_
     third = join(max_poll_interval_ms=10_000, heartbeat_interval_ms=3_000)
     third.poll()
     settle(filled, second, third)
-    assert sorted(len(each) for each in shares(second, third)) == [2, 2]
+    assert sorted(len(share) for share in shares(second, third)) == [2, 2]
 
 
 def test_a_static_member_that_slept_through_a_rebalance_hears_what_it_lost(filled, join):
@@ -710,7 +710,7 @@ def test_members_with_nothing_in_common_are_told(filled, join):
 def test_more_members_than_partitions_leave_some_idle(filled, join):
     members = [join() for _ in range(5)]
     settle(filled, *members, rounds=30)
-    assert sorted(len(each) for each in shares(*members)) == [0, 1, 1, 1, 1]
+    assert sorted(len(share) for share in shares(*members)) == [0, 1, 1, 1, 1]
 
 
 def test_a_consumer_that_assigns_disturbs_no_group_and_is_refused_a_commit_in_one(filled, join):

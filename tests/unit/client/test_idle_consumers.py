@@ -152,7 +152,7 @@ def test_a_pattern_is_searched_again_for_one_get_a_ledger():
 
 def remove(store, broker_ids):
     """As a shell empties the roots."""
-    for root in [store.cluster.brokers.store(each) for each in broker_ids]:
+    for root in [store.cluster.brokers.store(broker_id) for broker_id in broker_ids]:
         for info in list(root.list_keys("")):
             root.delete(info.key)
 
@@ -232,9 +232,9 @@ def grown_store():
 def peeks(store, peek, count):
     """The answers of so many peeks at the ledger, and the gets of each root."""
     store.forget_calls()
-    found = [peek.grown([store.ledger]) for _ in range(count)]
+    answers = [peek.grown([store.ledger]) for _ in range(count)]
     gets = Counter({broker: counted.counts["get"] for broker, counted in store.counted.items()})
-    return [each.get(store.ledger.ledger_id) for each in found], gets
+    return [answer.get(store.ledger.ledger_id) for answer in answers], gets
 
 
 def test_roots_take_turns_and_one_look_in_sixteen_reads_all(grown_store):
@@ -296,9 +296,9 @@ def test_metrics_show_what_the_consumer_costs():
         wait(store, reader, 60_000)
         reader.metrics()
         wait(store, reader, 60_000)
-        found = reader.metrics()
-        assert 0 < found.storage_get_rate <= REMOTE_GETS_PER_SECOND + SLACK / 60
-        assert found.peeks > found.refreshes > 0
+        metrics = reader.metrics()
+        assert 0 < metrics.storage_get_rate <= REMOTE_GETS_PER_SECOND + SLACK / 60
+        assert metrics.peeks > metrics.refreshes > 0
 
 
 def test_status_shows_what_the_members_of_groups_cost(tmp_path, replog):

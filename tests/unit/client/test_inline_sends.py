@@ -35,12 +35,12 @@ def shops(tmp_path):
         return made[-1]
 
     yield shop
-    for each in made:
-        each.close()
+    for made_shop in made:
+        made_shop.close()
 
 
 def objects_of(shop):
-    return sum(len(shop.brokers.data_keys(each)) for each in shop.brokers.broker_ids)
+    return sum(len(shop.brokers.data_keys(broker_id)) for broker_id in shop.brokers.broker_ids)
 
 
 def state_of(shop, topic="orders"):
@@ -128,7 +128,7 @@ def test_where_a_replica_is_no_metadata_root_rows_are_objects(shops):
     shop = shops(4)
     shop.topic(partitions=4, replicas=2)
     producer = shop.producer(inline__max__bytes=4096)
-    replicas = [each.replicas for each in state_of(shop).topics[shop.cluster.lookup("orders").topic_id].partitions]
+    replicas = [state.replicas for state in state_of(shop).topics[shop.cluster.lookup("orders").topic_id].partitions]
     for number in range(4):
         before = objects_of(shop)
         producer.send("orders", b"v", partition=number).result(30)
@@ -204,8 +204,8 @@ def test_commits_move_rows_when_half_of_the_room_is_gone(shops):
         wait_until(lambda: state_of(shop).inline_room_bytes >= INLINE_BYTES_MAX // 2)
     assert 2 <= objects_of(shop) <= 20
     for partition in (0, 1):
-        found = [int(value.split()[0]) for value in shop.values(partition=partition)]
-        assert found == list(range(partition, 120, 2))
+        numbers = [int(value.split()[0]) for value in shop.values(partition=partition)]
+        assert numbers == list(range(partition, 120, 2))
 
 
 def test_a_root_that_takes_no_copies_gets_no_others_one_more_each_second(shops, monkeypatch):
@@ -251,11 +251,11 @@ def test_two_that_move_rows_at_once_are_harmless(shops):
         for number in range(40):
             producer.send("orders", b"%d" % number).result(30)
     first, second = shop.open(), shop.open()
-    ledgers = [each.topic_ledger(each.lookup("orders").ledger_id) for each in (first, second)]
-    for each in ledgers:
-        each.refresh()
-    reports = [Compactor(each).move_inline(ledger) for each, ledger in zip((first, second), ledgers, strict=True)]
-    assert [each.run_count for each in reports] == [1, 0] or [each.lost_race_count for each in reports] == [0, 1]
+    ledgers = [cluster.topic_ledger(cluster.lookup("orders").ledger_id) for cluster in (first, second)]
+    for topic_ledger in ledgers:
+        topic_ledger.refresh()
+    reports = [Compactor(cluster).move_inline(ledger) for cluster, ledger in zip((first, second), ledgers, strict=True)]
+    assert [move.run_count for move in reports] == [1, 0] or [move.lost_race_count for move in reports] == [0, 1]
     assert shop.values() == [b"%d" % number for number in range(40)]
 
 

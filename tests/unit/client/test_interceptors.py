@@ -97,8 +97,8 @@ def test_classes_without_their_arrow_form_are_refused_there_by_the_methods_name(
         ("partitioner.class", "partition_array"),
         ("value.serializer", "serialize_array"),
     ):
-        found = [RecordOnly()] if setting == "interceptor.classes" else RecordOnly()
-        producer = shop.producer(**{setting: found})
+        plugin = [RecordOnly()] if setting == "interceptor.classes" else RecordOnly()
+        producer = shop.producer(**{setting: plugin})
         with pytest.raises(InvalidConfigError, match=method) as refused:
             producer.send_arrow("orders", table)
         assert refused.value.code is ErrorCode.REPLOG_INVALID_OPTION

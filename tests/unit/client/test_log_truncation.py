@@ -88,9 +88,9 @@ def test_a_reader_goes_on_where_the_log_was_cut_and_misses_no_row_of_the_new_lea
         elect_another(lonely)
         lonely.write("orders", rows(6, 100), partition=0)
         with caplog.at_level(logging.WARNING):
-            found = consumer.poll(100)
-        assert values(found) == rows(6, 100)
-        assert [record.offset for record in found] == [2, 3, 4, 5, 6, 7]
+            records = consumer.poll(100)
+        assert values(records) == rows(6, 100)
+        assert [record.offset for record in records] == [2, 3, 4, 5, 6, 7]
         assert "was cut back to offset 2" in caplog.text
         consumer.seek(P0, 99)  # out of range for another reason: the policy says where to go, not the cut
         consumer.poll(100, max_records=0)

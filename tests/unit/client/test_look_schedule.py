@@ -35,20 +35,20 @@ class Waiting:
         while (next_ms := max(self.now_ms, self.schedule.next_ms(self.now_ms))) < until_ms:
             self.now_ms = next_ms
             due = self.schedule.due(self.now_ms)
-            for each, is_read in due.items():
-                self.at_ms[each].append(self.now_ms)
-                self.gets[each] += ROOTS if is_read else 1
-                self.peeks[each] += not is_read
-                if not is_read and (self.peeks[each] + list(self.peeks).index(each)) % PEEKS_PER_READ == 0:
-                    self.gets[each] += 2 * ROOTS - 1
+            for ledger, is_read in due.items():
+                self.at_ms[ledger].append(self.now_ms)
+                self.gets[ledger] += ROOTS if is_read else 1
+                self.peeks[ledger] += not is_read
+                if not is_read and (self.peeks[ledger] + list(self.peeks).index(ledger)) % PEEKS_PER_READ == 0:
+                    self.gets[ledger] += 2 * ROOTS - 1
             self.now_ms += self.look_ms
             self.schedule.looked(due, self.now_ms, self.look_ms)
         self.now_ms = until_ms
         return self.gets.total() - before
 
     def gaps(self, ledger, since_ms):
-        found = [at_ms for at_ms in self.at_ms[ledger] if at_ms >= since_ms]
-        return [after - at_ms for at_ms, after in pairwise(found)]
+        times_ms = [at_ms for at_ms in self.at_ms[ledger] if at_ms >= since_ms]
+        return [after - at_ms for at_ms, after in pairwise(times_ms)]
 
 
 @pytest.mark.parametrize(("ledgers", "longest_ms"), [(1, 1_375), (10, 7_563), (100, 69_438)])

@@ -27,12 +27,12 @@ from tests.unit.client.consumer_setup import P0, P1, ManualClock, Store, assigne
 
 def test_a_subscription_without_a_group_reads_all_partitions_in_offset_order(filled):
     with consumer(filled, "orders") as reader:
-        found = reader.poll(max_records=100)
+        records = reader.poll(max_records=100)
     assert reader.assignment() == {P0, P1}
-    assert values(found.records(P0)) == rows(10)
-    assert values(found.records(P1)) == rows(10, 100)
-    assert [record.offset for record in found.records(P0)] == list(range(10))
-    assert found.partitions() == [P0, P1]
+    assert values(records.records(P0)) == rows(10)
+    assert values(records.records(P1)) == rows(10, 100)
+    assert [record.offset for record in records.records(P0)] == list(range(10))
+    assert records.partitions() == [P0, P1]
 
 
 def test_a_poll_that_would_end_before_it_began_is_refused(filled):
@@ -158,7 +158,7 @@ def test_a_wait_for_more_bytes_ends_after_fetch_max_wait(filled):
 @pytest.mark.case("consumer-partitions-take-turns")
 def test_partitions_take_turns_when_the_fetch_is_limited(filled):
     reader = assigned(filled, fetch_max_bytes=1)
-    seen = [found.partitions()[0] for found in (reader.poll() for _ in range(4))]
+    seen = [records.partitions()[0] for records in (reader.poll() for _ in range(4))]
     assert seen == [P0, P1, P0, P1]
 
 
@@ -237,13 +237,13 @@ def test_a_cold_read_of_many_partitions_gets_each_object_once(store, how):
     counted = process.count_calls()
     reader = consumer(process, "wide")
     if how == "poll":
-        found = [(each.partition, each.offset, each.value) for each in reader.poll(20_000, max_records=200)]
+        records = [(record.partition, record.offset, record.value) for record in reader.poll(20_000, max_records=200)]
     else:
         table = reader.to_arrow()
-        found = list(zip(*(table[name].to_pylist() for name in ("partition", "offset", "value")), strict=True))
-    assert sorted(found) == [(number, turn, b"%d" % turn) for number in range(40) for turn in range(3)]
-    assert [each[1] for each in found if each[0] == 7] == [0, 1, 2]
-    gets = [key for each in counted.values() for verb, key in each.calls if verb == "get" and "/data/" in key]
+        records = list(zip(*(table[name].to_pylist() for name in ("partition", "offset", "value")), strict=True))
+    assert sorted(records) == [(number, turn, b"%d" % turn) for number in range(40) for turn in range(3)]
+    assert [record[1] for record in records if record[0] == 7] == [0, 1, 2]
+    gets = [key for root in counted.values() for verb, key in root.calls if verb == "get" and "/data/" in key]
     assert 3 <= len(gets) == len(set(gets)) < 40
 
 
@@ -303,9 +303,9 @@ def test_a_loop_that_ends_early_counts_only_the_records_that_it_got(filled):
 def test_a_loop_goes_on_with_what_a_seek_a_pause_or_a_poll_left(filled):
     reader = assigned(filled, P0, P1, max_poll_records=20)
     stream = iter(reader)
-    assert [(each.partition, each.offset) for each in (next(stream), next(stream))] == [(0, 0), (0, 1)]
+    assert [(record.partition, record.offset) for record in (next(stream), next(stream))] == [(0, 0), (0, 1)]
     reader.seek(P0, 9)
-    assert [(each.partition, each.offset) for each in (next(stream), next(stream))] == [(1, 0), (1, 1)]
+    assert [(record.partition, record.offset) for record in (next(stream), next(stream))] == [(1, 0), (1, 1)]
     reader.pause([P1])
     assert (next(stream).offset, reader.position(P0), reader.position(P1)) == (9, 10, 2)
     reader.resume([P1])
@@ -321,11 +321,11 @@ def test_both_isolation_levels_read_the_same(filled):
 
 
 def watch_count():
-    found = []
-    for each in os.listdir("/proc/self/fd"):
+    links = []
+    for descriptor in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # closed meanwhile
-            found.append(os.readlink(f"/proc/self/fd/{each}"))
-    return sum("inotify" in each for each in found)
+            links.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return sum("inotify" in link for link in links)
 
 
 def test_a_poll_for_no_records_finds_the_positions_and_does_not_fill_its_memory(filled):

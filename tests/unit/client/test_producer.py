@@ -257,7 +257,7 @@ def test_a_partitioner_that_answers_no_partition_is_told(shop, answer):
     with pytest.raises(InvalidConfigError, match="partitioner Wrong") as refused:
         shop.producer(partitioner__class=Wrong).send("orders", b"v")
     assert refused.value.code is ErrorCode.INVALID_PARTITIONS
-    assert [shop.values(partition=each) for each in range(3)] == [[], [], []]
+    assert [shop.values(partition=partition) for partition in range(3)] == [[], [], []]
 
 
 def test_a_null_that_the_serializer_refuses_is_told(shop):
@@ -382,12 +382,12 @@ def test_metrics_have_kafkas_names(shop):
     for _ in range(10):
         producer.send("orders", b"v" * 84)
     producer.flush()
-    found = producer.metrics()
-    assert found["record-send-total"] == 10
-    assert found["outgoing-byte-total"] > 1_000
-    assert found["record-size-avg"] == found["record-size-max"] == 100
-    assert found["request-total"] >= 1 and found["commit-total"] >= 1
-    assert 0 < found["records-per-request-avg"] <= 10
+    metrics = producer.metrics()
+    assert metrics["record-send-total"] == 10
+    assert metrics["outgoing-byte-total"] > 1_000
+    assert metrics["record-size-avg"] == metrics["record-size-max"] == 100
+    assert metrics["request-total"] >= 1 and metrics["commit-total"] >= 1
+    assert 0 < metrics["records-per-request-avg"] <= 10
     for name in [
         "record-send-rate",
         "record-error-rate",
@@ -399,7 +399,7 @@ def test_metrics_have_kafkas_names(shop):
         "buffer-total-bytes",
         "requests-in-flight",
     ]:
-        assert name in found
+        assert name in metrics
 
 
 def test_a_deleted_topic_fails_its_records_and_a_new_one_of_its_name_is_found(shop):
@@ -427,7 +427,7 @@ def test_rows_that_acks_0_loses_in_the_commit_are_logged_and_counted(shop, caplo
     shop.controller.delete_topic("orders")
     assert producer.send("orders", b"2").result(10).offset == -1
     producer.close(10)
-    (line,) = [each.getMessage() for each in caplog.records if "REPLOG_ACKS0_DROPPED" in each.getMessage()]
+    (line,) = [record.getMessage() for record in caplog.records if "REPLOG_ACKS0_DROPPED" in record.getMessage()]
     assert "orders-0" in line and "1 rows" in line
     assert producer.metrics()["record-error-total"] == 1
 
@@ -558,7 +558,7 @@ def test_rows_without_sequences_whose_append_has_no_answer_are_sent_again_in_ano
     shop.controller.delete_records("orders", {0: 1})
     GarbageCollector(shop.cluster).run()
     with Consumer(shop.cluster, "orders", auto_offset_reset="earliest") as consumer:
-        assert [each.value for each in consumer.poll(timeout_ms=5_000)] == [b"v"]
+        assert [record.value for record in consumer.poll(timeout_ms=5_000)] == [b"v"]
 
 
 def test_what_is_left_of_a_batchs_time_goes_down_to_the_ledger(shop, monkeypatch):
@@ -574,4 +574,4 @@ def test_what_is_left_of_a_batchs_time_goes_down_to_the_ledger(shop, monkeypatch
     producer.partitions_for("orders")
     monkeypatch.setattr(Ledger, "append", note)
     assert producer.send("orders", b"v").result(30).offset == 0
-    assert left_ms and all(0 < each <= 40_000 for each in left_ms)
+    assert left_ms and all(0 < timeout_ms <= 40_000 for timeout_ms in left_ms)

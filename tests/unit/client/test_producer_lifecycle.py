@@ -26,17 +26,17 @@ SECONDS = 10
 
 def in_thread(call):
     """Call in a thread; return it and where its result or error will be."""
-    found = []
+    outcomes = []
 
     def work():
         try:
-            found.append(call())
+            outcomes.append(call())
         except (ReplogError, TimeoutError) as error:
-            found.append(error)
+            outcomes.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    return thread, found
+    return thread, outcomes
 
 
 @pytest.mark.case("producer-close-ends-wait-metadata-forced")
@@ -45,11 +45,11 @@ def test_a_close_ends_the_wait_for_a_topic_in_another_thread(shop, monkeypatch):
     has_looked = threading.Event()
     look_up = metadata_of(producer)._look_up
     monkeypatch.setattr(metadata_of(producer), "_look_up", lambda *given: (has_looked.set(), look_up(*given))[1])
-    thread, found = in_thread(lambda: producer.send("nothing", b"v"))
+    thread, outcomes = in_thread(lambda: producer.send("nothing", b"v"))
     assert has_looked.wait(SECONDS)
     producer.close()
     thread.join(SECONDS)
-    assert found[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
+    assert outcomes[0].code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
 
 def test_a_topic_that_the_storage_refuses_is_not_waited_for(shop, short_waits):
@@ -87,11 +87,11 @@ def test_a_forced_close_ends_a_flush_in_another_thread(shop):
     producer.partitions_for("orders")
     with held_puts(shop):
         handle = producer.send("orders", b"v")
-        thread, found = in_thread(producer.flush)
+        thread, outcomes = in_thread(producer.flush)
         wait_until(lambda: producer._parts.accumulator._flush_count)
         producer.close(0)
         thread.join(SECONDS)
-    assert found == [None]
+    assert outcomes == [None]
     assert handle.exception(0).code is ErrorCode.REPLOG_PRODUCER_CLOSED
 
 

@@ -71,8 +71,8 @@ def test_averages_weigh_by_count(clock):
     metrics = ProducerMetrics(2, 30_000, clock)
     metrics.note({}, [("record-size", 300, 3, 100)], clock.monotonic_ms())
     metrics.observe("record-size", 500)
-    found = metrics.read()
-    assert (found["record-size-avg"], found["record-size-max"]) == (200, 500)
+    values = metrics.read()
+    assert (values["record-size-avg"], values["record-size-max"]) == (200, 500)
 
 
 def test_totals_never_fall(clock):
@@ -108,7 +108,7 @@ def test_values_of_one_request_are_kafkas(shop, timed, clock):
         timed.send("orders", b"v" * (size_bytes - 16))
     clock.sleep_ms(250)
     timed.flush()
-    found = timed.metrics()
+    metrics = timed.metrics()
     (key,) = shop.brokers.data_keys(0)
     outgoing_bytes = len(shop.brokers.counting[0].store.get(key))
     seconds = WINDOW_SECONDS + 0.04  # the put's 40 ms have passed since
@@ -134,12 +134,12 @@ def test_values_of_one_request_are_kafkas(shop, timed, clock):
         "requests-per-commit-avg": 1,
         "produce-throttle-time-avg": 0,
         "bufferpool-wait-ratio": 0,
-        "buffer-available-bytes": found["buffer-total-bytes"],
+        "buffer-available-bytes": metrics["buffer-total-bytes"],
         "waiting-threads": 0,
         "requests-in-flight": 0,
         "metadata-topics": 1,
     }
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
 
 
 def test_averages_are_over_batches_and_maxima_over_all(timed, clock):
@@ -150,19 +150,19 @@ def test_averages_are_over_batches_and_maxima_over_all(timed, clock):
     table = pa.table({"value": pa.array([b"v" * 84, b"v" * 984], pa.binary())})
     timed.send_arrow("orders", table)
     timed.flush()
-    found = timed.metrics()
-    assert (found["batch-size-avg"], found["batch-size-max"]) == (pytest.approx((116 + 316 + 1100) / 3), 1100)
-    assert (found["record-size-avg"], found["record-size-max"]) == ((116 + 316 + 1100) / 4, 1000)
-    assert (found["record-queue-time-avg"], found["record-queue-time-max"]) == (200, 500)
-    assert (found["records-per-request-avg"], found["records-per-request-max"]) == (pytest.approx(4 / 3), 2)
+    metrics = timed.metrics()
+    assert (metrics["batch-size-avg"], metrics["batch-size-max"]) == (pytest.approx((116 + 316 + 1100) / 3), 1100)
+    assert (metrics["record-size-avg"], metrics["record-size-max"]) == ((116 + 316 + 1100) / 4, 1000)
+    assert (metrics["record-queue-time-avg"], metrics["record-queue-time-max"]) == (200, 500)
+    assert (metrics["records-per-request-avg"], metrics["records-per-request-max"]) == (pytest.approx(4 / 3), 2)
 
 
 @pytest.mark.parametrize("timed", [{"transactional.id": "till"}], indirect=True)
 def test_a_transactions_puts_have_their_latency_too(timed):
     with timed.transaction():
         timed.send("orders", b"v")
-    found = timed.metrics()
-    assert (found["request-latency-avg"], found["commit-total"], found["record-send-total"]) == (40, 1, 1)
+    metrics = timed.metrics()
+    assert (metrics["request-latency-avg"], metrics["commit-total"], metrics["record-send-total"]) == (40, 1, 1)
 
 
 def test_a_retry_is_sent_and_counted_again(shop, timed):
@@ -170,16 +170,16 @@ def test_a_retry_is_sent_and_counted_again(shop, timed):
         timed.send("orders", b"v")
     shop.brokers.faulty[0].fail_next("create", Fault.REFUSE, key_part="/data/")
     timed.flush()
-    found = timed.metrics()
-    assert (found["record-retry-total"], found["record-send-total"], found["request-total"]) == (2, 4, 2)
-    assert found["record-retry-rate"] == pytest.approx(2 / WINDOW_SECONDS, rel=0.01)
-    assert found["record-error-total"] == 0
+    metrics = timed.metrics()
+    assert (metrics["record-retry-total"], metrics["record-send-total"], metrics["request-total"]) == (2, 4, 2)
+    assert metrics["record-retry-rate"] == pytest.approx(2 / WINDOW_SECONDS, rel=0.01)
+    assert metrics["record-error-total"] == 0
 
 
 def test_a_record_that_is_refused_counts_in_the_rate_of_errors(timed):
     assert timed.send("nothing", b"v").exception(0).code is ErrorCode.REQUEST_TIMED_OUT
-    found = timed.metrics()
-    assert (found["record-error-total"], found["record-error-rate"]) == (1, pytest.approx(1 / WINDOW_SECONDS))
+    metrics = timed.metrics()
+    assert (metrics["record-error-total"], metrics["record-error-rate"]) == (1, pytest.approx(1 / WINDOW_SECONDS))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_wait_of_more_than_a_second_for_a_topic_is_told_once(timed, clock, cap
     caplog.handler.addFilter(lambda _: not heard_ms.append(clock.monotonic_ms() - started_ms))
     assert timed.send("nothing", b"v").exception(0).code is ErrorCode.REQUEST_TIMED_OUT
     assert caplog.messages == said
-    assert all(1_000 <= each < 1_600 for each in heard_ms)
+    assert all(1_000 <= waited_ms < 1_600 for waited_ms in heard_ms)
 
 
 def test_the_wait_ratio_is_the_part_of_the_time_in_which_an_append_waited(clock):

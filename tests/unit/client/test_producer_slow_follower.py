@@ -38,8 +38,8 @@ class SlowBrokers(FaultyBrokers):
     creates: Counter[str]
 
     def store(self, broker_id: int) -> Any:
-        found = super().store(broker_id)
-        return SlowStore(found, self.gate, self.creates) if broker_id == SLOW else found
+        store = super().store(broker_id)
+        return SlowStore(store, self.gate, self.creates) if broker_id == SLOW else store
 
 
 @pytest.fixture

@@ -73,9 +73,9 @@ def test_a_client_takes_an_opened_store_and_refuses_what_is_none(filled):
 def test_what_belongs_to_one_process_says_so_when_it_is_sent_to_another(filled):
     """As by ``foreachPartition(lambda rows: producer.send(...))``."""
     opened = [filled, filled.producer(), filled.consumer("orders"), filled.async_producer(), filled.async_consumer()]
-    for each in [*opened, filled.topic("orders")]:
+    for handle in [*opened, filled.topic("orders")]:
         with pytest.raises(ReplogError, match="Send the store's path") as refused:
-            cloudpickle.dumps(lambda each=each: each)
+            cloudpickle.dumps(lambda captured=handle: captured)
         assert refused.value.code is ErrorCode.REPLOG_NOT_FORK_SAFE
     for client in opened[1:3]:
         client.close()
@@ -98,11 +98,11 @@ def test_a_store_that_replaces_a_removed_one_has_none_of_its_topics(tmp_path, ho
     for topic in ("orders", "clicks"):
         shutil.rmtree(path, ignore_errors=True)
         made = spark_replog.init(path, 2, fsync=False)
-        found = spark_replog.open(path if how == "by the parent" else f"{path}/broker-0,{path}/broker-1")
-        for each in (made, found):
-            assert each.cluster.topic_names() == []
+        opened = spark_replog.open(path if how == "by the parent" else f"{path}/broker-0,{path}/broker-1")
+        for handle in (made, opened):
+            assert handle.cluster.topic_names() == []
         made.admin().create_topic(topic, partitions=1, replicas=1)
-        with found.producer() as producer:
+        with opened.producer() as producer:
             assert producer.send(topic, b"v").result(timeout=60).offset == 0
 
 
@@ -135,7 +135,7 @@ def test_a_scan_follows_rows_that_move_to_other_roots(store, tmp_path, is_root_a
             producer.send_arrow("orders", pa.table({"value": [bytes(600_000)] * 3}))
             producer.flush()
     batches = store.topic("orders").scan().to_batches()
-    found = next(batches).num_rows
+    row_count = next(batches).num_rows
     files = sorted(tmp_path.glob("**/data/*/*.arrow"))
     (old,) = {number for number in range(3) for file in files if f"broker-{number}" in file.parts}
     PartitionAdmin(store.cluster).reassign("orders", {0: ((old + 1) % 3,)})
@@ -145,7 +145,7 @@ def test_a_scan_follows_rows_that_move_to_other_roots(store, tmp_path, is_root_a
     if is_root_away:
         (root,) = {parent for file in files for parent in file.parents if parent.name == f"broker-{old}"}
         root.rename(root.with_suffix(".away"))
-    assert found + sum(batch.num_rows for batch in batches) == 9
+    assert row_count + sum(batch.num_rows for batch in batches) == 9
 
 
 def test_a_scan_takes_offsets_and_stays_inside_of_the_log(filled):
@@ -202,8 +202,8 @@ def test_no_store_is_said(tmp_path):
 def test_a_scan_of_some_columns(filled):
     topic = filled.topic("orders")
     whole = topic.scan().to_arrow()
-    found = topic.scan(columns=["offset", "value"]).to_arrow()
-    assert found.equals(whole.select(["value", "offset"]))
+    table = topic.scan(columns=["offset", "value"]).to_arrow()
+    assert table.equals(whole.select(["value", "offset"]))
     assert topic.scan(start="latest", columns=["value"]).to_arrow().column_names == ["value"]
     for wrong in ((), "value", ["values"]):
         with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_OPTION"):

@@ -87,9 +87,9 @@ def test_a_topic_that_a_pattern_matched_and_that_is_deleted_leaves_the_others_re
     assert reader.assignment() == {TopicPartition("orders2", 0)}
 
 
-@pytest.mark.parametrize(("policy", "found"), [("earliest", rows(4, 100)), ("latest", [])])
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", rows(4, 100)), ("latest", [])])
 def test_a_topic_made_again_under_its_name_is_read_as_the_policy_says_and_never_from_the_old_position(
-    store, caplog, policy, found
+    store, caplog, policy, expected
 ):
     store.create("orders")
     store.write("orders", rows(2))
@@ -102,7 +102,7 @@ def test_a_topic_made_again_under_its_name_is_read_as_the_policy_says_and_never_
     again.create("orders")
     again.write("orders", rows(4, 100))
     store.clock.advance(2_000)
-    assert values(reader.poll()) == found
+    assert values(reader.poll()) == expected
     assert "orders-0 was deleted and made again. It has offsets 0 to 4, not 2" in caplog.text
     again.write("orders", rows(1, 200))
     assert values(reader.poll()) == rows(1, 200)
@@ -202,15 +202,15 @@ def make_again(store, count=4):
     store.clock.advance(2_000)
 
 
-@pytest.mark.parametrize(("policy", "found"), [("earliest", rows(4, 100)), ("latest", [])])
-def test_a_position_among_rows_that_wait_is_not_taken_for_one_of_the_topic_made_again(store, policy, found):
+@pytest.mark.parametrize(("policy", "expected"), [("earliest", rows(4, 100)), ("latest", [])])
+def test_a_position_among_rows_that_wait_is_not_taken_for_one_of_the_topic_made_again(store, policy, expected):
     store.create("orders")
     store.write("orders", rows(5))
     reader = assigned(store, P0, auto_offset_reset=policy)
     reader.seek(P0, 0)
     assert values(reader.poll(max_records=1)) == rows(1)
     make_again(store)
-    assert reader.to_arrow().column("value").to_pylist() == found
+    assert reader.to_arrow().column("value").to_pylist() == expected
     assert values(reader.poll()) == [], "rows of the old topic"
 
 
@@ -226,16 +226,16 @@ def test_a_topic_made_again_with_fewer_partitions_is_read_on(store, group, read)
     store.create("orders", 3)
     for number in range(3):
         store.write("orders", rows(1), partition=number)
-    reader, found = consumer(store, "orders", group=group), []
-    while len(found) < 3:
-        found += read(reader)
+    reader, values_read = consumer(store, "orders", group=group), []
+    while len(values_read) < 3:
+        values_read += read(reader)
     make_again(store)
-    found = []
+    values_read = []
     for _ in range(100):
-        found += read(reader)
-        if found:
+        values_read += read(reader)
+        if values_read:
             break
-    assert (found, reader.assignment()) == (rows(4, 100), {P0})
+    assert (values_read, reader.assignment()) == (rows(4, 100), {P0})
 
 
 def test_a_position_in_a_deleted_topic_is_not_committed_for_the_topic_made_again(store, caplog):

@@ -22,4 +22,4 @@ def test_the_documentation_draws_these_transitions() -> None:
     text = ARCHITECTURE.read_text().partition("## The states of a transaction")[2].partition("\n\n")[2]
     lines = re.findall(r"^([A-Z_]+) +-> ([A-Z_, ]+)$", text.partition("\n## ")[0], re.MULTILINE)
     drawn = {before: set(after.split(", ")) for before, after in lines}
-    assert drawn == {before.name: {each.name for each in after} for before, after in TRANSITIONS.items() if after}
+    assert drawn == {before.name: {state.name for state in after} for before, after in TRANSITIONS.items() if after}

@@ -48,7 +48,7 @@ def look_again(kind: IdentityKind, *later: Any, on_reset: ResetPolicy = ResetPol
     state = TopicLedgerState("L")
     for index, command in enumerate((TopicInit(TOPIC, "t", ((0, 1),), ()), append, *later)):
         again = (append,) if command == AGAIN else (command,)
-        results = state.apply(index, encode_entry([encode_command(each) for each in again]))
+        results = state.apply(index, encode_entry([encode_command(decided_command) for decided_command in again]))
         if index == 1:
             settling = Settling(append, 1, leader_epochs(state, append), results[0])
     judge = AppendJudge("L", AppendRequest(append, 0, -1), ANYTHING, ANYTHING)

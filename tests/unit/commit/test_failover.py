@@ -26,7 +26,7 @@ GONE = frozenset({0})
 
 def state_of(*commands) -> TopicLedgerState:
     state = TopicLedgerState("L")
-    state.apply(0, encode_entry([encode_command(each) for each in commands]))
+    state.apply(0, encode_entry([encode_command(command) for command in commands]))
     return state
 
 
@@ -56,7 +56,7 @@ def test_the_log_is_cut_before_the_next_leader_is_made_so_that_its_epoch_begins_
         state.apply(index, encode_entry([encode_command(append_held_by(holders, index))]))
     commands = failover_commands(state, GONE, 7)
     assert commands == [Truncate(1), IsrChange(None, 0, False, 7)]
-    state.apply(3, encode_entry([encode_command(each) for each in commands]))
+    state.apply(3, encode_entry([encode_command(command) for command in commands]))
     partition = state.topics[ORDERS].partitions[0]
     assert (partition.leader, partition.log_end_offset) == (1, 2)
     newest = partition.leader_epochs.entries[-1]
@@ -74,6 +74,6 @@ def test_replicas_that_are_lost_with_a_whole_isr_stay_in_sync_while_one_of_them_
     for gone in (lost, lost - GONE, GONE):
         commands = failover_commands(state, gone, 7, is_forced=is_forced)
         assert bool(commands) == (gone != lost), "partition 0 waits for the rows that only broker 0 holds"
-    state.apply(2, encode_entry([encode_command(each) for each in commands]))
+    state.apply(2, encode_entry([encode_command(command) for command in commands]))
     waiting = state.topics[ORDERS].partitions[0]
     assert (waiting.isr, waiting.leader, waiting.log_end_offset) == ((2,), 2, 0), "broker 0 alone: its rows are cut"

@@ -46,13 +46,13 @@ def test_high_watermark_maintenance() -> None:
     # Cases 59 and 60: it moves up to what is held and never beyond the log end.
     partition = Partition((0, 1), (0, 1), 2, 0)
     rows = [{0} for _ in range(3)]
-    for each in rows:
-        partition.append(1, each)
+    for holders in rows:
+        partition.append(1, holders)
     assert partition.high_watermark() == 0
     rows[0].add(1)
     assert partition.high_watermark() == 1
-    for each in rows:
-        each.add(1)
+    for holders in rows:
+        holders.add(1)
     assert (partition.high_watermark(), partition.log_end_offset) == (3, 3)
     partition.append(3, {0, 1})
     assert partition.high_watermark() == 6

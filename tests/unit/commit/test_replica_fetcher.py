@@ -211,12 +211,12 @@ def test_a_cancelled_copy_is_forgotten_while_its_target_hangs(roots: Roots) -> N
     running = fetcher.submit(job, 1, Round().on_copied)
     assert begun.wait(20)
     rounds = [Round() for _ in range(3)]
-    for waiting in [fetcher.submit(job, 1, each.on_copied) for each in rounds]:
+    for waiting in [fetcher.submit(job, 1, copy_round.on_copied) for copy_round in rounds]:
         assert waiting.cancel()
-    gone = [weakref.ref(each) for each in rounds]
+    gone = [weakref.ref(copy_round) for copy_round in rounds]
     del rounds, waiting
     gc.collect()
-    assert [each() for each in gone] == [None] * 3
+    assert [reference() for reference in gone] == [None] * 3
     gate.set()
     wait([running], timeout=60)
 

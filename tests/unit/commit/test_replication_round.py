@@ -48,14 +48,14 @@ def state() -> TopicLedgerState:
 
 
 def fold(state: TopicLedgerState, *commands) -> None:
-    state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
+    state.apply(state.applied_index + 1, encode_entry([encode_command(command) for command in commands]))
 
 
 ALL = frozenset({0, 1, 2})
 
 
 @pytest.mark.parametrize(
-    ("holders", "known", "expected"),
+    ("holders", "replication", "expected"),
     [
         (ALL, Replication(), True),
         (frozenset({0, 1}), Replication(), False),
@@ -65,9 +65,9 @@ ALL = frozenset({0, 1, 2})
     ],
 )
 def test_nothing_waits_only_where_every_in_sync_replica_holds_it_and_nobody_leaves(
-    state, holders, known, expected
+    state, holders, replication, expected
 ) -> None:
-    assert is_replicated(state, append("new", holders), known) is expected
+    assert is_replicated(state, append("new", holders), replication) is expected
 
 
 def test_an_entry_that_is_not_stable_makes_the_next_one_wait(state) -> None:
@@ -85,10 +85,10 @@ def test_too_few_in_sync_replicas_are_not_enough_even_if_all_hold_it(state) -> N
 
 
 def test_who_leaves_is_asked_for_no_copies(state) -> None:
-    known = Replication(departed={1: "away"})
-    this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
-    assert [broker for _, broker in this.missing] == [2]
-    (partition,) = this.partitions.values()
+    replication = Replication(departed={1: "away"})
+    replication_round = plan_round(state, "L", append("new", frozenset({0})), replication, 0)
+    assert [broker for _, broker in replication_round.missing] == [2]
+    (partition,) = replication_round.partitions.values()
     assert partition.in_sync == {0, 2}
 
 
@@ -128,7 +128,7 @@ class Rounds:
     """The rounds of one append that waits for broker 1, on a fold that the test moves on."""
 
     def __init__(self, state: TopicLedgerState, holders: frozenset[int], lag_ms: int) -> None:
-        self.state, self.append, self.known = state, append("new", holders), Replication()
+        self.state, self.append, self.replication = state, append("new", holders), Replication()
         self.purgatory = DelayedOperationPurgatory()
         self.looks = 0
         self.clock: Clock = SYSTEM_CLOCK
@@ -140,12 +140,12 @@ class Rounds:
         self.on_look()
 
     def plan(self) -> ReplicationRound:
-        return plan_round(self.state, "L", self.append, self.known, self.clock.monotonic_ms())
+        return plan_round(self.state, "L", self.append, self.replication, self.clock.monotonic_ms())
 
-    def run(self, this: ReplicationRound, help_late=lambda: False, timeout_ms: int = 2_000):
+    def run(self, replication_round: ReplicationRound, help_late=lambda: False, timeout_ms: int = 2_000):
         fetcher: Any = self.copies
         where = self.purgatory, fetcher, self.lookup, self.refresh
-        return WaitingRound(this, self.known, *where, timeout_ms).run(help_late)
+        return WaitingRound(replication_round, self.replication, *where, timeout_ms).run(help_late)
 
     def lookup(self, key) -> LeaderAndIsr:
         partition = self.state.topics[key[0]].partitions[key[1]]
@@ -167,7 +167,7 @@ def test_a_copy_of_an_earlier_round_that_fails_late_does_not_keep_its_target_in_
     assert rounds.run(rounds.plan(), rounds.join) is None  # broker 1 is late and needed, until broker 0 is back
     second = rounds.plan()
     rounds.copies.fail(0)
-    assert set(rounds.known.departed) == {1}
+    assert set(rounds.replication.departed) == {1}
     assert rounds.run(second) == {}
     (partition,) = second.partitions.values()
     assert partition.in_sync == {0, 2}
@@ -183,7 +183,7 @@ def test_a_replica_that_joins_by_another_process_relieves_one_that_is_late(witho
 
 def test_a_replica_that_joined_by_another_process_relieves_one_that_fails(without_0) -> None:
     rounds = Rounds(without_0, frozenset({0, 2}), lag_ms=60_000)
-    this = rounds.plan()
+    replication_round = rounds.plan()
     rounds.join()
     begin = rounds.copies.submit
 
@@ -193,10 +193,10 @@ def test_a_replica_that_joined_by_another_process_relieves_one_that_fails(withou
         return future
 
     rounds.copies.submit = fail_at_once  # type: ignore[method-assign]
-    assert rounds.run(this) is None
+    assert rounds.run(replication_round) is None
     assert rounds.plan().errors() == {}
     without_help = Rounds(rounds.state, frozenset({2}), lag_ms=60_000)
-    without_help.known.departed[1] = "away"
+    without_help.replication.departed[1] = "away"
     assert without_help.run(without_help.plan(), timeout_ms=1) == {(TOPIC, 0): ErrorCode.REQUEST_TIMED_OUT}
 
 
@@ -230,7 +230,7 @@ def test_a_new_round_gives_a_replica_no_new_time_unless_it_had_caught_up(
         rounds.append = append("other", frozenset({0, 2}))
     clock.time_ms = 900
     assert rounds.run(rounds.plan(), timeout_ms=60_000) == {}
-    assert set(rounds.known.departed) == {1} and clock.time_ms == leaves_at_ms
+    assert set(rounds.replication.departed) == {1} and clock.time_ms == leaves_at_ms
 
 
 def test_a_replica_whose_time_is_up_at_the_begin_of_a_round_gets_no_copy(state, monkeypatch) -> None:
@@ -240,7 +240,7 @@ def test_a_replica_whose_time_is_up_at_the_begin_of_a_round_gets_no_copy(state, 
     clock.time_ms = 1_001
     rounds.copies.begun.clear()
     assert rounds.run(rounds.plan()) == {}
-    assert set(rounds.known.departed) == {1} and not rounds.copies.begun
+    assert set(rounds.replication.departed) == {1} and not rounds.copies.begun
 
 
 class EverybodyMay:
@@ -253,13 +253,13 @@ class EverybodyMay:
 def test_who_fails_after_the_judgement_does_not_leave_with_its_entry(state, monkeypatch) -> None:
     authorizer: Any = EverybodyMay()
     judge = AppendJudge("L", AppendRequest(append("new", frozenset({0, 1})), 1_000), authorizer, SYSTEM_CLOCK)
-    judge.known.departed[2] = "away"
+    judge.replication.departed[2] = "away"
     plan = append_judge.plan_round
 
     def plan_then_fail(*call):
-        this = plan(*call)
-        judge.known.departed[1] = "its copy of an earlier round failed"
-        return this
+        replication_round = plan(*call)
+        judge.replication.departed[1] = "its copy of an earlier round failed"
+        return replication_round
 
     monkeypatch.setattr(append_judge, "plan_round", plan_then_fail)
     verdict = judge.judge(state)
@@ -286,13 +286,13 @@ def test_a_partition_that_fails_and_holds_back_the_ledger_fails_the_append_and_i
 
 
 def test_a_round_without_sources_ends_at_once_blames_no_target_and_leaves_no_timer(state) -> None:
-    known = Replication()
-    this = plan_round(state, "L", append("new", frozenset({0})), known, 0)
+    replication = Replication()
+    replication_round = plan_round(state, "L", append("new", frozenset({0})), replication, 0)
     purgatory = DelayedOperationPurgatory()
     fetcher: Any = SourcesFail()
     where = purgatory, fetcher, lambda key: LeaderAndIsr(0, ALL), lambda: None
-    WaitingRound(this, known, *where, 28_000).run(lambda: False)
-    assert known.departed == {} and known.lost == {(0, "new"): (0,)}
+    WaitingRound(replication_round, replication, *where, 28_000).run(lambda: False)
+    assert replication.departed == {} and replication.lost == {(0, "new"): (0,)}
     assert purgatory.timer.size == 0  # a late one would take replicas out of the next round
 
 
@@ -307,6 +307,6 @@ def test_a_round_that_fails_leaves_no_timer_no_copy_and_nothing_that_waits(witho
 
     with pytest.raises(ReplogError, match="too few roots"):
         rounds.run(rounds.plan(), lost, timeout_ms=60_000)
-    assert [each.cancelled() for each in begun] == [True]
+    assert [future.cancelled() for future in begun] == [True]
     assert rounds.purgatory.timer.size == 0
-    assert all(each.is_completed for watched in rounds.purgatory.watchers.values() for each in watched)
+    assert all(operation.is_completed for watched in rounds.purgatory.watchers.values() for operation in watched)

@@ -40,7 +40,7 @@ class Life:
         self.count = 0
 
     def entry(self, *commands):
-        payload = encode_entry([encode_command(each) for each in commands])
+        payload = encode_entry([encode_command(command) for command in commands])
         return self.state.apply(self.state.applied_index + 1, payload)
 
     def append(self, at_ms, rows=1, size=100, holders=(0, 1), partitions=(0,), clock_ms=None):
@@ -55,7 +55,7 @@ class Life:
 
     def retired(self, now_ms, **config):
         topic = self.state.topics[TOPIC]
-        return [each[1:] for each in retired_of(topic, TopicConfig(**{"retention_ms": -1, **config}), now_ms)]
+        return [removal[1:] for removal in retired_of(topic, TopicConfig(**{"retention_ms": -1, **config}), now_ms)]
 
     @property
     def partition(self):
@@ -85,7 +85,7 @@ def test_the_default_counts_from_the_append_and_a_setting_from_the_rows_own_time
 
     def moves(at_ms):
         commands = upkeep_commands(life.state, at_ms, at_ms, LAG_MS)
-        return [each for each in commands if isinstance(each, LogStartAdvance)]
+        return [command for command in commands if isinstance(command, LogStartAdvance)]
 
     assert moves(now_ms) == []
     assert moves(now_ms + 7 * DAY_MS) == []
@@ -142,9 +142,9 @@ def test_one_entry_moves_generation_and_log_starts_and_is_due_once():
     for at_ms in (0, 10, LAG_MS):
         life.append(at_ms, partitions=(0, 1))
     commands = upkeep_commands(life.state, LAG_MS, LAG_MS, LAG_MS)
-    assert [type(each) for each in commands] == [GenerationAdvance, LogStartAdvance]
+    assert [type(command) for command in commands] == [GenerationAdvance, LogStartAdvance]
     assert commands[1] == LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 2), (1, 2)))
-    assert {each.outcome for each in life.entry(*commands)} == {Outcome.APPLIED}
+    assert {result.outcome for result in life.entry(*commands)} == {Outcome.APPLIED}
     assert upkeep_commands(life.state, LAG_MS, LAG_MS, LAG_MS) == []
     assert life.partition.log_start_reason is LogStartReason.RETENTION
 
@@ -239,13 +239,13 @@ def test_live_bytes_and_references_are_those_of_the_rows(data):
             offset = data.draw(st.integers(0, end))
             life.entry(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((number, offset),)))
     named = set()
-    for number, each in enumerate(life.state.topics[TOPIC].partitions):
-        rows = life.state.sections(TOPIC, number, each.log_start_offset, each.log_end_offset)
-        assert each.live_bytes == sum(row.size_bytes for row in rows)
+    for number, partition in enumerate(life.state.topics[TOPIC].partitions):
+        rows = life.state.sections(TOPIC, number, partition.log_start_offset, partition.log_end_offset)
+        assert partition.live_bytes == sum(row.size_bytes for row in rows)
         named |= {row.object.id.name for row in rows}
     assert life.state.referenced_objects(0) == named
     everything = {f"{number}.arrow" for number in range(1, life.count + 1)}
-    assert {each.name for each in life.state.dropped_objects()} == everything - named
+    assert {object_id.name for object_id in life.state.dropped_objects()} == everything - named
 
 
 def test_what_is_only_compacted_never_ages_out():

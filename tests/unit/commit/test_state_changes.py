@@ -61,9 +61,9 @@ class Sut:
             return error.code.name
         if not commands:
             return ""
-        entry = encode_entry([encode_command(each) for each in commands])
+        entry = encode_entry([encode_command(command) for command in commands])
         results = self.state.apply(self.state.applied_index + 1, entry)
-        refused = [each for each in results if each.outcome not in (Outcome.APPLIED, Outcome.SKIPPED)]
+        refused = [result for result in results if result.outcome not in (Outcome.APPLIED, Outcome.SKIPPED)]
         return (refused[0].error_code.name if refused[0].error_code else refused[0].outcome.name) if refused else ""
 
     def phases(self):
@@ -72,9 +72,9 @@ class Sut:
             (topic.topic_id, number): partition_phase(topic, number) for topic in topics for number in range(6)
         }
         replicas = {
-            (topic.topic_id, number, broker): replica_phase(each, broker, self.state.fenced)
+            (topic.topic_id, number, broker): replica_phase(partition, broker, self.state.fenced)
             for topic in topics
-            for number, each in enumerate(topic.partitions)
+            for number, partition in enumerate(topic.partitions)
             for broker in BROKERS
         }
         return partitions, replicas
@@ -83,13 +83,13 @@ class Sut:
 class ModelPartition:
     def __init__(self, replicas, fenced):
         self.replicas, self.adding, self.removing = list(replicas), [], []
-        live = [each for each in replicas if each not in fenced]
+        live = [replica for replica in replicas if replica not in fenced]
         self.isr, self.leader = live or list(replicas), live[0] if live else NO_LEADER
         if live and replicas[0] in live:
             self.leader = replicas[0]
 
     def first(self, among, order=None):
-        return next((each for each in order or self.replicas if each in among), NO_LEADER)
+        return next((replica for replica in order or self.replicas if replica in among), NO_LEADER)
 
     def leave(self, broker):
         if broker in self.isr and len(self.isr) > 1:
@@ -98,9 +98,9 @@ class ModelPartition:
                 self.leader = self.first(self.isr)
 
     def move(self, isr, replicas, adding, removing, fenced):
-        target = [each for each in replicas if each not in removing]
+        target = [replica for replica in replicas if replica not in removing]
         if self.leader not in isr:
-            self.leader = self.first([each for each in isr if each not in fenced], [*target, *isr])
+            self.leader = self.first([replica for replica in isr if replica not in fenced], [*target, *isr])
         self.isr, self.replicas, self.adding, self.removing = list(isr), list(replicas), adding, removing
 
     def seen(self):
@@ -114,7 +114,7 @@ class SlowModel:
         self.topics, self.closed, self.fenced = {}, set(), set()
 
     def live(self):
-        return [each for topic, found in self.topics.items() if topic not in self.closed for each in found]
+        return [part for topic, parts in self.topics.items() if topic not in self.closed for part in parts]
 
     def create(self, topic, rows, away):
         if topic in self.closed:
@@ -139,8 +139,8 @@ class SlowModel:
         return ""
 
     def free_name(self, topic):
-        is_offline = topic in self.closed or all(each.leader == NO_LEADER for each in self.topics[topic])
-        in_service = [each for part in self.topics[topic] for each in part.isr if each not in self.fenced]
+        is_offline = topic in self.closed or all(part.leader == NO_LEADER for part in self.topics[topic])
+        in_service = [replica for part in self.topics[topic] for replica in part.isr if replica not in self.fenced]
         return "" if topic in self.closed or (is_offline and not in_service) else "INVALID_REQUEST"
 
     def leave(self, broker):
@@ -151,12 +151,12 @@ class SlowModel:
     def join(self, broker):
         for partition in self.live():
             if broker not in self.fenced and broker in partition.replicas:
-                partition.isr = [each for each in partition.replicas if each in partition.isr or each == broker]
+                partition.isr = [holder for holder in partition.replicas if holder in partition.isr or holder == broker]
                 self.lead(partition)
         return ""
 
     def lead(self, partition):
-        live = [each for each in partition.isr if each not in self.fenced]
+        live = [replica for replica in partition.isr if replica not in self.fenced]
         if partition.leader == NO_LEADER and live:
             partition.isr, partition.leader = live, partition.first(live)
 
@@ -164,7 +164,7 @@ class SlowModel:
         self.fenced.add(broker)
         for partition in self.live():
             if broker in partition.isr:
-                live = [each for each in partition.isr if each not in self.fenced]
+                live = [replica for replica in partition.isr if replica not in self.fenced]
                 partition.isr = live or partition.isr
                 if partition.leader not in live:
                     partition.leader = partition.first(live)
@@ -179,47 +179,47 @@ class SlowModel:
     def elect(self, topic, partition, broker):
         if topic in self.closed:
             return "UNKNOWN_TOPIC_OR_PARTITION"
-        found = self.topics[topic][partition]
-        if broker not in found.replicas:
+        part = self.topics[topic][partition]
+        if broker not in part.replicas:
             return "INVALID_REQUEST"
         if broker in self.fenced:
             return "INELIGIBLE_REPLICA"
-        if broker not in found.isr:
+        if broker not in part.isr:
             return "INVALID_REQUEST"
-        found.leader = broker
+        part.leader = broker
         return ""
 
     def reassign(self, topic, partition, target):
         if topic in self.closed:
             return "UNKNOWN_TOPIC_OR_PARTITION"
-        found = self.topics[topic][partition]
-        original = [each for each in found.replicas if each not in found.adding]
-        adding = [each for each in target if each not in original]
-        removing = [each for each in original if each not in target]
-        isr = [each for each in [*target, *removing] if each in found.isr]
+        part = self.topics[topic][partition]
+        original = [replica for replica in part.replicas if replica not in part.adding]
+        adding = [replica for replica in target if replica not in original]
+        removing = [replica for replica in original if replica not in target]
+        isr = [replica for replica in [*target, *removing] if replica in part.isr]
         if not isr:
             return "INVALID_REPLICA_ASSIGNMENT"
-        found.move(isr, [*target, *removing], adding, removing, self.fenced)
+        part.move(isr, [*target, *removing], adding, removing, self.fenced)
         return ""
 
     def cancel(self, topic, partition):
         if topic in self.closed:
             return "UNKNOWN_TOPIC_OR_PARTITION"
-        found = self.topics[topic][partition]
-        if not found.adding and not found.removing:
+        part = self.topics[topic][partition]
+        if not part.adding and not part.removing:
             return "NO_REASSIGNMENT_IN_PROGRESS"
-        replicas = [each for each in found.replicas if each not in found.adding]
-        isr = [each for each in replicas if each in found.isr]
+        replicas = [replica for replica in part.replicas if replica not in part.adding]
+        isr = [replica for replica in replicas if replica in part.isr]
         if not isr:
             return "INVALID_REPLICA_ASSIGNMENT"
-        found.move(isr, replicas, [], [], self.fenced)
+        part.move(isr, replicas, [], [], self.fenced)
         return ""
 
     def complete(self):
-        for found in self.live():
-            target = [each for each in found.replicas if each not in found.removing]
-            if (found.adding or found.removing) and set(target) <= set(found.isr):
-                found.move(target, target, [], [], self.fenced)
+        for partition in self.live():
+            target = [replica for replica in partition.replicas if replica not in partition.removing]
+            if (partition.adding or partition.removing) and set(target) <= set(partition.isr):
+                partition.move(target, target, [], [], self.fenced)
         return ""
 
 
@@ -303,27 +303,27 @@ def test_every_change_is_the_slow_models_and_a_walk_of_kafkas_state_machines(ste
     for step in steps:
         partitions, replicas = sut.phases()
         before = {
-            (topic, number): (each.leader, each.leader_epoch, each.partition_epoch)
-            for topic, found in sut.state.topics.items()
-            for number, each in enumerate(found.partitions)
+            (topic, number): (old_partition.leader, old_partition.leader_epoch, old_partition.partition_epoch)
+            for topic, old_topic in sut.state.topics.items()
+            for number, old_partition in enumerate(old_topic.partitions)
         }
         answers = take(step, sut, model)
         if answers is None:
             continue
         assert answers[0] == answers[1], step
-        for topic, found in sut.state.topics.items():
-            assert found.closed == (topic in model.closed)
-            if found.closed:
-                assert partition_phase(found, 0) is P.OFFLINE
+        for topic, sut_topic in sut.state.topics.items():
+            assert sut_topic.closed == (topic in model.closed)
+            if sut_topic.closed:
+                assert partition_phase(sut_topic, 0) is P.OFFLINE
                 continue
-            assert len(found.partitions) == len(model.topics[topic])
-            for number, (each, expected) in enumerate(zip(found.partitions, model.topics[topic], strict=True)):
-                seen = each.leader, each.isr, each.replicas, each.adding, each.removing
+            assert len(sut_topic.partitions) == len(model.topics[topic])
+            for number, (partition, expected) in enumerate(zip(sut_topic.partitions, model.topics[topic], strict=True)):
+                seen = partition.leader, partition.isr, partition.replicas, partition.adding, partition.removing
                 assert seen == expected.seen(), (step, number)
-                leader, leader_epoch, partition_epoch = before.get((topic, number), (each.leader, 0, 0))
+                leader, leader_epoch, partition_epoch = before.get((topic, number), (partition.leader, 0, 0))
                 if (topic, number) in before:
-                    assert (each.leader_epoch > leader_epoch) == (each.leader != leader)
-                    assert each.partition_epoch >= partition_epoch
+                    assert (partition.leader_epoch > leader_epoch) == (partition.leader != leader)
+                    assert partition.partition_epoch >= partition_epoch
         now_partitions, now_replicas = sut.phases()
         for key, phase in partitions.items():
             now = now_partitions[key]
@@ -356,8 +356,8 @@ def test_a_topic_is_made_once_and_its_id_never_again():
 
 def test_the_entry_that_makes_a_topic_settles_the_fences_before_and_who_is_away_behind_it():
     init = TopicInit(T, "orders", ((0, 1, 2), (2, 3, 0)), ())
-    found = create_topic(TopicLedgerState("L"), init, fenced=frozenset({2}), away={3, 0}, now_ms=7)
-    assert found == [BrokerFence(2, True), init, IsrChange(T, 0, False, 7), IsrChange(T, 3, False, 7)]
+    commands = create_topic(TopicLedgerState("L"), init, fenced=frozenset({2}), away={3, 0}, now_ms=7)
+    assert commands == [BrokerFence(2, True), init, IsrChange(T, 0, False, 7), IsrChange(T, 3, False, 7)]
     _, (first, second) = made((0, 1, 2), (2, 3, 0), fenced={2}, away={3, 0})
     assert (first.leader, first.isr) == (1, (1,))
     assert (second.leader, second.isr) == (3, (3,)), "the last one stays in sync though it is away"
@@ -377,7 +377,7 @@ def test_growth_starts_as_creation_does_and_is_refused_where_somebody_else_was_f
     grown = PartitionsAdd(T, 3, ((1, 0), (0, 1)))
     assert grow_topic(sut.state, grown, fenced=frozenset({1})) == [BrokerFence(1, True), grown]
     assert sut.decide(lambda state: grow_topic(state, grown, fenced=frozenset({1}))) == ""
-    assert [(each.leader, each.isr) for each in partitions] == [(0, (0,))] * 3
+    assert [(partition.leader, partition.isr) for partition in partitions] == [(0, (0,))] * 3
     with pytest.raises(
         ReplogError, match=r"INVALID_REQUEST.*OnlinePartition cannot become NewPartition.*partition=`1`"
     ):
@@ -388,7 +388,7 @@ def test_brokers_that_are_away_leave_new_partitions_only_while_these_are_empty()
     sut, partitions = made((0, 1), (1, 0), (1, 2), (1,))
     partitions[1].log_end_offset = 3
     changes = leave_empty(sut.state, T, range(4), {1})
-    assert [(each.partition, each.leader, each.isr) for each in changes] == [(0, 0, (0,)), (2, 2, (2,))]
+    assert [(change.partition, change.leader, change.isr) for change in changes] == [(0, 0, (0,)), (2, 2, (2,))]
     assert leave_empty(sut.state, T, range(1, 2), {0, 2}) == leave_empty(sut.state, T, range(1), {2}) == []
 
 

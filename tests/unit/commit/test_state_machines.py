@@ -65,7 +65,7 @@ def test_states_follow_from_the_fold():
     assert (partition_phase(None, 0), partition_phase(topic, 1)) == (P.NON_EXISTENT, P.NON_EXISTENT)
     assert partition_phase(topic, 0) is P.ONLINE
     partition.isr = (0, 1)
-    assert [replica_phase(partition, each, {1}) for each in range(4)] == [
+    assert [replica_phase(partition, broker, {1}) for broker in range(4)] == [
         R.ONLINE, R.OFFLINE, R.OFFLINE, R.NON_EXISTENT,
     ]  # fmt: skip
     partition.leader = NO_LEADER

@@ -30,17 +30,17 @@ class Moved(TimerTask):
 @pytest.fixture
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The buckets that a timer has looked at."""
-    found: list[object] = []
+    buckets: list[object] = []
     pop, mine = heapq.heappop, threading.get_ident()
 
     def counted(due: list[object]) -> object:
         popped = pop(due)
         if threading.get_ident() == mine:  # threads of other tests' stores may still have timers
-            found.append(popped)
+            buckets.append(popped)
         return popped
 
     monkeypatch.setattr(heapq, "heappop", counted)
-    return found
+    return buckets
 
 
 @pytest.mark.case("server-timertest-alreadyexpired")

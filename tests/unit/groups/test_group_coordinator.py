@@ -77,8 +77,8 @@ def test_the_offsets_topic_is_made_by_the_first_commit(store, groups):
 def test_another_process_fetches_what_was_committed(store, groups):
     commit(groups, 5, metadata="at noon")
     other = GroupCoordinator(store.another_process().cluster)
-    found = other.fetch_offsets("g", [P0, P1])
-    assert (found[P0].offset, found[P0].metadata, found[P1]) == (5, "at noon", None)
+    offsets = other.fetch_offsets("g", [P0, P1])
+    assert (offsets[P0].offset, offsets[P0].metadata, offsets[P1]) == (5, "at noon", None)
     assert other.fetch_offsets("nobody", [P0]) == {P0: None}
 
 
@@ -422,7 +422,7 @@ def test_a_rebalance_is_ended_only_by_who_saw_it(store, groups):
         groups.drop_absent("g", generation)
         assert groups.group("g").phase is GroupPhase.PREPARING_REBALANCE
     groups.drop_absent("g", who.generation)
-    assert [each.member_id for each in groups.group("g").metadata.members] == ["m-2"]
+    assert [group_member.member_id for group_member in groups.group("g").metadata.members] == ["m-2"]
 
 
 def test_a_group_id_has_at_most_32767_bytes(groups):

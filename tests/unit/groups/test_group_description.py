@@ -24,8 +24,8 @@ def groups(store):
 
 def lag_of(store, groups, committed):
     groups.commit_offsets("g", {P0: OffsetAndMetadata(committed)})
-    (found,) = describe_group(store.cluster, groups, "g").partitions
-    return found.lag
+    (partition,) = describe_group(store.cluster, groups, "g").partitions
+    return partition.lag
 
 
 def test_lag_is_counted_from_the_commit_and_timed_by_the_first_record_that_waits(store, groups):
@@ -35,15 +35,15 @@ def test_lag_is_counted_from_the_commit_and_timed_by_the_first_record_that_waits
     assert late.lag_ms >= 5_000
     assert early.lag_ms - late.lag_ms >= 60_000  # asked after it, and written a minute before
     assert first.lag_ms >= early.lag_ms
-    assert [(each.lag, each.lag_ms) for each in (lag_of(store, groups, 5), lag_of(store, groups, 9))] == [(0, 0)] * 2
+    assert [(lag.lag, lag.lag_ms) for lag in (lag_of(store, groups, 5), lag_of(store, groups, 9))] == [(0, 0)] * 2
 
 
 def test_a_commit_below_the_log_start_is_timed_by_the_first_record_that_is_left(store, groups):
     Controller(store.cluster).delete_records("orders", {0: 4})
     store.clock.advance(5_000)
-    found = lag_of(store, groups, 1)
-    assert (found.log_start_offset, found.high_watermark, found.lag) == (4, 5, 4)
-    assert found.lag_ms >= 5_000
+    lag = lag_of(store, groups, 1)
+    assert (lag.log_start_offset, lag.high_watermark, lag.lag) == (4, 5, 4)
+    assert lag.lag_ms >= 5_000
 
 
 def test_a_topic_that_is_gone_has_no_lag_and_one_made_again_no_commit(store, groups):
@@ -63,6 +63,6 @@ def test_a_member_whose_assignment_cannot_be_read_hides_neither_offsets_nor_othe
     who = GroupMember("m", "", "app", 45_000, 300_000, True, (("range", subscription),))
     groups.join_group("h", who)
     groups.sync_group("h", MemberIdentity("m", "", 1), {"m": b"of a newer release"})
-    found = describe_groups(store.cluster, groups, groups.groups())
-    assert [(each.name, len(each.partitions)) for each in found] == [("g", 1), ("h", 0)]
+    descriptions = describe_groups(store.cluster, groups, groups.groups())
+    assert [(group.name, len(group.partitions)) for group in descriptions] == [("g", 1), ("h", 0)]
     assert "cannot be read" in caplog.text

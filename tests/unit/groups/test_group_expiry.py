@@ -23,8 +23,8 @@ TOPICS = {"orders": "id-1", "clicks": "id-2"}
 
 def expired(state, now_ms):
     return [
-        "group" if isinstance(each, GroupRecord) else each.topic
-        for each in expired_records(state, state.offsets, TOPICS, now_ms, RETENTION_MS)
+        "group" if isinstance(record, GroupRecord) else record.topic
+        for record in expired_records(state, state.offsets, TOPICS, now_ms, RETENTION_MS)
     ]
 
 

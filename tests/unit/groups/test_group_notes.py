@@ -51,7 +51,7 @@ def leave(member_id):
 
 
 def stable(*member_ids):
-    members = tuple(member(each) for each in member_ids)
+    members = tuple(member(member_id) for member_id in member_ids)
     return GroupMetadata("consumer", 1, "range", member_ids[0], GroupPhase.STABLE, 0, members)
 
 
@@ -97,7 +97,7 @@ def test_an_object_of_another_name_is_no_note(name):
 def test_joins_of_one_entry_complete_the_rebalance_at_once():
     merged = merge_notes(GroupMetadata(), [join("a"), join("b"), join("c")], 9)
     assert (merged.phase, merged.generation) == (GroupPhase.COMPLETING_REBALANCE, 1)
-    assert all(each.is_joined for each in merged.members)
+    assert all(group_member.is_joined for group_member in merged.members)
 
 
 def test_new_members_wait_for_those_that_have_not_joined_and_do_not_make_the_others_join_again():
@@ -162,7 +162,7 @@ def test_one_entry_writes_what_all_notes_ask_for_and_the_notes_are_gone(roots):
     before = roots.entries()
     roots.groups.relay.write("g")
     assert roots.entries() == before + 1
-    assert {each.member_id for each in roots.groups.group("g").metadata.members} == set("abc")
+    assert {group_member.member_id for group_member in roots.groups.group("g").metadata.members} == set("abc")
     assert roots.groups.relay.waiting("g") == []
 
 
@@ -239,7 +239,7 @@ def test_a_damaged_note_does_not_keep_the_others_from_being_written(roots, store
     ledger_id = cluster.lookup("__consumer_offsets").ledger_id
     Mailbox(cluster, ledger_id).put(str(NoteName.of("g", "b", 0, NoteKind.JOIN)), b"damage")
     roots.groups.relay.write("g")
-    assert [each.member_id for each in roots.groups.group("g").metadata.members] == ["a"]
+    assert [group_member.member_id for group_member in roots.groups.group("g").metadata.members] == ["a"]
 
 
 class Hanging:
@@ -263,12 +263,12 @@ def test_a_root_that_hangs_does_not_hold_up_who_reads_notes(store3, number):
     for name in "ab":
         box.put(name, name.encode())
     cluster.brokers.stores[number] = hanging = Hanging(cluster.brokers.store(number))
-    found = []
-    reader = threading.Thread(target=lambda: found.append(box.read("ab")), daemon=True)
+    answers = []
+    reader = threading.Thread(target=lambda: answers.append(box.read("ab")), daemon=True)
     reader.start()
     reader.join(20)
     hanging.ended.set()
-    assert found == [{"a": b"a", "b": b"b"}]
+    assert answers == [{"a": b"a", "b": b"b"}]
 
 
 def test_without_a_thread_a_mailbox_says_what_is_missing(store3, monkeypatch):

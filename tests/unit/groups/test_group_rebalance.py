@@ -19,18 +19,18 @@ PREPARING, COMPLETING, STABLE = (
 
 
 def member(name, instance="", protocols=("range",), subscription=b"s", session_ms=45_000):
-    pairs = tuple((each, subscription) for each in protocols)
+    pairs = tuple((protocol, subscription) for protocol in protocols)
     return GroupMember(name, instance, "app", session_ms, 300_000, True, pairs)
 
 
 def stable(*members):
     group = EMPTY
-    for each in members:
-        group = join(group, each, 1)
-    for each in members:
+    for joiner in members:
+        group = join(group, joiner, 1)
+    for joiner in members:
         if group.phase is PREPARING:
-            group = join(group, each, 2)
-    given = {each.member_id: b"a" + each.member_id.encode() for each in members}
+            group = join(group, joiner, 2)
+    given = {group_member.member_id: b"a" + group_member.member_id.encode() for group_member in members}
     return sync(group, group.leader, group.generation, given, 3)
 
 
@@ -50,10 +50,10 @@ def test_the_first_member_leads_a_first_generation_at_once():
 def test_a_second_member_waits_until_the_first_has_joined_again():
     group = join(stable(member("m1")), member("m2"), 5)
     assert (group.phase, group.generation) == (PREPARING, 1)
-    assert [each.is_joined for each in group.members] == [False, True]
+    assert [group_member.is_joined for group_member in group.members] == [False, True]
     group = join(group, member("m1"), 6)
     assert (group.phase, group.generation, group.leader) == (COMPLETING, 2, "m1")
-    assert all(each.assignment == b"" for each in group.members)
+    assert all(group_member.assignment == b"" for group_member in group.members)
 
 
 def test_a_follower_that_joins_again_unchanged_causes_no_rebalance_and_a_leader_does():
@@ -93,7 +93,7 @@ def test_a_static_member_that_comes_back_while_assignments_are_awaited_begins_an
     assert group.phase is COMPLETING
     assert join(group, member("m2", "till-2"), 8) == group
     again = join(group, member("m9", "till-2"), 8)
-    assert (again.phase, [each.is_joined for each in again.members]) == (PREPARING, [False, True, False])
+    assert (again.phase, [participant.is_joined for participant in again.members]) == (PREPARING, [False, True, False])
 
 
 def test_an_instance_that_another_member_holds_is_fenced():
@@ -103,7 +103,7 @@ def test_an_instance_that_another_member_holds_is_fenced():
 
 def test_the_last_to_leave_leaves_an_empty_group_of_a_new_generation():
     group = leave(stable(member("m1"), member("m2")), {"m1"}, 8)
-    assert (group.phase, [each.member_id for each in group.members]) == (PREPARING, ["m2"])
+    assert (group.phase, [group_member.member_id for group_member in group.members]) == (PREPARING, ["m2"])
     group = join(group, member("m2"), 9)
     empty = leave(group, {"m2"}, 10)
     assert (empty.phase, empty.generation, empty.leader, empty.protocol, empty.since_ms) == (
@@ -121,7 +121,7 @@ def test_a_rebalance_ends_without_those_that_did_not_join_save_static_ones():
     group = join(group, member("m4"), 9)
     group = join(group, member("m2"), 9)
     ended = drop_absent(group, 10)
-    assert (ended.phase, [each.member_id for each in ended.members]) == (COMPLETING, ["m2", "m3", "m4"])
+    assert (ended.phase, [group_member.member_id for group_member in ended.members]) == (COMPLETING, ["m2", "m3", "m4"])
     assert ended.leader == "m2"
     assert drop_absent(ended, 11) == ended
 
@@ -176,5 +176,5 @@ def test_members_without_an_assignor_in_common_are_refused():
     ],
 )
 def test_the_assignor_most_prefer_among_those_all_know(protocols, chosen):
-    voters = [member(f"m{number}", protocols=each) for number, each in enumerate(protocols)]
+    voters = [member(f"m{number}", protocols=names) for number, names in enumerate(protocols)]
     assert select_protocol(voters) == chosen

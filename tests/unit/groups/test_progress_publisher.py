@@ -21,8 +21,8 @@ def filled(store):
 
 
 def committed(store, group="g"):
-    found = GroupCoordinator(store.another_process().cluster).fetch_offsets(group)
-    return {key: (value.offset, value.metadata) for key, value in found.items()}
+    offsets = GroupCoordinator(store.another_process().cluster).fetch_offsets(group)
+    return {key: (value.offset, value.metadata) for key, value in offsets.items()}
 
 
 def test_a_position_is_shown_as_the_groups_offsets(filled):

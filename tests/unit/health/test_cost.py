@@ -23,25 +23,25 @@ PRICES = read_prices('currency = "EUR"\n[s3]\ncreate = 5\nget = 1\nmonth = 1000\
 
 def health(*topics, schemes=("s3", "s3", "file")):
     brokers = tuple(
-        BrokerHealth(at, f"{each}://r{at}", None, True, False, None, None) for at, each in enumerate(schemes)
+        BrokerHealth(at, f"{scheme}://r{at}", None, True, False, None, None) for at, scheme in enumerate(schemes)
     )
     return StoreView("c", "p", True, 24 * HOUR_MS, brokers, topics, ())
 
 
 def cost(*topics, writes, readers=0, **more):
-    found = health(*topics, **more)
-    return costs_of(found, {"ledger": writes}, PRICES, reader_count=readers, look_interval_ms=1_000)
+    view = health(*topics, **more)
+    return costs_of(view, {"ledger": writes}, PRICES, reader_count=readers, look_interval_ms=1_000)
 
 
 def test_the_formula_by_hand():
     # 240 MB a day in objects of 2 MB on two roots, two of an entry.
     writes = RecentWrites(entry_count=5, object_count=10, size_bytes=20 * MB, copy_count=20)
-    (found,) = cost(topic(24), writes=writes, readers=2)
-    assert found.creates_per_day == pytest.approx(120 * 2 + 60 * 3)
-    assert found.gets_per_day == pytest.approx(2 * 60 * 3 + 2 * (120 + 86_400 * 3))
-    assert found.bytes_per_day == pytest.approx(480 * MB) and found.copy_bytes == 480 * MB
+    (topic_cost,) = cost(topic(24), writes=writes, readers=2)
+    assert topic_cost.creates_per_day == pytest.approx(120 * 2 + 60 * 3)
+    assert topic_cost.gets_per_day == pytest.approx(2 * 60 * 3 + 2 * (120 + 86_400 * 3))
+    assert topic_cost.bytes_per_day == pytest.approx(480 * MB) and topic_cost.copy_bytes == 480 * MB
     paid_creates, paid_gets = 240 + 60 * 2, 2 * 60 * 2 + 2 * (120 + 86_400 * 2)  # the root on a disk is free
-    assert found.month == pytest.approx(30 * (paid_creates * 5 + paid_gets * 1) / 1000 + 0.48 * 1000)
+    assert topic_cost.month == pytest.approx(30 * (paid_creates * 5 + paid_gets * 1) / 1000 + 0.48 * 1000)
 
 
 def test_the_page_has_the_price_of_its_example_on_each_back_end():
@@ -50,13 +50,13 @@ def test_the_page_has_the_price_of_its_example_on_each_back_end():
     prices = read_prices(files("spark_replog").joinpath("prices.toml").read_text())
     gb = 86.4 * 1000 * MB
     held = topic(24, mb_per_hour=3600, replicas=(0, 1, 2))
-    held = replace(held, partitions=tuple(replace(each, size_bytes=int(7 * gb)) for each in held.partitions))
+    held = replace(held, partitions=tuple(replace(partition, size_bytes=int(7 * gb)) for partition in held.partitions))
     for scheme in prices.by_scheme:
         writes = RecentWrites(entry_count=1, object_count=2, size_bytes=10 * MB, copy_count=6)
         requests, whole = (
-            costs_of(health(each, schemes=(scheme,) * 3), {"ledger": writes}, prices, reader_count=1,
+            costs_of(health(example, schemes=(scheme,) * 3), {"ledger": writes}, prices, reader_count=1,
                      look_interval_ms=10_000)[0]
-            for each in (replace(held, partitions=tuple(replace(p, size_bytes=0) for p in held.partitions)), held)
+            for example in (replace(held, partitions=tuple(replace(p, size_bytes=0) for p in held.partitions)), held)
         )  # fmt: skip
         assert (round(requests.creates_per_day), round(requests.gets_per_day)) == (77_760, 95_040)
         row = f"| `{scheme}://` | {requests.month:.2f} | {whole.month - requests.month:.2f} | {whole.month:.2f} |"
@@ -64,9 +64,9 @@ def test_the_page_has_the_price_of_its_example_on_each_back_end():
 
 
 def test_a_topic_that_nobody_writes_or_reads_costs_what_it_holds():
-    (found,) = cost(topic(1, earlier_rows=9), writes=RecentWrites())
-    assert (found.creates_per_day, found.gets_per_day) == (0, 0)
-    assert found.month == pytest.approx(0.02 * 1000)
+    (topic_cost,) = cost(topic(1, earlier_rows=9), writes=RecentWrites())
+    assert (topic_cost.creates_per_day, topic_cost.gets_per_day) == (0, 0)
+    assert topic_cost.month == pytest.approx(0.02 * 1000)
 
 
 def test_disks_cost_nothing():
@@ -82,15 +82,15 @@ def test_the_sample_is_what_the_newest_entries_named(tmp_path):
     monitor = StoreMonitor(store.cluster)
     monitor.look()
     ledger_id = store.cluster.lookup("orders").ledger_id
-    found = monitor.recent_writes()[ledger_id]
-    assert (found.entry_count, found.object_count, found.copy_count) == (4, 4, 12) and found.size_bytes > 0
+    sample = monitor.recent_writes()[ledger_id]
+    assert (sample.entry_count, sample.object_count, sample.copy_count) == (4, 4, 12) and sample.size_bytes > 0
     assert monitor.recent_writes(2)[ledger_id][:2] == (2, 2)
     ledger = store.cluster.topic_ledger(ledger_id)
     assert ledger.snapshot(timeout_ms=30_000)
     fresh = Store(store.path, store.clock)
     again = StoreMonitor(fresh.cluster)
     again.look()
-    assert again.recent_writes()[ledger_id] == found  # from pages
+    assert again.recent_writes()[ledger_id] == sample  # from pages
 
 
 @pytest.mark.parametrize(

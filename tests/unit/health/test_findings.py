@@ -35,7 +35,7 @@ def state() -> TopicLedgerState:
 
 
 def fold(state: TopicLedgerState, *commands) -> None:
-    state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
+    state.apply(state.applied_index + 1, encode_entry([encode_command(command) for command in commands]))
 
 
 def wrong(state: TopicLedgerState) -> list[Finding]:
@@ -46,8 +46,8 @@ def fence_findings(state: TopicLedgerState, broker_ids: list[int]) -> list[Findi
     return findings_of_a_fence(describe_ledger(state), broker_ids)
 
 
-def found(state: TopicLedgerState) -> list[tuple[Level, Fault, str | None, int | None]]:
-    return [(each.level, each.fault, each.topic, each.partition) for each in wrong(state)]
+def findings_of(state: TopicLedgerState) -> list[tuple[Level, Fault, str | None, int | None]]:
+    return [(finding.level, finding.fault, finding.topic, finding.partition) for finding in wrong(state)]
 
 
 def test_a_whole_ledger_has_no_findings(state) -> None:
@@ -56,7 +56,7 @@ def test_a_whole_ledger_has_no_findings(state) -> None:
 
 def test_a_replica_out_of_sync_is_a_warning(state) -> None:
     fold(state, IsrChange(None, 1, False, 0))
-    assert found(state) == [
+    assert findings_of(state) == [
         (Level.WARN, Fault.UNDER_REPLICATED, "orders", 0),
         (Level.WARN, Fault.UNDER_REPLICATED, "orders", 1),
     ]
@@ -64,13 +64,13 @@ def test_a_replica_out_of_sync_is_a_warning(state) -> None:
 
 def test_fencing_below_min_isr_and_without_a_leader_is_critical(state) -> None:
     fold(state, BrokerFence(2, True), BrokerFence(1, True))
-    assert found(state) == [
+    assert findings_of(state) == [
         (Level.CRITICAL, Fault.NO_LEADER, "clicks", 0),
         (Level.CRITICAL, Fault.UNDER_MIN_ISR, "orders", 0),
         (Level.CRITICAL, Fault.UNDER_MIN_ISR, "orders", 1),
     ]
-    assert all("broker unfence" in each.remedy for each in wrong(state))
-    assert [each.topic for each in topic_findings(describe_ledger(state)[:1])] == ["clicks"]
+    assert all("broker unfence" in finding.remedy for finding in wrong(state))
+    assert [finding.topic for finding in topic_findings(describe_ledger(state)[:1])] == ["clicks"]
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_fencing_below_min_isr_and_without_a_leader_is_critical(state) -> None:
 )
 def test_roots_away_are_critical_for_partitions_that_nothing_else_serves(state, code, away, expected) -> None:
     error = RetriableError(code, "no answer")
-    brokers = tuple(BrokerHealth(each, "", None, each > 4, False, error if each in away else None) for each in range(6))
+    brokers = tuple(BrokerHealth(root, "", None, root > 4, False, error if root in away else None) for root in range(6))
     health = StoreView("c", "p", True, 0, brokers, tuple(describe_ledger(state)), ())
-    critical = [each for each in health.findings if each.level is Level.CRITICAL]
-    assert [(each.fault, each.topic, each.partition) for each in critical] == expected
+    critical = [finding for finding in health.findings if finding.level is Level.CRITICAL]
+    assert [(finding.fault, finding.topic, finding.partition) for finding in critical] == expected
 
 
 def test_fencing_is_warned_of_before_it_stops_a_partition(state) -> None:
     assert fence_findings(state, [0]) == []
-    assert [(each.fault, each.topic) for each in fence_findings(state, [2])] == [(Fault.NO_LEADER, "clicks")]
-    assert [(each.topic, each.partition) for each in fence_findings(state, [0, 1])] == [
+    assert [(finding.fault, finding.topic) for finding in fence_findings(state, [2])] == [(Fault.NO_LEADER, "clicks")]
+    assert [(finding.topic, finding.partition) for finding in fence_findings(state, [0, 1])] == [
         ("orders", 0),
         ("orders", 1),
     ]
     fold(state, IsrChange(None, 1, False, 0))
-    assert [each.fault for each in fence_findings(state, [0])] == [Fault.UNDER_MIN_ISR] * 2
+    assert [finding.fault for finding in fence_findings(state, [0])] == [Fault.UNDER_MIN_ISR] * 2
     assert fence_findings(state, [1]) == []  # it is out of sync: nothing gets worse
 
 
@@ -117,28 +117,28 @@ def test_fencing_is_warned_of_before_it_stops_a_partition(state) -> None:
 )
 def test_a_majority_of_metadata_roots_away_is_critical(away, faults) -> None:
     error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
-    brokers = [BrokerHealth(each, "", None, each < 3, False, error if each in away else None) for each in range(4)]
-    assert [each.fault for each in broker_findings(brokers)] == faults
+    brokers = [BrokerHealth(root, "", None, root < 3, False, error if root in away else None) for root in range(4)]
+    assert [finding.fault for finding in broker_findings(brokers)] == faults
 
 
 @pytest.mark.parametrize(("journals", "away", "is_lost"), [(1, 1, True), (2, 1, True), (3, 1, False), (4, 2, True)])
 def test_half_of_the_journals_is_no_majority(journals, away, is_lost) -> None:
     error = RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
     brokers = [BrokerHealth(at, "", None, at < journals, False, error if at < away else None) for at in range(5)]
-    assert (Fault.NO_MAJORITY in {each.fault for each in broker_findings(brokers)}) == is_lost
+    assert (Fault.NO_MAJORITY in {finding.fault for finding in broker_findings(brokers)}) == is_lost
 
 
 def test_a_fenced_replica_that_is_still_in_the_isr_does_not_count(state) -> None:
-    (orders,) = [each for each in describe_ledger(state) if each.name == "orders"]
-    parts = tuple(replace(each, fenced=(2,)) for each in orders.partitions)
-    found = topic_findings([replace(orders, partitions=parts)])
-    assert [(each.fault, each.remedy) for each in found] == [(Fault.UNDER_REPLICATED, "replog broker unfence 2")] * 2
+    (orders,) = [topic for topic in describe_ledger(state) if topic.name == "orders"]
+    parts = tuple(replace(partition, fenced=(2,)) for partition in orders.partitions)
+    findings = topic_findings([replace(orders, partitions=parts)])
+    assert [(flaw.fault, flaw.remedy) for flaw in findings] == [(Fault.UNDER_REPLICATED, "replog broker unfence 2")] * 2
 
 
 def test_roots_that_lack_a_copy_keep_their_journals_so_nothing_is_refused() -> None:
     error = CorruptDataError(ErrorCode.CORRUPT_MESSAGE, "a copy is missing")
-    brokers = [BrokerHealth(each, "", None, True, False, error) for each in range(3)]
-    assert [each.fault for each in broker_findings(brokers)] == [Fault.COPY_MISSING] * 3
+    brokers = [BrokerHealth(root, "", None, True, False, error) for root in range(3)]
+    assert [finding.fault for finding in broker_findings(brokers)] == [Fault.COPY_MISSING] * 3
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_roots_that_lack_a_copy_keep_their_journals_so_nothing_is_refused() -> N
 )
 def test_a_full_root_is_found_before_a_write_fails(free_bytes, level) -> None:
     findings = broker_findings([BrokerHealth(0, "", None, True, False, None, free_bytes)])
-    assert [each.level for each in findings] == ([] if level is None else [level])
+    assert [finding.level for finding in findings] == ([] if level is None else [level])
 
 
 def test_a_scrape_makes_the_findings_once(state, monkeypatch):

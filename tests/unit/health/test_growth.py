@@ -37,9 +37,9 @@ def topic(hours, *, mb_per_hour=10, retention="-1", earlier_rows=0, partitions=1
 
 @pytest.mark.parametrize(("hours", "expected"), [(2, 240), (12, 240), (24, 240), (100, 240)])
 def test_a_young_topic_is_projected_and_an_old_one_counts_its_last_day(hours, expected):
-    found = growth_of(topic(hours), hours * HOUR_MS)
-    assert found.bytes_per_day == pytest.approx(expected * MB)
-    assert found.bytes_more_max is None
+    growth = growth_of(topic(hours), hours * HOUR_MS)
+    assert growth.bytes_per_day == pytest.approx(expected * MB)
+    assert growth.bytes_more_max is None
 
 
 def test_the_first_rows_of_a_topic_count_as_those_of_an_hour():
@@ -65,20 +65,20 @@ def test_an_idle_topic_does_not_grow():
     ],
 )
 def test_retention_ends_the_growth(config, more_mb):
-    found = growth_of(topic(100, **config), 100 * HOUR_MS)
-    assert found.bytes_more_max == (None if more_mb is None else pytest.approx(max(0, more_mb) * MB))
+    growth = growth_of(topic(100, **config), 100 * HOUR_MS)
+    assert growth.bytes_more_max == (None if more_mb is None else pytest.approx(max(0, more_mb) * MB))
 
 
 def brokers(*free_mb, device=None):
     return [
-        BrokerHealth(number, f"file:///b{number}", None, True, False, None, None if each is None else each * MB, device)
-        for number, each in enumerate(free_mb)
+        BrokerHealth(number, f"file:///b{number}", None, True, False, None, None if room is None else room * MB, device)
+        for number, room in enumerate(free_mb)
     ]
 
 
 def days(topics, *free_mb, device=None, hours=100):
-    found = days_until_full(brokers(*free_mb, device=device), topics, hours * HOUR_MS)
-    return [None if each is None else round(each, 6) for each in found.values()]
+    forecast = days_until_full(brokers(*free_mb, device=device), topics, hours * HOUR_MS)
+    return [None if day_count is None else round(day_count, 6) for day_count in forecast.values()]
 
 
 def test_a_root_fills_with_the_copies_that_it_gets():

@@ -40,8 +40,8 @@ def state():
 
 
 def fold(state, *commands):
-    results = state.apply(state.applied_index + 1, encode_entry([encode_command(each) for each in commands]))
-    assert all(each.outcome.name == "APPLIED" for each in results), results
+    results = state.apply(state.applied_index + 1, encode_entry([encode_command(command) for command in commands]))
+    assert all(result.outcome.name == "APPLIED" for result in results), results
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_what_does_not_exist_has_no_lag(state):
 
 
 def test_a_topic_knows_its_size_and_its_last_append(state):
-    found = describe(state, TOPIC, "orders")
-    assert (found.row_count, found.size_bytes, found.traffic.last_append_ms) == (30, 300, 300_000)
-    assert sum(rows for _, rows, _ in found.traffic.minutes) == 30
+    health = describe(state, TOPIC, "orders")
+    assert (health.row_count, health.size_bytes, health.traffic.last_append_ms) == (30, 300, 300_000)
+    assert sum(rows for _, rows, _ in health.traffic.minutes) == 30
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -40,7 +40,7 @@ class Log:
 
     def fold(self, *commands):
         results = self.state.apply(self.state.applied_index + 1, encode_entry([encode_command(c) for c in commands]))
-        assert all(each.outcome.name == "APPLIED" for each in results), results
+        assert all(result.outcome.name == "APPLIED" for result in results), results
 
     def append(self, *minutes, partition: int = 0, of: int | None = None):
         """Append at these minutes; `of`: the minute of the rows' own times, None: that of the append."""
@@ -76,8 +76,8 @@ def verdict(reader, now, **limits):
 
 def test_1_a_paused_producer_leaves_the_reader_well():
     log = Log().append(*range(10))
-    found = verdict(log.reader(500, [(5, 50), (10, 100)], last_sign=10), 500)
-    assert (found.verdict, found.reason) == (Verdict.OK, "caught up")
+    judgement = verdict(log.reader(500, [(5, 50), (10, 100)], last_sign=10), 500)
+    assert (judgement.verdict, judgement.reason) == (Verdict.OK, "caught up")
 
 
 def test_2_an_idle_topic_without_a_row_is_well():
@@ -86,15 +86,15 @@ def test_2_an_idle_topic_without_a_row_is_well():
 
 def test_3_a_paused_consumer_that_sends_heartbeats_is_stalled():
     log = Log().append(*range(30))
-    found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=30), 30)
-    assert found.verdict is Verdict.STALLED
-    assert found.reason.startswith("orders-0 ") and "240 rows wait, the oldest for 24 m" in found.reason
+    judgement = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=30), 30)
+    assert judgement.verdict is Verdict.STALLED
+    assert judgement.reason.startswith("orders-0 ") and "240 rows wait, the oldest for 24 m" in judgement.reason
 
 
 def test_4_a_consumer_that_is_gone_is_stopped():
     log = Log().append(*range(30))
-    found = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=6), 30)
-    assert found.verdict is Verdict.STOPPED and "No activity for 24 m" in found.reason
+    judgement = verdict(log.reader(30, [(5, 50), (6, 60)], last_sign=6), 30)
+    assert judgement.verdict is Verdict.STOPPED and "No activity for 24 m" in judgement.reason
 
 
 def test_4b_a_consumer_that_may_be_silent_for_long_is_not_stopped_before():
@@ -108,9 +108,9 @@ def test_5_one_dead_member_stalls_its_partitions_only():
     log = Log(2)
     for minute in range(30):
         log.append(minute).append(minute, partition=1)
-    found = verdict(log.reader(30, [(29, 290), (30, 300)], [(5, 50), (6, 60)]), 30)
-    assert [each.verdict for each in found.partitions] == [Verdict.OK, Verdict.STALLED]
-    assert found.verdict is Verdict.STALLED and found.reason.startswith("orders-1 ")
+    judgement = verdict(log.reader(30, [(29, 290), (30, 300)], [(5, 50), (6, 60)]), 30)
+    assert [partition.verdict for partition in judgement.partitions] == [Verdict.OK, Verdict.STALLED]
+    assert judgement.verdict is Verdict.STALLED and judgement.reason.startswith("orders-1 ")
 
 
 @pytest.mark.parametrize(("since", "expected"), [(29, Verdict.OK), (10, Verdict.STALLED)])
@@ -123,8 +123,8 @@ def test_6_a_rebalance_is_given_time_and_one_that_never_ends_is_stalled(since, e
 def test_7_retention_that_passed_the_reader_lost_rows():
     log = Log().append(*range(30))
     log.fold(LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 100),)))
-    found = verdict(log.reader(30, [(5, 50), (6, 60)]), 30)
-    assert found.verdict is Verdict.LOSING and "40 unread rows" in found.reason
+    judgement = verdict(log.reader(30, [(5, 50), (6, 60)]), 30)
+    assert judgement.verdict is Verdict.LOSING and "40 unread rows" in judgement.reason
 
 
 @pytest.mark.parametrize(("now", "expected"), [(30, Verdict.SLOW), (60, Verdict.LOSING)])
@@ -174,17 +174,17 @@ def test_8e_the_remedy_keeps_rows_whichever_retention_deletes_them():
 def test_9_a_reader_that_falls_behind_is_slow_and_has_no_time_of_arrival():
     log = Log().append(*range(60))
     reader = log.reader(60, [(40, 200), (60, 300)])  # ten minutes of log in twenty
-    found = verdict(reader, 60)
-    assert found.verdict is Verdict.SLOW and "0.50 s of log per second" in found.reason
+    judgement = verdict(reader, 60)
+    assert judgement.verdict is Verdict.SLOW and "0.50 s of log per second" in judgement.reason
     assert reader.catch_up_ms is None
 
 
 def test_10_a_reader_that_catches_up_is_well_and_says_when_it_arrives():
     log = Log().append(*range(60))
     reader = log.reader(60, [(59, 200), (60, 240)])  # four minutes of log in one; 36 minutes are left
-    found = verdict(reader, 60)
-    assert (found.verdict, reader.catch_up_ms) == (Verdict.OK, 12 * MINUTE)
-    assert "catches up in 12 m at this pace" in found.reason
+    judgement = verdict(reader, 60)
+    assert (judgement.verdict, reader.catch_up_ms) == (Verdict.OK, 12 * MINUTE)
+    assert "catches up in 12 m at this pace" in judgement.reason
     assert verdict(reader, 60, lag_ms_max=30 * MINUTE).verdict is Verdict.SLOW
 
 
@@ -199,8 +199,8 @@ def test_11_a_new_partition_that_is_not_read_yet_is_well():
 def test_12_a_deleted_topic_ends_a_query_and_leaves_a_group_old_offsets(kind, expected):
     log = Log().append(0, 1)
     log.fold(TopicClose(TOPIC))
-    found = verdict(log.reader(3, [(1, 10)], kind=kind, state="IDLE"), 3)
-    assert (found.verdict, "another store" in found.reason) == (expected, kind == "query")
+    judgement = verdict(log.reader(3, [(1, 10)], kind=kind, state="IDLE"), 3)
+    assert (judgement.verdict, "another store" in judgement.reason) == (expected, kind == "query")
 
 
 def test_13_a_clock_behind_the_log_makes_nobody_late_and_one_ahead_makes_no_idle_topic_late():
@@ -231,9 +231,9 @@ def test_14_a_query_that_is_down_is_stopped_only_if_rows_wait():
 def test_15_a_batch_that_runs_is_given_time_and_one_that_never_ends_is_stalled(began, expected):
     log = Log().append(*range(30))
     reader = log.reader(30, [(9, 90), (10, 100)], kind="query", state="IN_BATCH", state_since=began, last_sign=began)
-    found = verdict(reader, 30)
-    assert found.verdict is expected
-    assert expected is Verdict.OK or "Batch 7 started 18 m ago" in found.reason
+    judgement = verdict(reader, 30)
+    assert judgement.verdict is expected
+    assert expected is Verdict.OK or "Batch 7 started 18 m ago" in judgement.reason
 
 
 def test_16_rows_that_came_a_moment_ago_make_nobody_late():
@@ -255,10 +255,10 @@ def test_the_limits_are_the_callers():
 
 
 def test_exit_codes():
-    assert [each.exit_code for each in Verdict] == [0, 3, 4, 4, 4]
+    assert [outcome.exit_code for outcome in Verdict] == [0, 3, 4, 4, 4]
 
 
 def test_the_worst_reader_comes_first():
     verdicts = {"well": Verdict.OK, "slow": Verdict.SLOW, "losing": Verdict.LOSING, "also well": Verdict.OK}
     readers = [Reader(name, "group", "STABLE", (), verdict=verdict) for name, verdict in verdicts.items()]
-    assert [each.name for each in worst_first(readers)] == ["losing", "slow", "also well", "well"]
+    assert [reader.name for reader in worst_first(readers)] == ["losing", "slow", "also well", "well"]

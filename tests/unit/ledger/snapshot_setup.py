@@ -42,8 +42,8 @@ class PagedState:
     @property
     def commands(self) -> list[bytes]:
         while len(self._loaded) < len(self._pages):
-            found = json.loads(self.load_page(self._pages[len(self._loaded)]))
-            self._loaded.append([bytes.fromhex(each) for each in found])
+            texts = json.loads(self.load_page(self._pages[len(self._loaded)]))
+            self._loaded.append([bytes.fromhex(text) for text in texts])
         return [command for page in self._loaded for command in page] + self._tail
 
     def encode(self, commands: Sequence[bytes]) -> bytes:
@@ -76,7 +76,7 @@ class PagedState:
         return "applied"
 
     def freeze(self) -> FrozenState:
-        page = json.dumps([each.hex() for each in self._tail]).encode()
+        page = json.dumps([payload.hex() for payload in self._tail]).encode()
         name = f"{self.snapshot.no:012d}-{hash_of(page)}"
         head = json.dumps([[*self._pages, name], self.applied_index]).encode()
         return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
@@ -91,7 +91,7 @@ class PagedState:
         self.load_page = load_page
 
     def page_names(self) -> list[str]:
-        return [each for each in self._pages if each]
+        return [name for name in self._pages if name]
 
     def adopted(self, frozen: FrozenState) -> None:
         (name,) = frozen.pages
@@ -148,7 +148,7 @@ def collect_until(process: Process, condition: Callable[[], bool], what: object 
 
 
 def pages(store: Store, root: int = 0) -> set[str]:
-    return {each.name for each in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")}
+    return {path.name for path in store.root_path(root).glob(f"ledgers/{LEDGER_ID}/pages/*/*")}
 
 
 def has_marker(store: Store, root: int) -> bool:

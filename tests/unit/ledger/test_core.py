@@ -31,9 +31,9 @@ class OneRoot:
             if self.core.phase is Phase.READY:
                 return
             (operation,) = operations
-            found = tuple(self.records[operation.position :]) if isinstance(operation, Read) else ()
+            records = tuple(self.records[operation.position :]) if isinstance(operation, Read) else ()
             assert isinstance(operation, Read | Check)
-            self.core.complete(Completion(operation, found, ended=True), 0.0)
+            self.core.complete(Completion(operation, records, ended=True), 0.0)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ class Journals:
         """Answer what the core asks of a root, as the root is now; return what that was."""
         core.poll(self.now_ms)
         operation = core.roots[root].busy
-        found, marker, before = (), None, None
+        read_records, marker, before = (), None, None
         records, markers = self.records[root], self.markers[root]
         exists = False
         if isinstance(operation, Create):
@@ -204,12 +204,12 @@ class Journals:
             if not exists:
                 records.append(operation.data)
         if isinstance(operation, Read):
-            found = tuple(records[operation.position :])
+            read_records = tuple(records[operation.position :])
             before = records[operation.position - 1] if operation.position else None
-        is_look = isinstance(operation, Create) or found or getattr(operation, "checks_marker", False)
+        is_look = isinstance(operation, Create) or read_records or getattr(operation, "checks_marker", False)
         if is_look and len(markers) > getattr(operation, "marker_no", 9):
             marker = markers[-1], len(markers)
-        answer = Completion(operation, found, isinstance(operation, Read), marker, before=before, exists=exists)
+        answer = Completion(operation, read_records, isinstance(operation, Read), marker, before=before, exists=exists)
         core.complete(answer, self.now_ms)
         core.advance(self.now_ms)
         return operation
@@ -245,7 +245,7 @@ def test_a_claim_does_not_count_on_a_root_whose_journal_must_be_read_again():
     assert (late.phase, late.prefix.length) == (Phase.SYNC, 2), "it does not know that value 2 was decided"
     journals.now_ms = 10_000.0  # so it no longer waits for root 2
     asked = [journals.answer(late, root) for root in (0, 1, 0, 2, 2, 0)]
-    assert [type(each) for each in asked] == [Check, Check, Create, Check, Read, Check]
+    assert [type(operation) for operation in asked] == [Check, Check, Create, Check, Read, Check]
     assert late.phase is Phase.CLAIM
     journals.markers[0].append(Marker(3, writer.prefix.base_at(1), "snapshot"))
     assert isinstance(journals.answer(late, 0), Read)

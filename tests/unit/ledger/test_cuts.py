@@ -50,8 +50,8 @@ def before_each_record_deleted(process: Process, step: Callable[[], object]) -> 
 
 def markers(store: Store) -> list[int]:
     """How many markers each root has."""
-    found = [list(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/markers/*")) for root in range(store.root_count)]
-    return [sum(path.name.isdecimal() for path in each) for each in found]
+    listings = [list(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/markers/*")) for root in range(store.root_count)]
+    return [sum(path.name.isdecimal() for path in paths) for paths in listings]
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
@@ -213,7 +213,7 @@ def test_a_root_that_lost_its_root_file_before_its_cut_gets_no_marker(make_store
     fill(process, 0, 30)
     shoot_and_die(process)
     cuts = keeper_of(process).truncations(core_of(process), is_asked=True)
-    assert [each.root for each in cuts] == [0, 1, 2]
+    assert [cut.root for cut in cuts] == [0, 1, 2]
     (store.root_path(2) / "replog.json").unlink()
     journal = store.journal(2)
     keeper_of(process).cuts.begin(cuts, is_hurried=True)

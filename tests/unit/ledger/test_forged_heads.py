@@ -36,9 +36,9 @@ GENESIS = genesis_hash(LEDGER_ID)
 
 def newest_head(store: Store, root: int) -> bytes:
     """Return the newest head of a root, once each root has it."""
-    folders = [store.root_path(each) / f"ledgers/{LEDGER_ID}/snapshots" for each in range(store.root_count)]
+    folders = [store.root_path(broker) / f"ledgers/{LEDGER_ID}/snapshots" for broker in range(store.root_count)]
     name = sorted(path.name for path in folders[root].glob("[0-9]*"))[-1]
-    wait_until(lambda: all((each / name).exists() for each in folders))
+    wait_until(lambda: all((folder / name).exists() for folder in folders))
     return (folders[root] / name).read_bytes()
 
 
@@ -47,7 +47,7 @@ def forge(store: Store, root: int, *, index_more: int = 0, promised: Epoch | Non
     folder = store.root_path(root) / f"ledgers/{LEDGER_ID}"
     true = decode_snapshot(newest_head(store, root), genesis=GENESIS, root_count=store.root_count, where="it")
     if promised is not None:
-        true = replace(true, points=tuple(each._replace(promised=promised) for each in true.points))
+        true = replace(true, points=tuple(point._replace(promised=promised) for point in true.points))
     page = json.dumps([command(666).hex()]).encode()
     page_name = f"{true.decided.no:012d}-{hash_of(page)}"
     index = true.base.index + index_more
@@ -117,7 +117,7 @@ def test_a_first_append_is_not_proposed_on_a_forged_state(make_store):
         return command(40)
 
     assert cold.ledger.append(propose, timeout_ms=60_000).result == "applied"
-    assert seen and all(each == wanted for each in seen)  # asked again once it has claimed
+    assert seen and all(commands == wanted for commands in seen)  # asked again once it has claimed
 
 
 def test_an_append_after_a_first_read_that_failed_is_not_proposed_on_a_forged_state(make_store):

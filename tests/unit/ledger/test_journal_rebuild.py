@@ -58,8 +58,8 @@ class Root:
         self.store = MemoryStore(f"memory://{new_id()}")
         self.steps = 0
 
-    def put(self, position, found):
-        self.store.create(journal_key(LEDGER, position), encode_record(found))
+    def put(self, position, journal_record):
+        self.store.create(journal_key(LEDGER, position), encode_record(journal_record))
 
     def rebuild(self, steps=1, count=30, store=None):
         owned = OwnedLog(
@@ -79,18 +79,18 @@ class Root:
         raise AssertionError("not done after five claims")
 
     def records(self):
-        found, position = [], 0
+        records, position = [], 0
         while (data := self.store.get(journal_key(LEDGER, position))) is not None:
-            found.append((bytes(data), decode_record(bytes(data), root="r", position=position)))
+            records.append((bytes(data), decode_record(bytes(data), root="r", position=position)))
             position += 1
-        return found
+        return records
 
     def check(self):
         """Read as a reader does, and as `store verify` does."""
         prefix, order = DecidedPrefix(3, genesis_hash(LEDGER), str), JournalOrder()
-        for position, (data, each) in enumerate(self.records()):
-            prefix.learn(0, each, record_crc(data))
-            order.take(each, position)
+        for position, (data, journal_record) in enumerate(self.records()):
+            prefix.learn(0, journal_record, record_crc(data))
+            order.take(journal_record, position)
         assert [prefix.hashes[index] for index in range(prefix.length)] == HASHES
         assert order.fault is None and order.last_index == len(HASHES) - 1
         assert prefix.views[0].order.fault is None
@@ -172,8 +172,8 @@ def test_a_gap_is_written_up_to_a_record_that_appears_in_it(root, monkeypatch):
 
 def order_of(root):
     order = JournalOrder()
-    for position, (_, each) in enumerate(root.records()):
-        order.take(each, position)
+    for position, (_, journal_record) in enumerate(root.records()):
+        order.take(journal_record, position)
     return order
 
 
@@ -245,16 +245,16 @@ def test_an_interrupted_rebuild_is_continued_without_a_second_copy(root):
         root.store.delete(journal_key(LEDGER, position))
     assert root.rebuild(2)
     root.check()
-    copies = [each.index for _, each in root.records() if each.kind is ENTRY]
+    copies = [journal_record.index for _, journal_record in root.records() if journal_record.kind is ENTRY]
     assert copies == list(range(len(HASHES)))
 
 
 def test_no_record_vouches_for_an_entry_that_was_not_read_back(root):
     assert root.rebuild()
     last_index = NO_INDEX
-    for _, each in root.records():
-        assert each.commit_index <= last_index
-        last_index = max(last_index, each.index)
+    for _, journal_record in root.records():
+        assert journal_record.commit_index <= last_index
+        last_index = max(last_index, journal_record.index)
 
 
 @pytest.mark.parametrize(
@@ -271,18 +271,18 @@ def test_no_record_vouches_for_an_entry_that_was_not_read_back(root):
 )
 def test_records_out_of_order_are_a_fault(records):
     order = JournalOrder()
-    for position, each in enumerate(records):
-        order.take(each, position)
+    for position, journal_record in enumerate(records):
+        order.take(journal_record, position)
     assert order.fault is not None
 
 
 def test_reproposals_and_claims_are_in_order():
     order = JournalOrder()
-    for position, each in enumerate(
+    for position, journal_record in enumerate(
         [record(ENTRY, epoch(1), 0), record(CLAIM, epoch(2)), record(ENTRY, epoch(2), 0), record(ENTRY, epoch(2), 1),
          record(CLAIM, epoch(REBUILD_ROUND_STEP * 2)), record(ENTRY, epoch(REBUILD_ROUND_STEP * 2), 2)]
     ):  # fmt: skip
-        assert not order.take(each, position)
+        assert not order.take(journal_record, position)
     assert order.fault is None and order.last_index == 2
 
 

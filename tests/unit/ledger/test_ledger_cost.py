@@ -157,9 +157,9 @@ def test_one_read_that_takes_longer_than_the_time_out_is_no_silence(make_store):
 
 
 LISTINGS = {
-    "whole": lambda found: found,
-    "older": lambda found: found[: len(found) // 2],
-    "empty": lambda found: [],
+    "whole": lambda keys: keys,
+    "older": lambda keys: keys[: len(keys) // 2],
+    "empty": lambda keys: [],
     "refused": None,
 }
 
@@ -204,7 +204,7 @@ def test_last_records_are_got_before_the_first_read(make_store, index, first):
     io, crowd = far_io(store, reader)
     io.look_ahead()
     io.begin_last_gets(index)
-    wanted = {journal_key(store.ledger_id, each) for each in range(first, 31)}
+    wanted = {journal_key(store.ledger_id, position) for position in range(first, 31)}
     wait_until(lambda: {key for verb, key in crowd.store.calls if verb == "get" and "/journal/" in key} == wanted)
 
 
@@ -222,7 +222,7 @@ def test_first_records_are_got_as_soon_as_the_root_is_checked(make_store):
 
     io, crowd = far_io(store, reader, check)
     io.look_ahead(4)
-    wanted = {("get", journal_key(store.ledger_id, each)) for each in range(4)}
+    wanted = {("get", journal_key(store.ledger_id, position)) for position in range(4)}
     wait_until(lambda: wanted <= set(crowd.store.calls))
     assert not seen[0] & wanted
     for operation in (Check(0, False), Read(0, 0, 512, 0, checks_marker=True, finds_gaps=True)):
@@ -241,13 +241,13 @@ def test_callers_that_wait_share_the_next_read(make_store):
     driver = threading.Thread(target=lambda: process.ledger.with_turn(lambda: may_end.wait(60)))
     driver.start()
     wait_until(lambda: process.ledger._turns.is_taken)
-    for each in readers:
-        each.start()
+    for thread in readers:
+        thread.start()
     wait_until(lambda: len(process.ledger._turns.changed._waiters) == len(readers))
     process.reset()
     may_end.set()
-    for each in [driver, *readers]:
-        each.join(60)
+    for thread in [driver, *readers]:
+        thread.join(60)
     assert process.journal_gets() == 3, "one get for each root, and not for each caller"
 
 
@@ -310,7 +310,7 @@ def shot_twice(store):
     def has_all(shooter, head_count):
         shoot(shooter)
         first, *others = (heads(store, root) for root in range(store.root_count))
-        is_same = all(each == first for each in others) and len(first) == head_count
+        is_same = all(other == first for other in others) and len(first) == head_count
         is_marked = all(has_marker(store, root) for root in range(store.root_count))
         return is_same and is_marked and shooter.ledger.state.snapshot.index in first
 
@@ -388,7 +388,7 @@ def test_a_root_that_answered_too_late_for_a_refresh_is_read_anew_by_the_next_on
     late = reader.counting[2].store = Late(reader.counting[2].store)
     assert reader.commands() == wanted
     last = int(store.journal(2)[-1].name)
-    end, newest = (("get", journal_key(store.ledger_id, each)) for each in (last + 1, last))
+    end, newest = (("get", journal_key(store.ledger_id, position)) for position in (last + 1, last))
     late.is_released.set()
     wait_until(lambda: end in reader.counting[2].calls and not late.now)
     reader.reset()
@@ -415,7 +415,7 @@ def test_a_cut_has_no_process_read_again_what_it_knows(make_store, root_count):
     for process in (writer, reader):
         got = {key.rpartition("/")[2] for store in process.counting for verb, key in store.calls
                if verb == "get" and "/journal/" in key}  # fmt: skip
-        assert {int(each) for each in got if int(each) < first + 20} == set()
+        assert {int(name) for name in got if int(name) < first + 20} == set()
     for process in (writer, reader):
         assert core_of(process).roots[0].floor.position == first
 

@@ -228,7 +228,7 @@ def test_writes_that_waited_together_are_refused_together(make_store, verb):
     process = store.process(REFUSED)
     for number in range(4):  # now it appends without reading or claiming first
         process.append(b"%d" % number)
-    roots = [Refusing(each, verb, ReplogError if verb == "create" else RetriableError) for each in process.faulty]
+    roots = [Refusing(faulty, verb, ReplogError if verb == "create" else RetriableError) for faulty in process.faulty]
     if verb == "get":  # nothing is sent: the next write begins with a look
         with pytest.raises(RetriableError, match="REPLOG_STORE_REFUSED"):
             process.ledger.refresh()
@@ -239,12 +239,12 @@ def test_writes_that_waited_together_are_refused_together(make_store, verb):
         return process.append(b"x%d" % number, timeout_ms=LONG_MS)
 
     with ThreadPoolExecutor(12) as pool:
-        errors = [each.exception(60) for each in [pool.submit(write, number) for number in range(12)]]
-    assert all("REPLOG_STORE_REFUSED" in str(each) for each in errors), errors
+        errors = [future.exception(60) for future in [pool.submit(write, number) for number in range(12)]]
+    assert all("REPLOG_STORE_REFUSED" in str(error) for error in errors), errors
     assert len(set(map(str, errors))) <= 4
-    assert {type(each) for each in errors} == ({ReplogError} if verb == "get" else {ReplogError, OutcomeUnknownError})
-    for each in roots:
-        each.allow()
+    assert {type(error) for error in errors} == ({ReplogError} if verb == "get" else {ReplogError, OutcomeUnknownError})
+    for root in roots:
+        root.allow()
     assert process.append(b"after").result == "applied"
     assert set(store.process().commands()) >= {b"0", b"1", b"2", b"3", b"after"}
 
@@ -272,7 +272,7 @@ def test_an_entry_that_was_sent_and_that_a_majority_refuses_may_still_be_decided
     process = store.process(REFUSED)
     for number in range(4):  # now it appends without reading or claiming first
         process.append(b"%d" % number)
-    roots = [Refusing(each, "create") for each in process.faulty[: root_count // 2 + 1]]
+    roots = [Refusing(faulty, "create") for faulty in process.faulty[: root_count // 2 + 1]]
     with pytest.raises(OutcomeUnknownError, match=r"REPLOG_STORE_REFUSED.*refusal"):
         process.append(b"sent", timeout_ms=LONG_MS)
     for root in roots:
@@ -285,7 +285,7 @@ def test_a_read_that_a_majority_refuses_names_the_refusals_and_may_be_repeated(m
     store = make_store(3)
     store.process().append(b"before")
     process = store.process(HASTY)
-    roots = [Refusing(each, "get", RetriableError) for each in process.faulty[:2]]
+    roots = [Refusing(faulty, "get", RetriableError) for faulty in process.faulty[:2]]
     with pytest.raises(RetriableError, match=r"REPLOG_STORE_REFUSED.*refusal"):
         process.ledger.refresh()
     with pytest.raises(ReplogError, match=r"REPLOG_STORE_REFUSED.*refusal"):
@@ -302,7 +302,7 @@ def test_a_command_that_was_never_sent_is_not_sent_by_a_later_call(make_store, r
     process = store.process(replace(REFUSED, tail_retry_ms=0))
     for number in range(4):  # now it appends without reading or claiming first
         process.append(b"%d" % number)
-    roots = [Refusing(each, "get", RetriableError) for each in process.faulty]
+    roots = [Refusing(faulty, "get", RetriableError) for faulty in process.faulty]
     with pytest.raises(RetriableError, match="REPLOG_STORE_REFUSED"):
         process.ledger.refresh()
     with pytest.raises(ReplogError, match=r"REPLOG_STORE_REFUSED.*nothing was decided"):
@@ -586,7 +586,9 @@ def test_one_root_with_another_ledgers_journal_stops_nothing_and_is_named(make_s
 def mutated(data, rng):
     """Change one field of a record at random and make its CRC32C right."""
     record = decode_record(data, root="r", position=0)
-    field = rng.choice(["epoch", "index", "commit_index", "entry_hash", "known", "payload", "kind", "bytes", "cut"])
+    field = rng.choice(
+        ["epoch", "index", "commit_index", "entry_hash", "last_known", "payload", "kind", "bytes", "cut"]
+    )
     if field == "bytes":
         body = bytearray(data[:-4])
         body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
@@ -598,7 +600,7 @@ def mutated(data, rng):
         "index": rng.choice([0, record.index + 1, 1 << 40, (1 << 63)]),
         "commit_index": rng.choice([-1, record.index + 1, 1 << 40]),
         "entry_hash": rng.randbytes(16),
-        "known": tuple(
+        "last_known": tuple(
             LastKnown(rng.choice([-1, 5, 1 << 40, (1 << 63)]), 7) for _ in range(rng.choice([0, 1, 3, 200]))
         ),
         "payload": rng.randbytes(rng.choice([0, 3, 60])),
@@ -709,7 +711,7 @@ def test_an_interrupt_of_the_caller_that_drives_leaves_the_others_their_commands
     with pytest.raises(KeyboardInterrupt):
         ledger.append(interrupted, timeout_ms=60_000)
     other.join(60)
-    assert [each.result for each in outcomes] == ["applied"]
+    assert [outcome.result for outcome in outcomes] == ["applied"]
     assert ledger.state.commands == [b"other"]
 
 
@@ -719,7 +721,7 @@ def test_a_command_that_goes_first_is_before_those_that_waited_longer(make_store
     for number in range(1_000):
         if is_shared:
             break
-        may_go_on, order = threading.Event(), [b"%d %s" % (number, each) for each in (b"waits", b"goes first")]
+        may_go_on, order = threading.Event(), [b"%d %s" % (number, role) for role in (b"waits", b"goes first")]
         outcomes = {}
 
         def drive(_, number=number, may_go_on=may_go_on):
@@ -738,10 +740,10 @@ def test_a_command_that_goes_first_is_before_those_that_waited_longer(make_store
         may_go_on.set()
         for thread in threads:
             thread.join()
-        is_shared = len({each.index for each in outcomes.values()}) == 1
+        is_shared = len({outcome.index for outcome in outcomes.values()}) == 1
     assert is_shared
-    assert [each for each in ledger.state.commands if each in order] == order[::-1]
-    assert all(each.result == "applied" for each in outcomes.values())
+    assert [command for command in ledger.state.commands if command in order] == order[::-1]
+    assert all(outcome.result == "applied" for outcome in outcomes.values())
 
 
 def test_several_commands_of_one_caller_share_its_entry(make_store):

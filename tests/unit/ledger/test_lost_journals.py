@@ -15,7 +15,7 @@ HASTY = {"quorum_timeout_ms": 1_000}
 
 
 def names(store: Store) -> list[list[str]]:
-    return [[each.name for each in store.journal(root)] for root in range(3)]
+    return [[path.name for path in store.journal(root)] for root in range(3)]
 
 
 def filled(store: Store, settings, count_after: int) -> None:

@@ -200,7 +200,7 @@ def test_a_record_that_does_not_continue_its_own_journal_counts_for_nothing():
         replace(good, index=2),
         replace(good, epoch=epoch(4)),
         replace(good, epoch=Epoch(1 << 62, b"i" * 16)),
-        replace(good, known=(NOTHING_KNOWN,) * 7),
+        replace(good, last_known=(NOTHING_KNOWN,) * 7),
         replace(good, index=0, entry_hash=foreign, payload=b"x"),
     ):
         prefix = Journals()
@@ -231,8 +231,8 @@ def test_of_two_values_in_one_epoch_the_majority_wins():
 
 def test_one_journal_cannot_say_that_two_others_went_back():
     def claim(names: tuple[int, int, int]) -> JournalRecord:
-        known = tuple(LastKnown(position, 0) for position in names)
-        return JournalRecord(RecordKind.CLAIM, epoch(2), b"n" * 16, -1, -1, NO_HASH, known, b"")
+        positions = tuple(LastKnown(position, 0) for position in names)
+        return JournalRecord(RecordKind.CLAIM, epoch(2), b"n" * 16, -1, -1, NO_HASH, positions, b"")
 
     journals = Journals()
     for root in range(3):

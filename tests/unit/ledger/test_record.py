@@ -117,9 +117,9 @@ def test_entry_hash_chains_index_and_payload_and_nothing_else():
 
 
 def test_overhead_is_small():
-    known = tuple(LastKnown(10**6 + root, 2**32 - 1) for root in range(3))
+    positions = tuple(LastKnown(10**6 + root, 2**32 - 1) for root in range(3))
     record = JournalRecord(
-        RecordKind.ENTRY, Epoch(1000, b"i" * 16), b"n" * 16, 10**6, 10**6 - 1, b"h" * 16, known, bytes(500)
+        RecordKind.ENTRY, Epoch(1000, b"i" * 16), b"n" * 16, 10**6, 10**6 - 1, b"h" * 16, positions, bytes(500)
     )
     assert len(encode_record(record)) - 500 <= 100
 

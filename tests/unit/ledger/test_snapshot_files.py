@@ -67,10 +67,10 @@ def test_a_head_survives_its_bytes(head):
     "data", [encode_marker(GENESIS, MARKER), encode_snapshot(GENESIS, HEAD)], ids=["marker", "head"]
 )
 def test_damage_is_never_taken_for_anything_else(data):
-    def decode(found, genesis=GENESIS):
+    def decode(content, genesis=GENESIS):
         if data[:4] == b"RPLM":
-            return decode_marker(found, genesis=genesis, where="the file")
-        return decode_snapshot(found, genesis=genesis, root_count=3, where="the file")
+            return decode_marker(content, genesis=genesis, where="the file")
+        return decode_snapshot(content, genesis=genesis, root_count=3, where="the file")
 
     for bad in [
         b"",

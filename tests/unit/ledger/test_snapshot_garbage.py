@@ -40,7 +40,7 @@ class MergingState(PagedState):
 
     def freeze(self) -> FrozenState:
         self._tail, self._pages, self._loaded = self.commands, [], []
-        page = json.dumps([each.hex() for each in self._tail]).encode()
+        page = json.dumps([payload.hex() for payload in self._tail]).encode()
         name = f"{self.snapshot.no:012d}-{hash_of(page)}"
         head = json.dumps([[name], self.applied_index]).encode()
         return FrozenHead(self.applied_index, self.snapshot.no, head, {name: page})
@@ -176,7 +176,7 @@ def test_a_process_that_dies_behind_its_marker_has_left_the_head_on_that_root(ma
     keeper = keeper_of(late)
     fill(late, 0, 20)
     shoot_and_die(late)
-    (cut,) = [each for each in keeper.truncations(core_of(late)) if each.root == 2]
+    (cut,) = [truncation for truncation in keeper.truncations(core_of(late)) if truncation.root == 2]
     wait_until(lambda: bool(heads(store, 2)))
     for path in store.root_path(2).glob(f"ledgers/{LEDGER_ID}/snapshots/*"):
         path.unlink()  # the two others were the majority that took it
@@ -293,7 +293,7 @@ def test_a_process_without_the_right_to_delete_says_so_once(make_store, caplog, 
         return stats.written > 8
 
     wait_until(is_written)
-    said = [each for each in caplog.messages if "REPLOG_STORE_REFUSED" in each]
+    said = [message for message in caplog.messages if "REPLOG_STORE_REFUSED" in message]
     assert 0 < len(said) <= 3, caplog.text  # of a journal, of heads, of pages
 
 

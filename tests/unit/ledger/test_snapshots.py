@@ -64,12 +64,12 @@ def wait_for_pages(store: Store, count: int) -> None:
 def newest_heads(store: Store) -> list[Path]:
     """The newest head on each root, once the last root has it too: a majority is waited for only."""
 
-    def found() -> list[Path]:
+    def newest_heads() -> list[Path]:
         every = [sorted(store.root_path(root).glob(f"ledgers/{LEDGER_ID}/snapshots/[0-9]*"))[-1:] for root in range(3)]
         newest = [path for paths in every for path in paths]
-        return newest if len(newest) == 3 and len({each.name for each in newest}) == 1 else []
+        return newest if len(newest) == 3 and len({path.name for path in newest}) == 1 else []
 
-    return wait_until(found)
+    return wait_until(newest_heads)
 
 
 @pytest.mark.parametrize("root_count", [1, 3])
@@ -114,7 +114,7 @@ def test_a_cold_process_looks_at_no_record_before_the_snapshot(make_store, root_
     for root in cold.counting:
         real = root.store.list_keys
         root.store.list_keys = lambda prefix, after="", real=real: (
-            listed.append(each.key) or each for each in real(prefix, after=after)
+            listed.append(info.key) or info for info in real(prefix, after=after)
         )
     assert cold.commands() == wanted
     assert all(root.counts["get"] <= 9 for root in cold.counting)
@@ -227,7 +227,7 @@ def test_a_command_that_others_decided_and_truncated_is_not_reported_as_undecide
 
     for counting in process.counting:
         hold_the_answer(counting)
-    refusing = [Refusing(each, "get", RetriableError) for each in process.faulty]
+    refusing = [Refusing(faulty, "get", RetriableError) for faulty in process.faulty]
     with pytest.raises(OutcomeUnknownError, match="REPLOG_STORE_REFUSED"):
         process.append(command(500), timeout_ms=60_000)
     for root in refusing:
@@ -280,16 +280,16 @@ def test_a_damaged_or_missing_head_is_read_from_another_root(make_store):
     shoot(writer)
     wanted = fill(writer, 40, 80)
     shoot(writer)
-    found = newest_heads(store)
-    whole = found[0].read_bytes()
-    found[0].write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
-    found[1].unlink()
+    head_paths = newest_heads(store)
+    whole = head_paths[0].read_bytes()
+    head_paths[0].write_bytes(whole[:50] + bytes([whole[50] ^ 1]) + whole[51:])
+    head_paths[1].unlink()
     assert paged(store).commands() == wanted
-    found[2].write_bytes(whole[:-1])
-    found[1].write_bytes(whole[: len(whole) // 2])
+    head_paths[2].write_bytes(whole[:-1])
+    head_paths[1].write_bytes(whole[: len(whole) // 2])
     with pytest.raises((CorruptDataError, RetriableError), match="snapshot"):
         paged(store).commands()
-    found[1].write_bytes(whole)
+    head_paths[1].write_bytes(whole)
     assert paged(store).commands() == wanted
 
 
@@ -328,7 +328,7 @@ def test_a_page_is_the_one_that_its_name_says_or_is_read_from_another_root(make_
         first.write_bytes(second.read_bytes())
         second.write_bytes(kept)
     assert paged(store).commands() == wanted
-    (said,) = [text for each in caplog.records if "[CORRUPT_MESSAGE]" in (text := each.getMessage())]
+    (said,) = [text for record in caplog.records if "[CORRUPT_MESSAGE]" in (text := record.getMessage())]
     assert "broker 0" in said and (first.name in said or second.name in said)  # then another root is asked first
 
 
@@ -432,8 +432,8 @@ def test_positions_of_a_journal_before_its_rebuild_truncate_nothing():
     head = SnapshotHead(Base(8), DecidedSnapshot(1, 8, "", 9), points, b"")
     for root, renewal in enumerate((NO_HASH, b"r" * 16, NO_HASH)):
         core.roots[root].floor = Floor(2, 10, 5, renewal)
-    found = [core.truncation(root, head, "", 1) for root in range(3)]
-    assert [each and each.position for each in found] == [49, None, 49]
+    truncations = [core.truncation(root, head, "", 1) for root in range(3)]
+    assert [truncation and truncation.position for truncation in truncations] == [49, None, 49]
 
 
 def slowly(stores: Sequence[Any], verb: str, step: Callable[[], object]) -> None:
@@ -468,9 +468,9 @@ def test_a_snapshot_that_is_asked_for_waits_for_slow_roots_as_long_as_its_caller
     writer = paged(store)
     wanted = fill(writer, 0, 9)
     other = paged(store, replace(BY_HAND, quorum_timeout_ms=400))
-    for each in other.counting:
+    for root in other.counting:
         waits = iter([0.6])  # once, and longer than the timeout of a read
-        slowly([each], "get", lambda waits=waits: time.sleep(next(waits, 0)))
+        slowly([root], "get", lambda waits=waits: time.sleep(next(waits, 0)))
     assert shoot(other).decided == 1
     assert other.commands() == wanted
 
@@ -486,8 +486,8 @@ def test_a_long_cold_read_is_no_missing_root_and_says_so(make_store, caplog, mon
     slowly(cold.counting, "get", lambda: clock.sleep_ms(2))
     assert cold.commands() == wanted
     assert (clock.time_ms >= 2_000) is is_long, "five times the timeout"
-    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert all("is being read" in each for each in said), said
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert all("is being read" in message for message in said), said
     assert len(said) == is_long
     assert not any(root.error for root in core_of(cold).roots)
 

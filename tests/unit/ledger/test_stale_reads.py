@@ -26,10 +26,10 @@ def test_a_process_that_looks_within_five_seconds_misses_no_cut(make_store, root
 
     def cut() -> list[int]:
         shoot_and_die(writer)
-        found = keeper.truncations(core_of(writer))
-        keeper.cuts.begin(found)
+        truncations = keeper.truncations(core_of(writer))
+        keeper.cuts.begin(truncations)
         keeper.cuts.finish()
-        return [each.marker.position for each in found]
+        return [truncation.marker.position for truncation in truncations]
 
     fill(writer, 0, 20)
     reader = paged(store, settings, clock)
@@ -61,7 +61,7 @@ def paused_watcher(store: Store) -> tuple[Process, Process, ManualClock]:
 
 def asked(process: Process) -> list[list[str]]:
     """Per root, what its gets were for."""
-    return [[key.split("/")[2] for verb, key in each.calls if verb == "get"] for each in process.counting]
+    return [[key.split("/")[2] for verb, key in root.calls if verb == "get"] for root in process.counting]
 
 
 def test_a_stale_read_after_a_pause_is_one_get_for_each_root_and_misses_no_cut(make_store):
@@ -140,13 +140,13 @@ class CutAfterMarker:
         return getattr(self._store, name)
 
     def get(self, key: str, *, start: int = 0, size_bytes: int | None = None) -> Buffer | None:
-        found = self._store.get(key, start=start, size_bytes=size_bytes)
+        content = self._store.get(key, start=start, size_bytes=size_bytes)
         if "/markers/" in key:
-            if found is None and self._has_found and self._cut is not None:
+            if content is None and self._has_found and self._cut is not None:
                 cut, self._cut = self._cut, None
                 cut()
-            self._has_found |= found is not None
-        return found
+            self._has_found |= content is not None
+        return content
 
 
 @pytest.mark.parametrize("read", [read_stale, Process.commands])
@@ -178,10 +178,10 @@ def test_a_late_answer_of_a_stale_read_does_not_count_as_a_read_of_the_root(make
     _, watcher, clock = paused_watcher(make_store(3))
     core = core_of(watcher)
     core.begin(GoalKind.STALE_READ, clock.monotonic_ms())
-    (marker_look,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
+    (marker_look,) = [operation for operation in core.poll(clock.monotonic_ms()) if operation.root == 0]
     assert marker_look.limit == 0 and marker_look.checks_marker
     core.begin(GoalKind.READ, clock.monotonic_ms())
-    assert not [each for each in core.poll(clock.monotonic_ms()) if each.root == 0], "it is busy"
+    assert not [operation for operation in core.poll(clock.monotonic_ms()) if operation.root == 0], "it is busy"
     core.complete(Completion(marker_look), clock.monotonic_ms())
-    (again,) = [each for each in core.poll(clock.monotonic_ms()) if each.root == 0]
+    (again,) = [operation for operation in core.poll(clock.monotonic_ms()) if operation.root == 0]
     assert isinstance(again, Read) and again.limit > 0

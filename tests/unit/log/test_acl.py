@@ -50,9 +50,9 @@ def test_a_literal_deny_wins_over_a_prefixed_allow_for_its_name_only():
 @pytest.mark.case("kafka-122b")
 @pytest.mark.parametrize("operation", list(AclOperation))
 def test_deny_all_beats_every_allow(operation):
-    allows = [acl("foo", each) for each in AclOperation]
-    allows += [acl("foo", each, pattern=PREFIXED) for each in AclOperation]
-    allows += [acl("*", each, principal="User:*") for each in AclOperation]
+    allows = [acl("foo", allowed_operation) for allowed_operation in AclOperation]
+    allows += [acl("foo", allowed_operation, pattern=PREFIXED) for allowed_operation in AclOperation]
+    allows += [acl("*", allowed_operation, principal="User:*") for allowed_operation in AclOperation]
     assert decide(allows, operation) is Decision.ALLOWED
     assert decide([*allows, acl("foo", ALL, DENY)], operation) is Decision.DENIED
 
@@ -81,10 +81,10 @@ def test_denying_read_does_not_deny_describe():
 def test_allows_imply_describe_and_describe_configs(operation):
     implies_describe = {READ, WRITE, AclOperation.DELETE, AclOperation.ALTER, DESCRIBE, ALL}
     implies_configs = {AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS, ALL}
-    found = decide([acl("foo", operation)], DESCRIBE)
-    assert (found is Decision.ALLOWED) == (operation in implies_describe)
-    found = decide([acl("foo", operation)], AclOperation.DESCRIBE_CONFIGS)
-    assert (found is Decision.ALLOWED) == (operation in implies_configs)
+    decision = decide([acl("foo", operation)], DESCRIBE)
+    assert (decision is Decision.ALLOWED) == (operation in implies_describe)
+    decision = decide([acl("foo", operation)], AclOperation.DESCRIBE_CONFIGS)
+    assert (decision is Decision.ALLOWED) == (operation in implies_configs)
 
 
 @pytest.mark.case("server-8-2-allow-implies-all")
@@ -180,19 +180,19 @@ BINDINGS = some.builds(
 def slow_decide(bindings, principal, operation, kind, name):
     """Kafka's rule over a plain list of every ACL there is."""
 
-    def covers(each):
-        if each.pattern_type is PREFIXED:
-            return name.startswith(each.name)
-        return each.name in (name, "*")
+    def covers(binding):
+        if binding.pattern_type is PREFIXED:
+            return name.startswith(binding.name)
+        return binding.name in (name, "*")
 
-    found = [each for each in bindings if each.resource_type is kind and covers(each)]
-    mine = [each for each in found if each.principal in (principal, principal.split(":")[0] + ":*", "User:*")]
-    if any(each.permission is DENY and each.operation in (ALL, operation) for each in mine):
+    acls = [binding for binding in bindings if binding.resource_type is kind and covers(binding)]
+    mine = [binding for binding in acls if binding.principal in (principal, principal.split(":")[0] + ":*", "User:*")]
+    if any(binding.permission is DENY and binding.operation in (ALL, operation) for binding in mine):
         return Decision.DENIED
     implying = {READ, WRITE} if operation is DESCRIBE else set()
-    if any(each.permission is ALLOW and each.operation in {ALL, operation, *implying} for each in mine):
+    if any(binding.permission is ALLOW and binding.operation in {ALL, operation, *implying} for binding in mine):
         return Decision.ALLOWED
-    return Decision.DENIED if found else Decision.NO_ACL
+    return Decision.DENIED if acls else Decision.NO_ACL
 
 
 @settings(max_examples=examples(60), deadline=None)

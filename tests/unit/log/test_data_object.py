@@ -302,5 +302,5 @@ def test_any_rows_come_back(parts, compression, offset):
         *((partition, rows([b"skip"] * offset + values).slice(offset)) for partition, values in parts),
         compression=compression,
     )
-    found = [read(body, section).column("value").to_pylist() for section in made.sections]
-    assert found == [values for _, values in parts]
+    value_lists = [read(body, section).column("value").to_pylist() for section in made.sections]
+    assert value_lists == [values for _, values in parts]

@@ -30,18 +30,18 @@ def store(tmp_path):
 
 def words(store, topic):
     ledger, _ = store.cluster.topic_state(store.cluster.lookup(topic))
-    names = {each.topic_id: each.name for each in ledger.state.topics.values()}
+    names = {topic_state.topic_id: topic_state.name for topic_state in ledger.state.topics.values()}
     recent = ledger.recent(100)
     assert [index for index, _ in recent] == list(range(ledger.state.applied_index, -1, -1))
     return [line for _, payload in reversed(recent) for line in entry_words(payload, names)]
 
 
 def test_the_entries_of_a_topic_tell_its_story(store):
-    found = "\n".join(words(store, "orders"))
-    assert "creates topic orders with 2 partitions" in found
-    assert "appends 10 rows to orders-0 (10) in 1 object of" in found
-    assert "changes settings of topic orders: retention.ms = 1000" in found
-    assert "broker 2 is fenced" in found
+    story = "\n".join(words(store, "orders"))
+    assert "creates topic orders with 2 partitions" in story
+    assert "appends 10 rows to orders-0 (10) in 1 object of" in story
+    assert "changes settings of topic orders: retention.ms = 1000" in story
+    assert "broker 2 is fenced" in story
     assert "orders-0 read up to 4" in "\n".join(words(store, "__consumer_offsets"))
 
 

@@ -58,8 +58,8 @@ class Ledger:
         )
 
     def offsets(self, group="g"):
-        found = self.state.groups.get(group)
-        return {} if found is None else {key: value.offset for key, value in found.offsets.items()}
+        group_state = self.state.groups.get(group)
+        return {} if group_state is None else {key: value.offset for key, value in group_state.offsets.items()}
 
 
 @pytest.fixture
@@ -233,8 +233,8 @@ def test_commits_are_fenced_by_member_and_generation(ledger, who, refused, phase
 
 @pytest.mark.case("consumer-completing-rebalance-rebalance")
 def test_while_assignments_are_awaited_commits_wait_and_signs_of_life_do_not(ledger):
-    found = metadata(member("m-1"), generation=3, phase=GroupPhase.COMPLETING_REBALANCE)
-    ledger.commit(GroupRecord("g", found), revision=0)
+    group_metadata = metadata(member("m-1"), generation=3, phase=GroupPhase.COMPLETING_REBALANCE)
+    ledger.commit(GroupRecord("g", group_metadata), revision=0)
     assert ledger.commit(offset(5), member_id="m-1", generation=3).detail == "REBALANCE_IN_PROGRESS"
     assert ledger.commit(member_id="m-1", generation=3).outcome is Outcome.APPLIED
     assert ledger.state.groups.get("g").beats == {"m-1": 1}

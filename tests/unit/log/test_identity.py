@@ -96,8 +96,8 @@ def test_rows_for_a_topic_that_got_none_of_the_batch_are_not_dropped(kit):
 @pytest.mark.parametrize("sequence", [0, 3, 4])
 def test_a_batch_before_the_last_is_never_a_repeat(kit, sequence, kind):
     log = kit.Log()
-    for known in (0, 1, 5):
-        log.one(kit.append({0: 1}, known, evidence=ONE_BATCH, kind=kind))
+    for earlier_sequence in (0, 1, 5):
+        log.one(kit.append({0: 1}, earlier_sequence, evidence=ONE_BATCH, kind=kind))
     again = log.one(kit.append({0: 1}, sequence, evidence=ONE_BATCH, kind=kind))
     assert again.outcome is Outcome.CHECKPOINT_RESET
     assert "at batch 5" in again.detail
@@ -340,8 +340,8 @@ def test_an_append_that_is_cut_leaves_its_producer_as_it_was(kind, has_evidence)
         cut.record(append(1_003, "r3", "i0"), {}),
         cut.record(append(1_003, "r4", "i0"), {}),  # by onCheckpointReset=append
     ]
-    for each in reversed(undo):
-        cut.undo(each)
+    for change in reversed(undo):
+        cut.undo(change)
     who = append(0, "", "").identity
     assert cut.get(who) == kept.get(who)
     assert list(cut.get(who).digests) == list(kept.get(who).digests), "the oldest is pushed out first"
@@ -353,9 +353,9 @@ def test_a_decided_snapshot_leaves_the_newest_runs_and_incarnations_of_a_produce
         who = {"kind": IdentityKind.TRANSACTIONAL, "incarnation": f"i-{number}", "run": f"r-{number}"}
         assert log.one(kit.append({0: 1}, number, **who)).outcome is Outcome.APPLIED
     log.one(SnapshotCommit(0, 10, "0" * 20 + "-" + "a" * 32))
-    known = log.state.producers.get(kit.identity(kind=IdentityKind.TRANSACTIONAL))
-    assert list(known.past_runs) == [f"r-{number}" for number in range(49, 149)]
-    assert list(known.last_sequences) == [f"i-{number}" for number in range(49, 150)]
+    producer = log.state.producers.get(kit.identity(kind=IdentityKind.TRANSACTIONAL))
+    assert list(producer.past_runs) == [f"r-{number}" for number in range(49, 149)]
+    assert list(producer.last_sequences) == [f"i-{number}" for number in range(49, 150)]
     late = {"kind": IdentityKind.TRANSACTIONAL, "run": "r-100", "incarnation": "i-149"}
     assert log.state.judge(kit.append({0: 1}, 150, **late)).outcome is Outcome.FENCED
     forgotten = {**late, "run": "r-3"}

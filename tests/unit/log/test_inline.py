@@ -47,13 +47,13 @@ def restored(log, kit):
 
 
 def inline_of(log, kit, partition=0):
-    return [each.object.inline for each in log.state.sections(kit.TOPIC, partition, 0, 99)]
+    return [section.object.inline for section in log.state.sections(kit.TOPIC, partition, 0, 99)]
 
 
 def moved(log, kit, partition, first, end):
     """The command that puts the rows of a partition into a data object."""
     inputs = log.state.sections(kit.TOPIC, partition, first, end)
-    digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in inputs)
+    digest = inputs_digest((source.object.id, source.start_byte, source.base_offset) for source in inputs)
     section = Section(kit.TOPIC, partition, end - first, 8, 100, 1, 0, 9)
     item = DataObject(ObjectId(0, f"c{partition}.arrow"), 200, False, frozenset((0, 1, 2)), (section,))
     return Replace(kit.TOPIC, partition, first, end, digest, (item,), (first,))
@@ -97,8 +97,8 @@ def test_bytes_that_do_not_hold_the_sections_are_damage(kit, change):
 
 def test_new_replicas_have_them_without_a_copy(log, kit):
     log.one(small(kit, {0: 2}))
-    found = log.state.topics[kit.TOPIC].partitions[0]
-    change = PartitionChange(kit.TOPIC, 0, found.leader_epoch, found.partition_epoch, 0, (0, 1, 2), (0, 1, 2, 7), (7,))
+    state = log.state.topics[kit.TOPIC].partitions[0]
+    change = PartitionChange(kit.TOPIC, 0, state.leader_epoch, state.partition_epoch, 0, (0, 1, 2), (0, 1, 2, 7), (7,))
     assert log.one(change).outcome is Outcome.APPLIED
     assert not log.state.under_replicated(include_out_of_sync=True)
     (section,) = log.state.sections(kit.TOPIC, 0, 0, 2)
@@ -163,8 +163,8 @@ def test_the_bytes_go_with_rows_that_an_unclean_election_cuts(kit):
     log = kit.Log(config=(("unclean.leader.election.enable", "true"),))
     log.one(kit.append({0: 2}, 0, holders=(0, 1)))
     log.one(small(kit, {0: 1}, 1))
-    found = log.state.topics[kit.TOPIC].partitions[0]
-    where = (kit.TOPIC, 0, found.leader_epoch, found.partition_epoch)
+    partition = log.state.topics[kit.TOPIC].partitions[0]
+    where = (kit.TOPIC, 0, partition.leader_epoch, partition.partition_epoch)
     result = log.one(PartitionChange(*where, 2, (2,), (0, 1, 2), (), (), is_unclean=True))
     assert result.outcome is Outcome.APPLIED, result
     assert (log.ends()[0], log.state.inline_room_bytes) == (0, INLINE_BYTES_MAX)

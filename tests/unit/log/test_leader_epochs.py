@@ -105,10 +105,10 @@ DIVERGENCE_LOG = ((0, 0), (3, 2), (4, 8), (7, 13), (9, 14), (10, 17))
 
 def diverges_at(cache: LeaderEpochCache, epoch: int, fetch_offset: int) -> tuple[int, int] | None:
     """What a follower of Kafka is told (section 5.6): where its log and the leader's part, or nothing."""
-    found = cache.end_offset_for(epoch, 17)
-    assert found.epoch >= 0, "OFFSET_OUT_OF_RANGE"
-    is_diverging = found.epoch < epoch or found.start_offset < fetch_offset
-    return (found.epoch, found.start_offset) if is_diverging else None
+    epoch_end = cache.end_offset_for(epoch, 17)
+    assert epoch_end.epoch >= 0, "OFFSET_OUT_OF_RANGE"
+    is_diverging = epoch_end.epoch < epoch or epoch_end.start_offset < fetch_offset
+    return (epoch_end.epoch, epoch_end.start_offset) if is_diverging else None
 
 
 @pytest.mark.case("kafka-114b")

@@ -94,7 +94,7 @@ def test_a_replica_that_lacks_an_object_cannot_be_put_into_the_isr(kit):
 def test_a_fenced_leader_is_followed_by_the_next_in_sync_replica(kit):
     log = kit.Log()
     assert log.one(BrokerFence(0, True)).outcome is Outcome.APPLIED
-    assert [each.leader for each in log.state.topics[kit.TOPIC].partitions] == [1, 1]
+    assert [partition_state.leader for partition_state in log.state.topics[kit.TOPIC].partitions] == [1, 1]
     assert (partition(log, kit).isr, partition(log, kit).leader_epoch) == ((1, 2), 1)
     assert log.one(BrokerFence(0, True)).outcome is Outcome.EXISTS
     refused = log.one(IsrChange(None, 0, True, 0))
@@ -165,7 +165,7 @@ def test_an_unclean_leader_is_alone_in_sync_and_its_log_end_is_the_truth(kit):
     # Offsets 2 is given again: only its epoch tells.
     assert now.leader_epochs.end_offset_for(0, now.log_end_offset).start_offset == 2
     # The old leader holds what counts: it only lacks what came since.
-    assert [each.missing for each in log.state.under_replicated(include_out_of_sync=True)] == [(0, 2)]
+    assert [copy.missing for copy in log.state.under_replicated(include_out_of_sync=True)] == [(0, 2)]
 
 
 def test_rows_that_an_unclean_election_cut_hold_nothing_back(kit):
@@ -251,7 +251,7 @@ def test_a_truncation_cuts_the_entries_behind_it_only(kit):
     assert log.state.objects.lost_after(frozenset({0})) == 1
     log.entry(Truncate(1))
     assert (log.ends(), log.marks()) == ([2], [0])
-    assert [each.missing for each in log.state.under_replicated()] == [(2,)]
+    assert [copy.missing for copy in log.state.under_replicated()] == [(2,)]
 
 
 @pytest.mark.case("server-5-8-hw-kept-nothing-stable-cut")
@@ -295,13 +295,13 @@ def test_truncate_to(kit, offset, end, cut):
     log = kit.Log(partitions=1)
     for number in range(10):
         log.entry(kit.append({0: 1}, number))
-    found = partition(log, kit)
-    assert found.truncate(offset) == cut
-    assert (found.log_end_offset, found.high_watermark) == (end, min(end, 10))
-    assert [row.base_offset for row in found.sections_between(0, 100)] == list(range(end))
+    partition_state = partition(log, kit)
+    assert partition_state.truncate(offset) == cut
+    assert (partition_state.log_end_offset, partition_state.high_watermark) == (end, min(end, 10))
+    assert [row.base_offset for row in partition_state.sections_between(0, 100)] == list(range(end))
     for number in range(end, 10):
         log.entry(kit.append({0: 1}, 10 + number))
-    assert [row.base_offset for row in found.sections_between(0, 100)] == list(range(10))
+    assert [row.base_offset for row in partition_state.sections_between(0, 100)] == list(range(10))
 
 
 @pytest.mark.case("kafka-75b")

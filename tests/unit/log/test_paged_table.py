@@ -134,16 +134,16 @@ def test_pages_and_memory_give_the_same_rows_however_many():
     life = Life()
     life.append(600)
 
-    def found():
-        return [life.state.sections(TOPIC, 0, *each) for each in ((0, 6000), (5, 95), (7, 4005), (5990, 6000))]
+    def lookups():
+        return [life.state.sections(TOPIC, 0, *span) for span in ((0, 6000), (5, 95), (7, 4005), (5990, 6000))]
 
-    in_memory = found()
+    in_memory = lookups()
     assert [[row.base_offset for row in rows] for rows in in_memory] == [
         list(range(0, 6000, 10)), list(range(0, 100, 10)), list(range(0, 4010, 10)), [5990]
     ]  # fmt: skip
     life.snapshot()
     assert life.runs()
-    assert found() == in_memory
+    assert lookups() == in_memory
 
 
 @pytest.mark.guarantee("G9")
@@ -242,7 +242,7 @@ def test_pages_answer_what_memory_does_whatever_has_changed(small, seed):
             until = taken[-1].end_offset
             section = Section(TOPIC, 0, until - taken[0].base_offset, 0, 7, 1, 0, 9)
             item = DataObject(ObjectId(0, f"c-{step}"), 7, False, frozenset((0,)), (section,))
-            digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+            digest = inputs_digest((source.object.id, source.start_byte, source.base_offset) for source in taken)
             base = taken[0].base_offset
             replaced = [life.entry(Replace(TOPIC, 0, base, until, digest, (item,), (base,))) for life in lives]
             assert replaced[0] == replaced[1]
@@ -255,8 +255,8 @@ def test_pages_answer_what_memory_does_whatever_has_changed(small, seed):
         at = paged.partition().log_start_offset
         while at < end:
             stop = min(end, at + chance.randrange(1, 60))
-            found = [[life.state.sections(TOPIC, number, at, stop) for number in (0, 1)] for life in lives]
-            assert found[0] == found[1]
+            sections = [[life.state.sections(TOPIC, number, at, stop) for number in (0, 1)] for life in lives]
+            assert sections[0] == sections[1]
             at = stop
     assert len(paged.runs()) > 1
 
@@ -283,13 +283,13 @@ def test_the_first_pieces_in_a_head_answer_what_directories_do(small, is_trimmed
     life.state.restore(head, life.load)
     tables = life.state.freeze().tables
     assert [runs[0].firsts for runs in (tables.section_runs, tables.object_runs)] == [run.firsts for run in oldest]
-    found = answers(life.state, ranges)
+    expected = answers(life.state, ranges)
     frozen = life.state.freeze()
-    runs = [tuple(run._replace(firsts=()) for run in each) for each in frozen.made[:2]]
+    runs = [tuple(run._replace(firsts=()) for run in made_runs) for made_runs in frozen.made[:2]]
     frozen.__dict__["made"] = frozen.made._replace(section_runs=runs[0], object_runs=runs[1])
     life.state.restore(frozen.head, life.load)
     assert not life.runs()[0].firsts
-    assert found == answers(life.state, ranges)
+    assert expected == answers(life.state, ranges)
 
 
 def test_bytes_need_no_page_but_those_of_a_run_that_the_log_start_cuts(small):
@@ -316,7 +316,7 @@ def test_an_append_that_claims_more_bytes_than_64_bits_hold_does_not_end_snapsho
     for index in (0, 1):
         (result,) = life.entry(Append(replace(identity, sequence=index), "User:a", "c", 1, claimed))
         assert result.outcome is Outcome.APPLIED
-        claimed = tuple(replace(each, id=ObjectId(0, f"{each.id.name}-again")) for each in claimed)
+        claimed = tuple(replace(data_object, id=ObjectId(0, f"{data_object.id.name}-again")) for data_object in claimed)
     frozen = None
     for _ in range(10):
         life.append(8)
@@ -335,7 +335,7 @@ def test_a_replacement_that_leaves_as_many_sections_counts_bytes_in_pages_again(
         taken = life.state.sections(TOPIC, 0, 0, end)
         output = Section(TOPIC, 0, end, 0, size_bytes, 1, 0, 9)
         item = DataObject(ObjectId(0, f"c-{end}"), size_bytes, False, life.holders, (output,))
-        digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+        digest = inputs_digest((source.object.id, source.start_byte, source.base_offset) for source in taken)
         (result,) = life.entry(Replace(TOPIC, 0, 0, end, digest, (item,), (0,)))
         assert result.outcome is Outcome.APPLIED
         assert life.partition().live_bytes == size_bytes + (100 - end) * 10
@@ -348,7 +348,7 @@ def test_a_run_of_more_partitions_than_its_head_names_may_hide_any_other(small, 
     life.snapshot()
     taken = life.state.sections(TOPIC, 0, 0, 80)
     item = DataObject(ObjectId(0, "c"), 7, False, life.holders, (Section(TOPIC, 0, 80, 0, 7, 1, 0, 9),))
-    digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in taken)
+    digest = inputs_digest((source.object.id, source.start_byte, source.base_offset) for source in taken)
     (result,) = life.entry(Replace(TOPIC, 0, 0, 80, digest, (item,), (0,)))
     assert result.outcome is Outcome.APPLIED
     life.append(8)
@@ -421,7 +421,7 @@ def test_rows_below_the_log_start_leave_the_pages_and_their_objects_are_dropped(
     named = life.state.referenced_objects(0)
     live = {row.object.id.name for row in life.state.sections(TOPIC, 0, 0, 10**9)}
     assert named == live
-    assert {each.name for each in life.state.dropped_objects()} | named == life.names
+    assert {object_id.name for object_id in life.state.dropped_objects()} | named == life.names
     assert len(life.pages) < before // 2
 
 
@@ -441,7 +441,7 @@ def test_one_snapshot_finds_every_object_without_rows_and_its_head_tells_other_p
     other = TopicLedgerState(LEDGER)
     other.restore(head, life.load)
     for state in (life.state, other):
-        assert {each.name for each in state.dropped_objects()} == life.names - live
+        assert {object_id.name for object_id in state.dropped_objects()} == life.names - live
         assert state.objects.referenced(0) == live
         assert not state.has_gone_rows
     life.state.forget_dropped(list(life.state.dropped_objects()))
@@ -633,10 +633,10 @@ def test_the_newest_objects_of_each_broker_are_found_in_pages_and_in_memory(smal
         if round_ in (20, 36):
             life.snapshot()
     last_rows = made[-5:]  # one of each partition: some in pages, some in memory
-    found = life.state.newest_objects([0, 1, 7], 2)
-    assert [len(each.sections._columns.bases) > 0 for each in life.state._topics.partitions.values()].count(False) == 2
+    newest = life.state.newest_objects([0, 1, 7], 2)
+    assert [len(part.sections._columns.bases) > 0 for part in life.state._topics.partitions.values()].count(False) == 2
     for broker_id in (0, 1, 7):
         wanted = [item for item, holders in reversed(last_rows) if broker_id in holders][:2]
-        assert [each.id for each in found[broker_id]] == wanted
+        assert [data_object.id for data_object in newest[broker_id]] == wanted
     life.entry(TopicClose(TOPIC))
     assert life.state.newest_objects([0], 2) == {0: []}

@@ -110,9 +110,9 @@ def test_the_most_specific_of_eight_levels_holds():
     for number, (entity, _) in enumerate(LEVELS):
         quotas.alter(QuotaAlter(entity, ((KEY, number),)))
     for number, (entity, scope) in enumerate(LEVELS):
-        found = quotas.find(KEY, "User:a", "c")
-        assert found is not None
-        assert (found.entity, found.limit_per_second, found.scope) == (entity, number, scope)
+        quota = quotas.find(KEY, "User:a", "c")
+        assert quota is not None
+        assert (quota.entity, quota.limit_per_second, quota.scope) == (entity, number, scope)
         assert quotas.alter(QuotaAlter(entity, ((KEY, None),)))
     assert quotas.find(KEY, "User:a", "c") is None
     assert len(quotas) == 0
@@ -218,7 +218,7 @@ class Clocked:
 
 def test_clocks_that_differ_a_little_never_move_time_back():
     log = Clocked()
-    assert [log.append(each) for each in (100_000, 40_000, 99_999, 40_001, 130_000, 70_000)] == [
+    assert [log.append(clock_ms) for clock_ms in (100_000, 40_000, 99_999, 40_001, 130_000, 70_000)] == [
         100_000, 100_000, 100_000, 100_000, 130_000, 130_000
     ]  # fmt: skip
 
@@ -229,7 +229,7 @@ def test_one_clock_a_day_ahead_is_outvoted_by_the_next_three_appends():
     log.append(now_ms)
     assert log.append(now_ms + DAY_MS) == now_ms + DAY_MS
     assert [log.append(now_ms + 100 * n) - now_ms for n in (1, 2, 3, 4)] == [DAY_MS, DAY_MS, 300, 400]
-    times = [each.append_time_ms - now_ms for each in log.state.sections(TOPIC, 0, 0, 6)]
+    times = [section.append_time_ms - now_ms for section in log.state.sections(TOPIC, 0, 0, 6)]
     assert times == [0, DAY_MS, DAY_MS, DAY_MS, 300, 400]
     assert log.state.offset_for_time(TOPIC, 0, now_ms + 400) == 1, "a time is found although times went back"
 

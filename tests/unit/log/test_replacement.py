@@ -34,7 +34,7 @@ def replacement(
 ):
     """The command of a compactor that saw the log as it is now."""
     inputs = log.state.sections(kit.TOPIC, 0, first, end)
-    digest = inputs_digest((each.object.id, each.start_byte, each.base_offset) for each in inputs)
+    digest = inputs_digest((source.object.id, source.start_byte, source.base_offset) for source in inputs)
     bases = bases or [first]
     ends = [*bases[1:], end]
     rows = rows or [after - base for base, after in zip(bases, ends, strict=True)]
@@ -54,8 +54,8 @@ def log(kit):
 
 
 def spans(log, kit, partition=0, start=0, end=100):
-    found = log.state.sections(kit.TOPIC, partition, start, end)
-    return [(each.base_offset, each.end_offset, each.row_count, each.object.id.name) for each in found]
+    rows = log.state.sections(kit.TOPIC, partition, start, end)
+    return [(row.base_offset, row.end_offset, row.row_count, row.object.id.name) for row in rows]
 
 
 def test_sections_become_one(kit, log):
@@ -74,8 +74,8 @@ def test_sections_may_hold_fewer_rows_than_they_span(kit, log):
     assert spans(log, kit) == [(0, 4, 1, "c.arrow"), (4, 9, 2, "c.arrow"), (9, 10, 1, "o.arrow")]
     assert spans(log, kit, start=3, end=4) == [(0, 4, 1, "c.arrow")]
     assert log.state.sections(kit.TOPIC, 0, 0, 1)[0].object.has_offsets
-    found = log.state.topics[kit.TOPIC].partitions[0]
-    assert found.end_within_bytes(0, 10, 100) == (4, 100)
+    partition = log.state.topics[kit.TOPIC].partitions[0]
+    assert partition.end_within_bytes(0, 10, 100) == (4, 100)
 
 
 def test_times_follow_the_rows_that_are_left(kit, log):
@@ -88,7 +88,7 @@ def test_times_follow_the_rows_that_are_left(kit, log):
 
 def test_of_two_compactors_one_wins(kit, log):
     first, second = replacement(log, kit, 0, 9), replacement(log, kit, 2, 9, name="d")
-    assert [each.outcome for each in log.entry(first, second, first)] == [
+    assert [result.outcome for result in log.entry(first, second, first)] == [
         Outcome.APPLIED,
         Outcome.REFUSED,
         Outcome.REFUSED,
@@ -130,8 +130,8 @@ def test_an_unclean_leader_cuts_a_segment_as_a_whole(kit, log):
     log.one(kit.append({0: 4}, 9, holders=(0, 1)))
     log.one(replacement(log, kit, 9, 14, bases=[9, 12]))
     log.one(kit.append({0: 4}, 10, holders=(0, 1)))
-    found = log.state.topics[kit.TOPIC].partitions[0]
-    epochs = found.leader_epoch, found.partition_epoch
+    partition = log.state.topics[kit.TOPIC].partitions[0]
+    epochs = partition.leader_epoch, partition.partition_epoch
     log.one(PartitionChange(kit.TOPIC, 0, *epochs, 2, (2,), (0, 1, 2), is_unclean=True))
     assert spans(log, kit, start=9) == [(9, 12, 3, "c.arrow"), (12, 14, 2, "c.arrow")]
     assert log.ends() == [14, 4]
@@ -164,18 +164,18 @@ def test_a_replica_without_the_rows_fetches_the_segment_instead(kit):
     assert log.one(replacement(log, kit, 0, 4, holders=held)).outcome is Outcome.APPLIED
     index = log.state.applied_index
     wanted = log.state.under_replicated(include_out_of_sync=True)
-    assert [(each.entry_index, each.object.id.name, each.missing) for each in wanted] == [
+    assert [(copy.entry_index, copy.object.id.name, copy.missing) for copy in wanted] == [
         (1 + 1, "o.arrow", (2,)),  # partition 1 still has rows there
         (1 + 2, "o.arrow", (2,)),
         (index, "c.arrow", (2,)),
     ]
-    assert [each.partition for each in wanted[0].sections] == [1]
+    assert [section.partition for section in wanted[0].sections] == [1]
     assert log.one(replacement(log, kit, 0, 4, holders=held, name="d")).outcome is Outcome.APPLIED
-    names = [each.object.id.name for each in log.state.under_replicated(include_out_of_sync=True)]
+    names = [copy.object.id.name for copy in log.state.under_replicated(include_out_of_sync=True)]
     assert names == ["o.arrow", "o.arrow", "d"]
     assert log.one(HoldersAdd(log.state.applied_index, 0, 0, (2,))).outcome is Outcome.APPLIED
     wanted = log.state.under_replicated(include_out_of_sync=True)
-    lacking = [(each.entry_index, [section.partition for section in each.sections]) for each in wanted]
+    lacking = [(copy.entry_index, [section.partition for section in copy.sections]) for copy in wanted]
     assert lacking == [(2, [1]), (3, [1])]  # of partition 0 nothing, of partition 1 all
 
 
@@ -223,33 +223,33 @@ def test_append_times_stay_with_the_rows(kit):
     log.one(ConfigSet(kit.TOPIC, (("message.timestamp.type", None),)))
     log.one(kit.append({0: 2}, 3, time_ms=6000))
     assert log.one(replacement(log, kit, 0, 4, times=(5000, 5001))).outcome is Outcome.APPLIED
-    assert [each.timestamp_type for each in log.state.sections(kit.TOPIC, 0, 0, 9)] == [2, 0]
+    assert [section.timestamp_type for section in log.state.sections(kit.TOPIC, 0, 0, 9)] == [2, 0]
     assert log.state.sections(kit.TOPIC, 0, 0, 1)[0].append_time_ms == 5001
 
 
 def test_how_far_a_log_is_clean(kit, log):
-    found = log.state.topics[kit.TOPIC].partitions[0]
+    partition = log.state.topics[kit.TOPIC].partitions[0]
     assert log.one(LogClean(kit.TOPIC, 0, 5, 100)).outcome is Outcome.APPLIED
     assert log.one(LogClean(kit.TOPIC, 0, 5, 200)).outcome is Outcome.EXISTS
     assert log.one(LogClean(kit.TOPIC, 0, 11, 200)).outcome is Outcome.INVALID
     assert log.one(LogClean(kit.TOPIC, 7, 1, 200)).outcome is Outcome.INVALID
     assert log.one(LogClean(kit.OTHER, 0, 1, 200)).outcome is Outcome.UNKNOWN_TOPIC
     assert log.one(LogClean(kit.TOPIC, 0, 9, 50)).outcome is Outcome.APPLIED
-    assert found.clean_points == ((5, 100), (9, 100))  # a clock that went back shortens no wait
+    assert partition.clean_points == ((5, 100), (9, 100))  # a clock that went back shortens no wait
     log.one(kit.append({0: 100}, 9))
     for number in range(20):
         log.one(LogClean(kit.TOPIC, 0, 10 + number, 1000 * (number + 1) ** 2))
-    assert len(found.clean_points) == 16
-    assert found.clean_points[-1] == (29, 400_000)
-    offsets, times = zip(*found.clean_points, strict=True)
+    assert len(partition.clean_points) == 16
+    assert partition.clean_points[-1] == (29, 400_000)
+    offsets, times = zip(*partition.clean_points, strict=True)
     assert list(offsets) == sorted(offsets)
     assert list(times) == sorted(times)
     first = offsets[0]
     log.one(kit.append({0: 1}, 10))
-    found.truncate(110)
-    assert found.clean_points[-1] == (29, 400_000)
-    found.truncate(10)
-    assert found.clean_points == (((first, times[0]),) if first <= 10 else ())
+    partition.truncate(110)
+    assert partition.clean_points[-1] == (29, 400_000)
+    partition.truncate(10)
+    assert partition.clean_points == (((first, times[0]),) if first <= 10 else ())
 
 
 def test_a_snapshot_keeps_how_far_a_log_is_clean(kit, log):

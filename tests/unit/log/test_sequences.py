@@ -203,8 +203,8 @@ def test_a_replaced_instance_that_repeats_a_transaction_is_fenced_where_the_newe
     decided = sequenced(kit, {0: 1, 1: 2}, 0, 0, kind=txn)
     log.one(decided)
     log.one(ProducerInit("p", "b", 1))
-    known = log.one(decided)  # all of it is known still
-    assert (known.outcome, known.base_offsets) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (0, 1), (kit.TOPIC, 1): (0, 2)})
+    reply = log.one(decided)  # all of it is known still
+    assert (reply.outcome, reply.base_offsets) == (Outcome.DUPLICATE, {(kit.TOPIC, 0): (0, 1), (kit.TOPIC, 1): (0, 2)})
     log.one(sequenced(kit, {0: 1}, 0, epoch=1, kind=txn))
     fenced = log.one(decided)  # partition 0 has forgotten it, partition 1 has not
     assert fenced.outcome is Outcome.FENCED

@@ -53,8 +53,8 @@ def test_sections_between_offsets(kit, start, end, bases):
     log = kit.Log()
     for sequence in range(3):
         log.one(kit.append({0: 3}, sequence))
-    found = log.state.sections(kit.TOPIC, 0, start, end)
-    assert [s.base_offset for s in found if s.base_offset < end] == bases
+    sections = log.state.sections(kit.TOPIC, 0, start, end)
+    assert [s.base_offset for s in sections if s.base_offset < end] == bases
 
 
 @pytest.mark.guarantee("G2")
@@ -172,9 +172,9 @@ def test_append_time_never_falls(kit):
     log = kit.Log(partitions=1)
     for sequence, time_ms in enumerate((500, 400, 600)):
         log.one(kit.append({0: 1}, sequence, time_ms=time_ms))
-    found = log.state.sections(kit.TOPIC, 0, 0, 3)
-    assert [s.append_time_ms for s in found] == [500, 500, 600]
-    assert [s.timestamp_type for s in found] == [0, 0, 0]
+    sections = log.state.sections(kit.TOPIC, 0, 0, 3)
+    assert [s.append_time_ms for s in sections] == [500, 500, 600]
+    assert [s.timestamp_type for s in sections] == [0, 0, 0]
 
 
 def test_log_append_time_topics_show_the_append(kit):
@@ -191,8 +191,8 @@ def test_offset_for_time_is_the_first_section_that_is_late_enough(kit):
     log = kit.Log(partitions=1)
     for sequence, time_ms in enumerate((100, 50, 300)):
         log.one(kit.append({0: 10}, sequence, time_ms=time_ms))  # rows span time_ms .. time_ms + 10
-    found = [log.state.offset_for_time(kit.TOPIC, 0, t) for t in (0, 105, 110, 111, 310, 311)]
-    assert found == [0, 0, 0, 20, 20, None]
+    offsets = [log.state.offset_for_time(kit.TOPIC, 0, t) for t in (0, 105, 110, 111, 310, 311)]
+    assert offsets == [0, 0, 0, 20, 20, None]
     log.one(kit.append({0: 1}, 3, time_ms=900, holders=(0,)))
     assert log.state.offset_for_time(kit.TOPIC, 0, 800) is None  # above the high watermark
     assert log.state.offset_for_time(kit.TOPIC, 5, 0) is None
@@ -291,9 +291,9 @@ def test_lookups_do_not_depend_on_the_length_of_the_log(kit, monkeypatch):
         return tuples_of(kind, rows)
 
     monkeypatch.setattr(section_table, "tuples_of", counted)
-    found = log.state.sections(kit.TOPIC, 0, 250_005, 250_006)
+    sections = log.state.sections(kit.TOPIC, 0, 250_005, 250_006)
 
-    assert len(found) == 1
+    assert len(sections) == 1
     assert len(looked_at) == 1
 
 
@@ -355,7 +355,7 @@ def test_a_trim_of_many_partitions_looks_at_each_missing_copy_once(kit, command)
         item = replace(sent.objects[0], id=ObjectId(0, f"o-{number}"))
         log.one(replace(sent, objects=(item,)))
     assert len(log.state.under_replicated(include_out_of_sync=True)) == count
-    trim = LogStartAdvance(kit.TOPIC, LogStartReason.RETENTION, tuple((each, 1) for each in range(partitions)))
+    trim = LogStartAdvance(kit.TOPIC, LogStartReason.RETENTION, tuple((part, 1) for part in range(partitions)))
     looks = 0
 
     def look(frame: object, event: str, function: object) -> None:

@@ -44,20 +44,20 @@ def scrape(source):
     """Values by name and labels, of a store's collector or of a registry."""
     data = source.text() if isinstance(source, StoreCollector) else generate_latest(source)
     families = text_string_to_metric_families(data.decode())
-    return {(each.name, *sorted(each.labels.items())): each.value for family in families for each in family.samples}
+    return {(line.name, *sorted(line.labels.items())): line.value for family in families for line in family.samples}
 
 
 def test_a_scrape_says_what_the_store_holds_and_how_its_readers_do(store):
-    found = scrape(StoreCollector(StoreWatch(store.cluster)))
-    assert found["replog_up",] == 1
+    samples = scrape(StoreCollector(StoreWatch(store.cluster)))
+    assert samples["replog_up",] == 1
     where = (("partition", "0"), ("topic", "orders"))
-    assert found["replog_partition_high_watermark", *where] == 10
-    assert found["replog_partition_in_sync_replicas", *where] == 3
+    assert samples["replog_partition_high_watermark", *where] == 10
+    assert samples["replog_partition_in_sync_replicas", *where] == 3
     who = (("kind", "group"), *where[:1], ("reader", "billing"), where[1])
-    assert (found["replog_reader_lag_rows", *who], found["replog_reader_position", *who]) == (6, 4)
-    verdicts = {key[-1]: value for key, value in found.items() if key[0] == "replog_reader_verdict"}
+    assert (samples["replog_reader_lag_rows", *who], samples["replog_reader_position", *who]) == (6, 4)
+    verdicts = {key[-1]: value for key, value in samples.items() if key[0] == "replog_reader_verdict"}
     assert verdicts[("verdict", "OK")] == 1 and sum(verdicts.values()) == 1
-    assert [found["replog_broker_up", ("broker", str(each))] for each in range(3)] == [1, 1, 1]
+    assert [samples["replog_broker_up", ("broker", str(broker))] for broker in range(3)] == [1, 1, 1]
 
 
 @pytest.fixture
@@ -91,22 +91,22 @@ def test_both_texts_are_what_prometheus_client_makes_of_the_same_samples(store, 
 def test_a_store_in_trouble_says_so(store):
     for broker in (0, 1):
         BrokerAdmin(store.cluster).fence(broker)
-    found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
-    assert found["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
-    assert found["replog_broker_fenced", ("broker", "0")] == 1
+    samples = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
+    assert samples["replog_findings", ("fault", "under-min-isr"), ("level", "critical")] >= 2
+    assert samples["replog_broker_fenced", ("broker", "0")] == 1
 
 
 def test_a_replica_whose_root_is_away_is_in_sync_and_does_not_serve(store, tmp_path, short_retries):
     (tmp_path / "store" / "broker-2").rename(tmp_path / "gone")
-    found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
+    samples = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
     where = (("partition", "0"), ("topic", "orders"))
-    assert found["replog_partition_in_sync_replicas", *where] == 3
-    assert found["replog_partition_serving_replicas", *where] == 2
+    assert samples["replog_partition_in_sync_replicas", *where] == 3
+    assert samples["replog_partition_serving_replicas", *where] == 2
 
 
 def test_folders_in_which_a_store_is_looked_for_are_one_label(store):
-    found = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
-    calls = {key[1:]: value for key, value in found.items() if key[0] == "replog_storage_calls_total"}
+    samples = scrape(StoreCollector(StoreWatch(store.another_process().cluster)))
+    calls = {key[1:]: value for key, value in samples.items() if key[0] == "replog_storage_calls_total"}
     assert {dict(labels)["broker"] for labels in calls} == {"0", "1", "2", "none"}
     probes = [value for labels, value in calls.items() if dict(labels)["broker"] == "none"]
     assert probes == [1 + 13]  # the folder, and the names in it that are not roots
@@ -117,9 +117,9 @@ def test_a_root_that_goes_away_while_its_free_space_is_read_has_none(store, monk
         raise OSError(errno.ESTALE, "Stale file handle", path)
 
     monkeypatch.setattr(shutil, "disk_usage", gone)
-    found = scrape(StoreCollector(StoreWatch(store.cluster)))
-    assert found["replog_up",] == found["replog_broker_up", ("broker", "0")] == 1
-    assert ("replog_broker_free_bytes", ("broker", "0")) not in found
+    samples = scrape(StoreCollector(StoreWatch(store.cluster)))
+    assert samples["replog_up",] == samples["replog_broker_up", ("broker", "0")] == 1
+    assert ("replog_broker_free_bytes", ("broker", "0")) not in samples
 
 
 def test_a_failed_check_of_the_roots_is_made_again(store, monkeypatch):
@@ -141,7 +141,7 @@ def test_a_failed_check_of_the_roots_is_made_again(store, monkeypatch):
         watch.look()
         with pytest.raises(MemoryError):
             watch.look()
-    assert [each.error for each in watch.look().brokers] == [None, None, None]
+    assert [broker.error for broker in watch.look().brokers] == [None, None, None]
 
 
 def test_a_store_that_does_not_answer_is_down_and_nothing_else(store, tmp_path):
@@ -162,10 +162,10 @@ def test_a_warm_scrape_costs_one_get_per_metadata_root_and_ledger_whoever_asks(s
     store.clock.advance(SCRAPE_AGE_MS)
     store.forget_calls()
     threads = [threading.Thread(target=scrape, args=(collector,)) for _ in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert store.calls() == {"get": 3 * ledger_count}
     asked = {broker: set() for broker in range(3)}
     for _ in range(3):
@@ -196,7 +196,7 @@ def test_a_scrape_of_a_store_of_one_root_is_one_get_per_ledger_each_time(tmp_pat
 def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
     checked, may_answer = threading.Event(), threading.Event()
     watch = StoreWatch(store.cluster)
-    assert [each.error for each in watch.look().brokers] == [None] * 3
+    assert [broker.error for broker in watch.look().brokers] == [None] * 3
     check_root = store.cluster.brokers.check_root
 
     def hang(broker):
@@ -207,13 +207,13 @@ def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
     monkeypatch.setattr(store.cluster.brokers, "check_root", hang)
     shutil.move(Path(store.path) / "broker-2", Path(store.path) / "away")
     store.clock.advance(ROOT_LOOK_INTERVAL_MS)
-    assert [each.error for each in watch.look().brokers] == [None] * 3, "as it was known"
+    assert [broker.error for broker in watch.look().brokers] == [None] * 3, "as it was known"
     assert checked.wait(30)
     may_answer.set()
-    found = []
-    while not any(found):  # the check ends in the background
-        found = [each.error for each in watch.look().brokers]
-    assert [error is not None for error in found] == [False, False, True]
+    errors = []
+    while not any(errors):  # the check ends in the background
+        errors = [broker.error for broker in watch.look().brokers]
+    assert [error is not None for error in errors] == [False, False, True]
 
 
 @contextmanager
@@ -255,12 +255,12 @@ def test_producers_and_consumers_serve_their_own(store):
         read = len(reader.poll(timeout_ms=5_000))
         registry.register(ClientCollector(producer.metrics, "producer", "p"))
         registry.register(ClientCollector(reader.metrics, "consumer", "c"))
-        found = scrape(registry)
+        samples = scrape(registry)
         kafka = producer.metrics()
-    assert found["replog_producer_record_send_total", ("client_id", "p")] == 1
-    latency = found["replog_producer_request_latency_max_seconds", ("client_id", "p")]
+    assert samples["replog_producer_record_send_total", ("client_id", "p")] == 1
+    latency = samples["replog_producer_request_latency_max_seconds", ("client_id", "p")]
     assert latency == pytest.approx(kafka["request-latency-max"] / 1000) and latency > 0
-    assert found["replog_consumer_records_consumed_total", ("client_id", "c")] == read > 0
+    assert samples["replog_consumer_records_consumed_total", ("client_id", "c")] == read > 0
 
 
 def test_clients_of_one_kind_are_one_page_that_parsers_take():
@@ -270,10 +270,10 @@ def test_clients_of_one_kind_are_one_page_that_parsers_take():
     collector.remove("q")
     registry = CollectorRegistry()
     registry.register(collector)
-    families = {each.name: each for each in text_string_to_open_families(open_metrics(registry).decode())}
+    families = {family.name: family for family in text_string_to_open_families(open_metrics(registry).decode())}
     sent = families["replog_producer_record_send"]
-    assert {each.labels["client_id"]: each.value for each in sent.samples} == {"p": 1, "r": 3}
-    assert [each.value for each in families["replog_producer_request_latency_avg_seconds"].samples] == [0.5]
+    assert {sample.labels["client_id"]: sample.value for sample in sent.samples} == {"p": 1, "r": 3}
+    assert [sample.value for sample in families["replog_producer_request_latency_avg_seconds"].samples] == [0.5]
 
 
 def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
@@ -284,7 +284,7 @@ def test_once_prints_or_replaces_a_file(store, replog, tmp_path):
     file.write_text("old")
     assert replog(*words, "--output", file).exit_code == 0
     assert "replog_up 1.0\n" in file.read_text()
-    assert [each.name for each in tmp_path.iterdir() if each.suffix == ".tmp"] == []
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
     assert replog(*words, "--output", tmp_path / "none" / "x").exit_code == 1
     assert replog("-s", store.path, "metrics", "serve", "--listen", "9410").exit_code == 2
 
@@ -323,7 +323,7 @@ def test_serving_says_where_and_an_address_in_use_is_an_error(store, replog, mon
 
 
 def names_in(text):
-    return {re.sub("_total$", "", each) for each in re.findall(r"\breplog_[a-z_]+", text)}
+    return {re.sub("_total$", "", name) for name in re.findall(r"\breplog_[a-z_]+", text)}
 
 
 @pytest.mark.parametrize("file", ["replog-alerts.yml", "replog-dashboard.json"])

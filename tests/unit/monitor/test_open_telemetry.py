@@ -39,14 +39,14 @@ def meter(reader):
 
 def collected(reader):
     """Metrics by name."""
-    found = reader.get_metrics_data()
+    report = reader.get_metrics_data()
     return {
-        each.name: each for part in found.resource_metrics for scope in part.scope_metrics for each in scope.metrics
+        entry.name: entry for part in report.resource_metrics for scope in part.scope_metrics for entry in scope.metrics
     }
 
 
 def points(metric):
-    return {tuple(sorted(each.attributes.items())): each.value for each in metric.data.data_points}
+    return {tuple(sorted(point.attributes.items())): point.value for point in metric.data.data_points}
 
 
 def test_each_value_that_prometheus_gets_is_there_with_its_labels_unit_and_kind(store, reader, meter):
@@ -56,19 +56,19 @@ def test_each_value_that_prometheus_gets_is_there_with_its_labels_unit_and_kind(
         producer.send("orders", b"value").result()
         registry.register(ClientCollector(producer.metrics, "producer", "p1"))
         observe(registry, meter, store.clock)
-        found = collected(reader)
-        served = [each for each in registry.collect() if each.samples]
-    assert {each.name for each in served} == found.keys()
+        exports = collected(reader)
+        served = [metric_family for metric_family in registry.collect() if metric_family.samples]
+    assert {metric_family.name for metric_family in served} == exports.keys()
     for family in served:
         if family.name.startswith("replog_producer"):
             continue  # rates go on
-        want = {tuple(sorted(each.labels.items())): each.value for each in family.samples}
-        assert points(found[family.name]) == want, family.name
-        assert found[family.name].description == family.documentation
-    entries, size = found["replog_ledger_entries"], found["replog_topic_bytes"]
+        want = {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
+        assert points(exports[family.name]) == want, family.name
+        assert exports[family.name].description == family.documentation
+    entries, size = exports["replog_ledger_entries"], exports["replog_topic_bytes"]
     assert isinstance(entries.data, Sum) and entries.data.is_monotonic and not isinstance(size.data, Sum)
-    assert (size.unit, found["replog_producer_request_latency_avg_seconds"].unit, entries.unit) == ("By", "s", "")
-    assert points(found["replog_producer_record_send"]) == {(("client_id", "p1"),): 1}
+    assert (size.unit, exports["replog_producer_request_latency_avg_seconds"].unit, entries.unit) == ("By", "s", "")
+    assert points(exports["replog_producer_record_send"]) == {(("client_id", "p1"),): 1}
 
 
 def test_clients_of_one_process_have_their_own_values(store, reader, meter):
@@ -100,10 +100,10 @@ def test_a_collection_reads_the_store_once_and_the_next_one_sees_what_came(store
 
 
 def test_the_page_runs(store, reader, monkeypatch):
-    ((_, block),) = [each for each in read_page(PAGE).elsewhere if each[0].endswith("::test_the_page_runs")]
+    ((_, block),) = [example for example in read_page(PAGE).elsewhere if example[0].endswith("::test_the_page_runs")]
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
     exec(compile(block.replace("/data/store", store.cluster.path), "docs/cli.md", "exec"), {})
-    found = collected(reader)
-    assert points(found["replog_up"]) == {(): 1}
+    exports = collected(reader)
+    assert points(exports["replog_up"]) == {(): 1}
     provider.shutdown()

@@ -66,51 +66,51 @@ def test_the_position_is_the_end_of_the_newest_batch_that_is_done(store, query):
     query.done(0, now_ms - 9_000, {0: 3, 1: 0})
     query.done(1, now_ms - 8_000, {0: 4, 1: 0})
     query.plan(2, now_ms - 7_000, {0: 10, 1: 0})
-    found = look(store, query)
-    assert (found.state, found.batch_id, found.state_since_ms) == ("IN_BATCH", 2, now_ms - 7_000)
-    assert [(each.partition, each.position, each.lag.lag) for each in found.partitions] == [(0, 4, 6), (1, 0, 0)]
-    assert found.partitions[0].since_ms == now_ms - 8_000
+    reader = look(store, query)
+    assert (reader.state, reader.batch_id, reader.state_since_ms) == ("IN_BATCH", 2, now_ms - 7_000)
+    assert [(part.partition, part.position, part.lag.lag) for part in reader.partitions] == [(0, 4, 6), (1, 0, 0)]
+    assert reader.partitions[0].since_ms == now_ms - 8_000
 
 
 def test_a_query_in_its_first_batch_stands_where_it_began(store, query):
     query.plan(0, store.clock.now_ms(), {0: 10, 1: 0}, origin={0: 2, 1: 0})
-    found = look(store, query)
-    assert (found.state, found.lag, found.partitions[0].position) == ("IN_BATCH", 8, 2)
+    reader = look(store, query)
+    assert (reader.state, reader.lag, reader.partitions[0].position) == ("IN_BATCH", 8, 2)
 
 
 def test_a_query_that_never_ran_has_no_position(store, query):
-    found = look(store, query)
-    assert (found.state, found.partitions, judge(found, 0).verdict) == ("NEW", (), Verdict.OK)
+    reader = look(store, query)
+    assert (reader.state, reader.partitions, judge(reader, 0).verdict) == ("NEW", (), Verdict.OK)
 
 
 def test_a_deleted_topic_and_one_made_again_under_its_name_are_gone(store, query):
     query.done(0, store.clock.now_ms(), {0: 3})
     for again in (False, True):
         Controller(store.cluster).delete_topic("orders") if not again else store.create("orders", 2)
-        found = look(store.another_process(), query)
-        assert [each.lag for each in found.partitions] == [None]
-        assert judge(found, store.clock.now_ms()).verdict is Verdict.LOSING
+        reader = look(store.another_process(), query)
+        assert [partition.lag for partition in reader.partitions] == [None]
+        assert judge(reader, store.clock.now_ms()).verdict is Verdict.LOSING
 
 
 def test_partitions_added_later_are_read_from_their_first_row_and_assigned_ones_alone(store, query):
     now_ms = store.clock.now_ms()
     store.write("orders", rows(2), partition=1)
     query.done(0, now_ms + 60_000, {0: 10})  # partition 1 had rows then: the query is assigned partition 0 only
-    assert [each.partition for each in look(store, query).partitions] == [0]
+    assert [partition.partition for partition in look(store, query).partitions] == [0]
     store.clock.advance(120_000)
     Controller(store.cluster).add_partitions("orders", 3)
     store.write("orders", rows(4), partition=2)
-    found = look(store, query)
-    assert [(each.partition, each.position, each.lag.lag) for each in found.partitions] == [(0, 10, 0), (2, 0, 4)]
+    reader = look(store, query)
+    assert [(part.partition, part.position, part.lag.lag) for part in reader.partitions] == [(0, 10, 0), (2, 0, 4)]
 
 
 def test_old_batches_that_spark_deleted_are_not_missed(store, query):
     now_ms = store.clock.now_ms()
     for batch in range(40, 80):
         query.done(batch, now_ms - 100_000 + batch, {0: min(batch - 40, 10)})
-    found = read_checkpoint(str(query.folder), {})
-    assert [batch.batch_id for batch in found.done] == [64, 72, 76, 78, 79]
-    assert found.query_id.startswith("48672477")
+    checkpoint = read_checkpoint(str(query.folder), {})
+    assert [batch.batch_id for batch in checkpoint.done] == [64, 72, 76, 78, 79]
+    assert checkpoint.query_id.startswith("48672477")
 
 
 def test_what_is_no_checkpoint_is_refused(query, tmp_path):
@@ -125,9 +125,9 @@ def test_a_query_that_only_writes_is_healthy(store, query, is_done):
     (query.folder / "offsets" / "0").write_text("v1\n" + METADATA % 1 + '\n{"kafka":{"0":1}}')
     if is_done:
         (query.folder / "commits" / "0").write_text("v1\n{}")
-    found = look(store, query)
-    assert (found.state, found.partitions) == ("WRITES_ONLY", ())
-    judged = judge(found, store.clock.now_ms())
+    reader = look(store, query)
+    assert (reader.state, reader.partitions) == ("WRITES_ONLY", ())
+    judged = judge(reader, store.clock.now_ms())
     assert (judged.verdict, judged.reason) == (Verdict.OK, "reads no replog topic")
 
 
@@ -172,11 +172,11 @@ def test_a_checkpoint_that_cannot_be_read_hides_no_verdict(store, query, replog,
     damaged.done(0, 1, {0: 3})
     (damaged.folder / "offsets" / "0").write_text("v1")
     for noun in ("check", "list", "describe"):
-        found = replog("-s", store.path, "query", noun, tmp_path / bad, query.folder, "-f", "json")
-        assert (found.exit_code, [each["ok"] for each in found.items]) == (1, [False, True])
+        result = replog("-s", store.path, "query", noun, tmp_path / bad, query.folder, "-f", "json")
+        assert (result.exit_code, [row["ok"] for row in result.items]) == (1, [False, True])
     query.done(0, store.clock.now_ms() - 9_000, {0: 4, 1: 0})
-    found = replog("-s", store.path, "query", "check", tmp_path / bad, query.folder, "--after", "0s")
-    assert found.exit_code == 4 and "STOPPED" in found.out and bad in found.err
+    result = replog("-s", store.path, "query", "check", tmp_path / bad, query.folder, "--after", "0s")
+    assert result.exit_code == 4 and "STOPPED" in result.out and bad in result.err
 
 
 @pytest.mark.parametrize("read", [read_checkpoint, list_checkpoints])

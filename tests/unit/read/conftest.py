@@ -118,15 +118,15 @@ def both_roots(tmp_path, request):
 @pytest.fixture
 def jobs(monkeypatch):
     """The futures of what was given to the pool, by lane."""
-    found = {}
+    futures = {}
     plain = IO_POOL.submit_to
 
     def submit_to(lane, *call):
-        found.setdefault(lane, []).append(plain(lane, *call))
-        return found[lane][-1]
+        futures.setdefault(lane, []).append(plain(lane, *call))
+        return futures[lane][-1]
 
     monkeypatch.setattr(IO_POOL, "submit_to", submit_to)
-    return found
+    return futures
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_several_partitions_are_read_in_the_order_of_their_log(data):
         key = plan[0].object.ledger_id, plan[0].partition
         assert [piece for piece in merged if (piece.object.ledger_id, piece.partition) == key] == plan
     objects = [(piece.object.ledger_id, piece.object.id.name) for piece in merged]
-    runs = [each for at, each in enumerate(objects) if at == 0 or objects[at - 1] != each]
+    runs = [object_key for at, object_key in enumerate(objects) if at == 0 or objects[at - 1] != object_key]
     assert len(runs) == len(set(runs)), "an object is left and taken up again"
     for before, after in pairwise(merged):
         if before.object == after.object:
@@ -139,8 +139,8 @@ def test_an_object_whose_middle_compaction_replaced_is_read_in_two_parts():
     zero = slices_of("L", 0, [("first", 8), ("made", 8), ("first", 24), ("next", 8)])
     one = slices_of("L", 1, [("first", 32), ("next", 16)])
     merged = in_log_order([zero, one])
-    assert [each for each in merged if each.partition == 0] == zero
-    assert [each for each in merged if each.partition == 1] == one
+    assert [piece for piece in merged if piece.partition == 0] == zero
+    assert [piece for piece in merged if piece.partition == 1] == one
     assert merged.index(one[0]) < merged.index(zero[1])
 
 
@@ -149,8 +149,8 @@ def test_two_ranges_of_a_partition_are_read_one_after_the_other(one):
     ranges = slices_of("L", 0, [("o1", 8), ("o2", 8), ("o3", 8), ("o4", 8), ("o5", 8)])
     other = slices_of("L", 1, one)
     merged = in_log_order([ranges[:2], ranges[3:], other])
-    assert [each for each in merged if each.partition == 0] == ranges[:2] + ranges[3:]
-    assert [each for each in merged if each.partition == 1] == other
+    assert [piece for piece in merged if piece.partition == 0] == ranges[:2] + ranges[3:]
+    assert [piece for piece in merged if piece.partition == 1] == other
 
 
 @pytest.mark.parametrize("one", [[], [("first", 32)]])
@@ -159,4 +159,4 @@ def test_two_ranges_may_share_an_object_whose_middle_compaction_replaced(one):
     half = ranges[1]._replace(end_offset=2, row_count=2)
     plans = [[ranges[0], half], [half._replace(start_offset=2, end_offset=3), ranges[2]], slices_of("L", 1, one)]
     merged = in_log_order(plans)
-    assert [each for each in merged if each.partition == 0] == plans[0] + plans[1]
+    assert [piece for piece in merged if piece.partition == 0] == plans[0] + plans[1]

@@ -171,8 +171,8 @@ def test_a_message_without_rows_makes_no_batch(roots, make_topic, monkeypatch):
     decode = fetcher_module.decode_section
 
     def with_empty(*given):
-        found = list(decode(*given))
-        return [found[0].slice(0, 0), *found, found[0].slice(0, 0)]
+        batches = list(decode(*given))
+        return [batches[0].slice(0, 0), *batches, batches[0].slice(0, 0)]
 
     monkeypatch.setattr(fetcher_module, "decode_section", with_empty)
     assert [b.num_rows for b in Fetcher(roots).fetch(plan(topic), batch_bytes_min=0)] == [2]
@@ -186,7 +186,7 @@ def test_reads_run_ahead_and_are_bounded_by_their_bytes(roots, make_topic, jobs)
         topic.write([(0, [b"x" * 3_000_000])])
     batches = Fetcher(roots).fetch(plan(topic))
     next(batches)
-    wait([each for lane in jobs.values() for each in lane])
+    wait([future for lane in jobs.values() for future in lane])
     assert 12_000_000 <= sum(size_bytes for *_, size_bytes in roots.gets) <= 3 * READ_SIZE_BYTES_MAX
     batches.close()
 
@@ -223,7 +223,7 @@ def damage_all(topic, roots, name, brokers, partition=0):
 def test_the_next_compressed_read_is_decoded_while_the_caller_works(both_roots, make_topic, warnings_logged, jobs):
     topic = make_topic(both_roots)
     values = [[b"%d" % number * 1_200_000] for number in range(3)]
-    names = [topic.write([(0, each), (1, each)], compression="zstd") for each in values]
+    names = [topic.write([(0, value), (1, value)], compression="zstd") for value in values]
     for name in names[1:]:
         damage_all(topic, both_roots, name, [0, 1, 2], partition=1)
     batches = Fetcher(both_roots).fetch(chain(*zip(plan(topic, 0), plan(topic, 1), strict=True)))
@@ -231,7 +231,7 @@ def test_the_next_compressed_read_is_decoded_while_the_caller_works(both_roots, 
     (decoding,) = jobs["decoding"]  # of the second read, not of the third
     decoding.result(timeout=60)
     assert warnings_logged.records
-    assert [each.getMessage() for each in warnings_logged.records if names[1] not in each.getMessage()] == []
+    assert [record.getMessage() for record in warnings_logged.records if names[1] not in record.getMessage()] == []
     assert next(batches)["partition"].to_pylist() == [0]  # before the section that is lost
     with pytest.raises(DataLossError, match=names[1]):
         next(batches)
@@ -300,7 +300,7 @@ def test_a_bad_copy_is_read_elsewhere_and_reported(both_roots, make_topic, warni
     fetcher = Fetcher(both_roots)
     assert fetch(both_roots, plan(topic), fetcher=fetcher)["value"].to_pylist() == [b"a", b"b"]
     assert len(warnings_logged.records) <= 2
-    assert all("checksum" in each.getMessage() for each in warnings_logged.records)
+    assert all("checksum" in record.getMessage() for record in warnings_logged.records)
 
 
 def test_only_the_bad_section_is_read_again(roots, make_topic):

@@ -40,8 +40,8 @@ class SlowRoots(Roots):
         return _Slow(self, broker_id, super().store(broker_id))
 
     def asked(self):
-        found, self.gets = [each[0] for each in self.gets], []
-        return found
+        brokers, self.gets = [call[0] for call in self.gets], []
+        return brokers
 
 
 class _Slow:
@@ -49,7 +49,7 @@ class _Slow:
         self.roots, self.broker_id, self.store = roots, broker_id, store
 
     def get(self, key, **what):
-        found = self.store.get(key, **what)
+        content = self.store.get(key, **what)
         if self.broker_id in self.roots.slow:
             self.roots.slow_asked.set()
             assert self.roots.answer.wait(60)
@@ -58,7 +58,7 @@ class _Slow:
         if self.broker_id in self.roots.sick:
             self.roots.answer.set()
             raise RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "root is away.")
-        return found
+        return content
 
 
 @pytest.fixture
@@ -153,8 +153,8 @@ def test_a_bad_copy_of_the_second_replica_is_reported_as_its_own(roots, slow, jo
 
     monkeypatch.setattr(_Slow, "get", get)
     read(roots, slices)
-    told = [each.getMessage() for each in warnings_logged.records]
-    assert [f"broker={second[0]} " in each for each in told if "checksum" in each] == [True], told
+    told = [record.getMessage() for record in warnings_logged.records]
+    assert [f"broker={second[0]} " in message for message in told if "checksum" in message] == [True], told
 
 
 def test_none_is_asked_where_it_is_switched_off_or_nobody_else_has_it(roots, slow, make_topic, monkeypatch):

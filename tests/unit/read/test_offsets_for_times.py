@@ -39,7 +39,7 @@ def test_a_log_that_is_trimmed_while_its_rows_are_read_answers_no_offset_that_is
 
     class Trimming(module.Fetcher):
         def fetch(self, slices, **named):
-            read.append([(each.start_offset, each.end_offset) for each in slices])
+            read.append([(piece.start_offset, piece.end_offset) for piece in slices])
             yield from super().fetch(slices, **named)
             other.delete_records("orders", {0: 4})
             mixed.cluster.refresh_topics([mixed.cluster.lookup("orders")])
@@ -77,7 +77,7 @@ def test_only_a_section_between_whose_times_the_time_lies_is_read(mixed, monkeyp
 
     class Noting(module.Fetcher):
         def fetch(self, slices, **named):
-            read.append([(each.start_offset, each.end_offset) for each in slices])
+            read.append([(piece.start_offset, piece.end_offset) for piece in slices])
             yield from super().fetch(slices, **named)
 
     monkeypatch.setattr(module, "Fetcher", Noting)

@@ -76,14 +76,14 @@ class Source:
         """
         partitions = reader.partitions() if partitions is None else partitions
         reader, partitions = cloudpickle.loads(cloudpickle.dumps((reader, partitions)))
-        found: dict[str, list[int]] = {}
+        offsets: dict[str, list[int]] = {}
         for task in reader.partitions() if partitions is None else partitions:
             for batch in reader.read(task):
                 for topic, partition, offset in zip(
                     *(batch.column(name).to_pylist() for name in ("topic", "partition", "offset")), strict=True
                 ):
-                    found.setdefault(f"{topic}-{partition}", []).append(offset)
-        return found
+                    offsets.setdefault(f"{topic}-{partition}", []).append(offset)
+        return offsets
 
 
 class Query:
@@ -132,10 +132,10 @@ def start_query(source):
 @pytest.fixture
 def freezes(monkeypatch):
     """How often objects were taken out of garbage collection, in a process that has frozen nothing."""
-    found = []
+    calls = []
     monkeypatch.setattr(compat, "_frozen_module_count", 0)
-    monkeypatch.setattr(gc, "freeze", lambda: found.append(len(sys.modules)))
-    return found
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(len(sys.modules)))
+    return calls
 
 
 @pytest.fixture

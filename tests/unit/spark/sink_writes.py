@@ -43,8 +43,8 @@ class Writes:
         if not isinstance(values, pa.RecordBatch):
             by_topic = values if isinstance(values, dict) else {"orders": values}
             columns = {
-                "topic": pa.array([topic for topic, each in by_topic.items() for _ in each], pa.string()),
-                "value": pa.array([value for each in by_topic.values() for value in each], pa.binary()),
+                "topic": pa.array([topic for topic, rows in by_topic.items() for _ in rows], pa.string()),
+                "value": pa.array([value for rows in by_topic.values() for value in rows], pa.binary()),
             }
             batch = pa.record_batch(columns)
         try:
@@ -67,7 +67,7 @@ class Writes:
             "spark.jobGroup.id": run,
             **(properties or {}),
         }
-        messages = [self.write_task(writer, task_id, each, properties) for task_id, each in enumerate(values)]
+        messages = [self.write_task(writer, task_id, rows, properties) for task_id, rows in enumerate(values)]
         return writer, messages
 
     def run(self, batch_id, *values, **options):
@@ -77,7 +77,7 @@ class Writes:
     def batch(self, *values, properties=None, **options):
         options = {"path": str(self.source.path), **options}
         writer = ReplogDataSource({k.lower(): v for k, v in options.items()}).writer(SCHEMA, False)
-        messages = [self.write_task(writer, task_id, each, properties or {}) for task_id, each in enumerate(values)]
+        messages = [self.write_task(writer, task_id, rows, properties or {}) for task_id, rows in enumerate(values)]
         writer.commit(messages)
         return writer, messages
 
@@ -106,7 +106,7 @@ class Query:
         self.starts = 0
 
     def numbers(self, log):
-        return sorted(int(each.name) for each in (self.checkpoint / log).glob("*"))
+        return sorted(int(path.name) for path in (self.checkpoint / log).glob("*"))
 
     def end(self, number):
         return int((self.checkpoint / f"offsets/{number}").read_text().splitlines()[-1]) if number >= 0 else 0

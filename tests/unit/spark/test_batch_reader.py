@@ -42,8 +42,8 @@ def timed(source):
     ],
 )
 def test_a_read_starts_at_the_first_row_that_is_late_enough(timed, time, first):
-    found = offsets(timed, startingTimestamp=str(time), startingOffsetsByTimestampStrategy="latest")
-    assert found["t-0"] == list(range(first, 8))
+    offsets_read = offsets(timed, startingTimestamp=str(time), startingOffsetsByTimestampStrategy="latest")
+    assert offsets_read["t-0"] == list(range(first, 8))
 
 
 @pytest.mark.parametrize(("time", "end"), [(100, 0), (300, 1), (400, 3), (500, 4), (901, 8), (10**15, 8)])
@@ -67,10 +67,10 @@ def test_no_row_late_enough(timed):
 
 def test_trimmed_rows_are_not_found_by_time(timed):
     timed.controller.delete_records("t", {0: 5})
-    found = offsets(timed, startingTimestamp="350", startingOffsetsByTimestampStrategy="latest")
-    assert found["t-0"] == [5, 6, 7]
-    found = offsets(timed, startingTimestamp="360", startingOffsetsByTimestampStrategy="latest")
-    assert found["t-0"] == [6, 7]
+    offsets_read = offsets(timed, startingTimestamp="350", startingOffsetsByTimestampStrategy="latest")
+    assert offsets_read["t-0"] == [5, 6, 7]
+    offsets_read = offsets(timed, startingTimestamp="360", startingOffsetsByTimestampStrategy="latest")
+    assert offsets_read["t-0"] == [6, 7]
 
 
 def test_log_append_time_is_the_time_of_the_commit(source):

@@ -29,7 +29,7 @@ class FakeFrame:
                 run = cloudpickle.loads(cloudpickle.dumps(self.function))
                 asked = pa.RecordBatch.from_pydict({"id": [number]})
                 answers = [row for batch in run([asked]) for row in batch.to_pylist()]
-            rows += [Row(each) for each in answers]
+            rows += [Row(answer) for answer in answers]
         return rows
 
 
@@ -94,11 +94,11 @@ def cleaned(source):
 )
 def test_a_stream_passes_the_gaps(source, start_query, cleaned, options):
     query = start_query(subscribe="users", startingOffsets="earliest", **options)
-    found = {"users-0": [], "users-1": []}
+    offsets_read = {"users-0": [], "users-1": []}
     while (rows := query.next()) is not None:
         for key, offsets in rows.items():
-            found[key] += offsets
-    assert {key: sorted(offsets) for key, offsets in found.items()} == dict.fromkeys(found, cleaned)
+            offsets_read[key] += offsets
+    assert {key: sorted(offsets) for key, offsets in offsets_read.items()} == dict.fromkeys(offsets_read, cleaned)
     assert query.position("users") == {"0": 48, "1": 48}
 
 

@@ -64,8 +64,8 @@ def test_the_library_is_left_alone(archive, monkeypatch, reason):
 
 
 def test_the_data_source_applies_the_patch_where_it_is_imported(archive):
-    found = importlib.util.find_spec("spark_replog.spark.data_source")
-    found.loader.exec_module(importlib.util.module_from_spec(found))  # a copy: the imported one keeps its class
+    spec = importlib.util.find_spec("spark_replog.spark.data_source")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))  # a copy: the imported one keeps its class
     assert getattr(zipimport.zipimporter.invalidate_caches, "is_replog_patch", False)
 
 

@@ -138,8 +138,8 @@ def test_skip_counts_the_rows_that_it_drops_until_the_query_is_past_the_last_bat
     query.rows += rows_of(3, 43)
     backup.start()
     runs(backup, 2)
-    dropped = [each.getMessage() for each in caplog.records if "DROPPED" in each.getMessage()]
-    assert [each.split(" were ")[0].rpartition(" of ")[0] for each in dropped] == [
+    dropped = [record.getMessage() for record in caplog.records if "DROPPED" in record.getMessage()]
+    assert [message.split(" were ")[0].rpartition(" of ")[0] for message in dropped] == [
         "[REPLOG_CHECKPOINT_RESET] 42 rows of batch 1", "[REPLOG_CHECKPOINT_RESET] 1 rows of batch 2",
     ]  # fmt: skip
     assert query.writes.values() == [*rows_of(0, 3), b"044"]
@@ -175,7 +175,7 @@ def test_without_the_checkpoint_counts_decide_and_the_log_says_so_once(writes, t
     with pytest.raises(ReplogError) as raised:
         writes.run(4, rows_of(0, 4), **options, run="run-2")
     assert raised.value.code is ErrorCode.REPLOG_CHECKPOINT_RESET
-    assert [each.levelname for each in caplog.records if "cannot be read here" in each.getMessage()] == ["WARNING"]
+    assert [entry.levelname for entry in caplog.records if "cannot be read here" in entry.getMessage()] == ["WARNING"]
     assert len(writes.values()) == 15
 
 
@@ -197,7 +197,7 @@ def test_a_batch_costs_one_read_of_its_checkpoint_and_none_where_that_fails(quer
     monkeypatch.setattr(PosixStore, "get", lambda *a, **k: (reads.append(a[1]), get(*a, **k))[1])
 
     def of_checkpoint():
-        return [each for each in reads if each.startswith(("offsets/", "metadata", "commits/"))]
+        return [path for path in reads if path.startswith(("offsets/", "metadata", "commits/"))]
 
     runs(query, 2)
     assert of_checkpoint() == ["offsets/0", "offsets/1"]

@@ -30,12 +30,12 @@ def progress(store, batch, end, *, offsets=None):
     now = datetime.fromtimestamp(store.clock.now_ms() / 1000, UTC).strftime(stamp)
     ids = {"orders": store.cluster.lookup("orders").topic_id}
     ours = json.dumps({"orders": {"0": end}, "@": {"v": 1, "ids": ids}}) if offsets is None else offsets
-    sources = [SimpleNamespace(endOffset=each) for each in (None, '{"kafka":{"0":3}}', "17", ours)]
-    found = SimpleNamespace(
+    sources = [SimpleNamespace(endOffset=end_offset) for end_offset in (None, '{"kafka":{"0":3}}', "17", ours)]
+    query_progress = SimpleNamespace(
         id=QUERY, name="copy", batchId=batch, timestamp=now, sources=sources, inputRowsPerSecond=2.5,
         processedRowsPerSecond=5.0, batchDuration=1500,
     )  # fmt: skip
-    return SimpleNamespace(progress=found)
+    return SimpleNamespace(progress=query_progress)
 
 
 @pytest.fixture

@@ -282,10 +282,10 @@ def test_sink_takes_kafka_names_with_and_without_prefix():
 
 def test_one_end_of_a_batch_may_be_a_time_and_the_other_one_offsets():
     offsets = '{"orders":{"0":5}}'
-    found = read(streaming=False, startingOffsets=offsets, endingTimestamp="1000")
-    assert (found.starting.option, found.ending.option) == ("startingOffsets", "endingTimestamp")
-    found = read(streaming=False, startingTimestamp="1000", endingOffsets=offsets)
-    assert (found.starting.option, found.ending.option) == ("startingTimestamp", "endingOffsets")
+    source_options = read(streaming=False, startingOffsets=offsets, endingTimestamp="1000")
+    assert (source_options.starting.option, source_options.ending.option) == ("startingOffsets", "endingTimestamp")
+    source_options = read(streaming=False, startingTimestamp="1000", endingOffsets=offsets)
+    assert (source_options.starting.option, source_options.ending.option) == ("startingTimestamp", "endingOffsets")
 
 
 def test_principal():
@@ -406,9 +406,9 @@ def test_names_that_the_connector_ignores_are_named_once_and_change_nothing(capl
     given = dict.fromkeys((*FOREIGN[side], *UNKNOWN), "x")
     plain = call(streaming=streaming)
     assert [call(streaming=streaming, **given) for _ in range(2)] == [plain, plain]
-    logged = [each.getMessage() for each in caplog.records]
+    logged = [record.getMessage() for record in caplog.records]
     for name in given:
-        assert sum(f" {name.lower()}" in f"{each.replace(',', '')} " for each in logged) >= 1, name
+        assert sum(f" {name.lower()}" in f"{line.replace(',', '')} " for line in logged) >= 1, name
     assert len(logged) <= 3
     assert check_schema_options({**READ, **{name.lower(): "x" for name in UNKNOWN}}) is False
 

@@ -50,7 +50,7 @@ def copies(source, number):
     files = [
         sorted(root.glob("ledgers/*/data/*/*.arrow"), key=lambda file: file.stat().st_mtime) for root in roots(source)
     ]
-    return [each[number] for each in files]
+    return [root_files[number] for root_files in files]
 
 
 def read_only(self, key, data, **more):
@@ -154,8 +154,8 @@ def test_rows_of_a_deleted_topic_come_once_where_a_task_has_two_ranges_of_a_part
     )
     start = query.reader.initialOffset()
     tasks = query.reader.partitions(start, query.reader.latestOffset(start, query.limit))
-    (task,) = [each for each in tasks if len(each.ranges) == 2]
-    assert [(each.partition, each.start_offset, each.end_offset) for each in task.ranges] == [(0, 0, 5), (0, 5, 10)]
+    (task,) = [candidate for candidate in tasks if len(candidate.ranges) == 2]
+    assert [(span.partition, span.start_offset, span.end_offset) for span in task.ranges] == [(0, 0, 5), (0, 5, 10)]
     source.controller.delete_topic("t")
     for file in copies(source, 0):
         file.unlink()
@@ -190,7 +190,7 @@ def test_a_position_past_an_unclear_end_is_not_a_loss(source, start_query, monke
     source.write("t", {0: 4})
     query = start_query(subscribe="t", startingOffsets="earliest", failOnDataLoss=fail)
     end = LogOffset.from_json(query.reader.latestOffset(query.reader.initialOffset(), query.limit))
-    later = LogOffset({key: each + 2 for key, each in end.ends.items()}, end.topic_ids)
+    later = LogOffset({key: end_offset + 2 for key, end_offset in end.ends.items()}, end.topic_ids)
     monkeypatch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
     with pytest.raises(ReplogError) as caught:
         query.reader.partitions(end.to_json(), later.to_json())
@@ -201,7 +201,7 @@ def test_a_task_does_not_skip_offsets_past_an_unclear_end(source, planned, monke
     for file in copies(source, 1):
         file.unlink()
     query, (task,) = planned
-    ahead = replace(task, ranges=tuple(each._replace(end_offset=each.end_offset + 2) for each in task.ranges))
+    ahead = replace(task, ranges=tuple(span._replace(end_offset=span.end_offset + 2) for span in task.ranges))
     monkeypatch.setattr(Ledger, "is_tail_unclear", property(lambda self: True))
     fails(source, (query, [ahead]))
 

@@ -72,7 +72,7 @@ def test_position_must_name_exactly_what_is_read(text):
         parse_position("startingOffsets", text).resolve(BOUNDS, no_times, 0)
 
 
-def found(offsets):
+def answering(offsets):
     def offsets_for_times(times):
         assert set(times) == set(offsets)
         return offsets
@@ -95,7 +95,7 @@ def test_times_per_partition_resolve_to_offsets():
 
 def test_one_time_for_all_partitions():
     position = parse_single_time("startingTimestamp", "5", is_latest_without_match=True)
-    assert position.resolve(BOUNDS, found({A0: 4, A1: None, B0: 3}), 0) == {A0: 4, A1: 7, B0: 3}
+    assert position.resolve(BOUNDS, answering({A0: 4, A1: None, B0: 3}), 0) == {A0: 4, A1: 7, B0: 3}
 
 
 def test_a_time_that_no_row_reaches_is_an_error_by_default():
@@ -103,7 +103,7 @@ def test_a_time_that_no_row_reaches_is_an_error_by_default():
     with pytest.raises(
         InvalidConfigError, match="No offset matched from request of topic-partition a-1 and timestamp 5 "
     ):
-        position.resolve(BOUNDS, found({A0: 4, A1: None, B0: 3}), 0)
+        position.resolve(BOUNDS, answering({A0: 4, A1: None, B0: 3}), 0)
 
 
 @pytest.mark.parametrize("text", ['{"a":{"0":1}}', '{"a":{"0":1,"1":1},"b":{"0":1,"1":1}}'])

@@ -181,8 +181,8 @@ def plan(store, *filters):
     ],
 )
 def test_only_sections_that_can_match_are_opened(store, filters, sections, rows):
-    opened, found = plan(store, *filters)
-    assert (len(opened), len(found)) == (sections, rows)
+    opened, read_rows = plan(store, *filters)
+    assert (len(opened), len(read_rows)) == (sections, rows)
     assert len(set(opened)) == len(opened)
 
 

@@ -22,5 +22,5 @@ def test_no_line_is_repeated_per_batch(source, monkeypatch, caplog, is_away):
     caplog.set_level(logging.INFO, "spark_replog")
     for batch in range(BATCHES):
         writes.run(batch, [b"a"], [b"b"], topic="orders", **{"replica.lag.time.max.ms": "1000"})
-    lines = Counter((each.name, re.sub(r"[0-9a-f]{6,}|\d+", "N", each.getMessage())) for each in caplog.records)
+    lines = Counter((record.name, re.sub(r"[0-9a-f]{6,}|\d+", "N", record.getMessage())) for record in caplog.records)
     assert {line: count for line, count in lines.items() if count > BATCHES // 2} == {}

@@ -22,7 +22,7 @@ def dated(*times_ms, topic="orders"):
             "topic": pa.array([topic] * len(times_ms), pa.string()),
             "value": pa.array([b"x"] * len(times_ms), pa.binary()),
             "timestamp": pa.array(
-                [None if each is None else each * 1000 for each in times_ms], pa.timestamp("us", "UTC")
+                [None if time_ms is None else time_ms * 1000 for time_ms in times_ms], pa.timestamp("us", "UTC")
             ),
         }
     )
@@ -35,8 +35,8 @@ def arrow_in(writes, topic, *times_ms):
 
 def one_by_one(writes, topic, *times_ms):
     with Producer(str(writes.source.path)) as producer:
-        for each in times_ms:
-            producer.send(topic, b"x", timestamp_ms=each).result(60)
+        for time_ms in times_ms:
+            producer.send(topic, b"x", timestamp_ms=time_ms).result(60)
 
 
 WAYS = {
@@ -93,9 +93,9 @@ def test_rows_that_are_dated_ahead_by_a_setting_hold_retention_and_the_status_sa
     writes.batch(dated(YEAR_9999_MS), topic="ahead")
     assert findings() == []  # the newest section stays in any case
     writes.batch([b"a"], topic="ahead")
-    (found,) = findings()
-    assert (found.fault, found.topic, found.partition) == (Fault.RETENTION_HELD, "ahead", 0)
-    assert "9999" in found.detail
-    assert "topic trim ahead" in found.remedy
+    (finding,) = findings()
+    assert (finding.fault, finding.topic, finding.partition) == (Fault.RETENTION_HELD, "ahead", 0)
+    assert "9999" in finding.detail
+    assert "topic trim ahead" in finding.remedy
     writes.source.controller.delete_records("ahead", {0: 1})
     assert findings() == []

@@ -63,8 +63,8 @@ def test_first_micro_batch_says_what_is_lost(checkpoint, caplog, monkeypatch, so
     path = checkpoint / "offsets" / "7"
     os.utime(path, ns=(0, path.stat().st_ctime_ns - rename_ms * 1_000_000))
     os.utime(path, ns=(0, path.stat().st_ctime_ns - rename_ms * 1_000_000))  # the first one moved the time of change
-    found = path.stat()
-    age_ms = (found.st_ctime_ns - found.st_mtime_ns) / 1e6
+    status = path.stat()
+    age_ms = (status.st_ctime_ns - status.st_mtime_ns) / 1e6
     environ = {"PYTHON_UNIX_DOMAIN_ENABLED": "True"} if sockets else {}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -88,8 +88,8 @@ def test_a_checkpoint_that_cannot_be_seen_says_nothing(where, caplog, monkeypatc
 
 
 def test_doctor_reads_the_defaults_of_sessions(tmp_path):
-    (found,) = [doctor.session_check({"SPARK_CONF_DIR": str(tmp_path)})]
-    assert "loses 82 ms" in found.detail and "session_conf" in found.remedy and found.verdict == "ok"
+    (check,) = [doctor.session_check({"SPARK_CONF_DIR": str(tmp_path)})]
+    assert "loses 82 ms" in check.detail and "session_conf" in check.remedy and check.verdict == "ok"
     lines = [f"{name}\t {value}" for name, value in session_conf().items()]
     (tmp_path / "spark-defaults.conf").write_text("# ours\n" + "\n".join(lines) + "\nspark.local.dir\n")
     assert not doctor.session_check({"SPARK_CONF_DIR": str(tmp_path)}).remedy

@@ -16,11 +16,11 @@ P0 = TopicPartition("orders", 0)
 @pytest.fixture
 def shown(monkeypatch):
     """Positions in the order in which they were published."""
-    found = []
+    offsets = []
     monkeypatch.setattr(
-        progress_publisher.ProgressPublisher, "publish", lambda _, positions, ids: found.append(positions[P0])
+        progress_publisher.ProgressPublisher, "publish", lambda _, positions, ids: offsets.append(positions[P0])
     )
-    return found
+    return offsets
 
 
 @pytest.fixture

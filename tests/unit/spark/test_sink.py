@@ -42,10 +42,10 @@ def test_a_repeated_batch_is_success_without_effect(writes, caplog):
 
 @pytest.mark.parametrize(("acks", "waits"), [("all", 0), ("1", 1), ("0", 1)])
 def test_a_commit_waits_for_the_copies_without_which_no_row_is_readable(writes, monkeypatch, acks, waits):
-    found = []
-    monkeypatch.setattr(ReplicaManager, "await_copies", lambda *_: found.append(1))
+    calls = []
+    monkeypatch.setattr(ReplicaManager, "await_copies", lambda *_: calls.append(1))
     writes.run(0, [b"a"], topic="orders", acks=acks)
-    assert len(found) == waits
+    assert len(calls) == waits
 
 
 @pytest.mark.guarantee("G3")
@@ -164,7 +164,7 @@ def test_a_batch_of_which_acks_0_dropped_every_row_is_told(writes, caplog, is_st
     writer, messages = writes.tasks(3, [b"a"])
     if not is_stream:
         writer = ReplogDataSource({"path": str(writes.source.path)}).writer(SCHEMA, False)
-    gone = [replace(each, objects=(), dropped_rows=1) for each in messages]
+    gone = [replace(message, objects=(), dropped_rows=1) for message in messages]
     writer.commit(gone, 3) if is_stream else writer.commit(gone)
     assert "[REPLOG_ACKS0_DROPPED] 1 rows" in caplog.text
 
@@ -185,7 +185,7 @@ def test_a_repeated_version_puts_rows_without_a_key_where_they_were(writes, capl
     for version in range(4):
         for _ in range(2):
             writes.batch([b"a"], [b"b"], topic="wide", txnAppId="load", txnVersion=str(version))
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     reader = writes.source.batch(subscribe="wide")
     assert sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task)) == 8
 
@@ -234,7 +234,7 @@ def test_a_plain_batch_write_inside_a_query_warns_once(writes, caplog, monkeypat
     other = {**inside, "sql.streaming.queryId": "query-10"}
 
     def warned():
-        return [each.args[0] for each in caplog.records if "txnAppId" in each.getMessage()]
+        return [record.args[0] for record in caplog.records if "txnAppId" in record.getMessage()]
 
     writes.batch([b"a"], topic="orders")
     writes.batch([b"b"], properties=other, topic="orders", txnAppId="query-10", txnVersion="0")
@@ -310,9 +310,9 @@ def test_what_a_worker_imports_is_out_of_the_collection_from_its_next_call_on(wr
         name = f"replog_imported_late_{len(freezes)}"
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
         before = len(freezes)
-        found = call()
+        result = call()
         assert len(freezes) > before
-        return found
+        return result
 
     source = ReplogDataSource({"path": str(writes.source.path), "topic": "orders"})
     writer = freezes_again(lambda: source.streamWriter(SCHEMA, False))

@@ -99,7 +99,7 @@ def test_as_many_ranges_as_tasks_are_asked_for_are_left_whole():
 def test_the_largest_task_is_bounded_though_there_are_ranges_enough():
     piece = OffsetRange(TopicPartition("a", 0), 0, 6)
     pieces = split_ranges([piece], partitions_min=1, rows_per_partition_max=3, range_count=1)
-    assert [(each.start, each.end) for each in pieces] == [(0, 3), (3, 6)]
+    assert [(part.start, part.end) for part in pieces] == [(0, 3), (3, 6)]
 
 
 def test_no_more_tasks_than_rows_however_many_are_asked_for():

@@ -30,11 +30,11 @@ ROOTS = 3
 
 def kinds(table, *, but=("snapshots", "pages")):
     """Calls by kind and purpose; snapshots are written in the background."""
-    found = Counter()
+    counts = Counter()
     for (_, kind, purpose), calls in table.items():
         if purpose not in but:
-            found[kind, purpose] += calls.call_count
-    return dict(found)
+            counts[kind, purpose] += calls.call_count
+    return dict(counts)
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def test_a_micro_batch_is_a_copy_per_task_and_replica_and_one_create_per_metadat
     shared.take()
     patient = {"replica.grace.ms": "20000", "request.timeout.ms": "30000", "delivery.timeout.ms": "60000"}
     writer, messages = writes.tasks(3, *[[b"a", b"b"]] * task_count, topic="orders", **patient)
-    assert all(isinstance(each, WriteMessage) for each in messages)
-    tasks = summed(each.calls for each in messages)
+    assert all(isinstance(message, WriteMessage) for message in messages)
+    tasks = summed(message.calls for message in messages)
     planned = kinds(tasks)
     assert planned.pop(("create", "objects")) == ROOTS * task_count
     # The planner folds the topic's ledger, and once a second the cluster's; that rides in the first task's message.
@@ -92,22 +92,22 @@ def test_an_idle_trigger_is_one_get_per_metadata_root_and_ledger(writes, shared)
     shared.take()
     for _ in range(5):
         stream.latestOffset()
-    found = kinds(shared.take())
-    assert found.keys() == {("get", "journal")}
-    assert 5 * ROOTS <= found["get", "journal"] <= 5 * 2 * ROOTS  # the topic's ledger, and once a second the cluster's
+    counts = kinds(shared.take())
+    assert counts.keys() == {("get", "journal")}
+    assert 5 * ROOTS <= counts["get", "journal"] <= 5 * 2 * ROOTS  # the topic's ledger, and once a second the cluster's
 
 
 def test_a_cold_open_reads_root_files_and_the_ledgers_and_writes_nothing(writes):
     writes.run(0, [b"a"], topic="orders")
     store = Store(Cluster.open(str(writes.source.path)))
     assert kinds(store.storage_calls()) == {("get", "probes"): 1 + 16}  # a parent folder: itself, and 16 names in it
-    roots = ",".join(store.cluster.brokers.url(each) for each in store.cluster.brokers.broker_ids)
+    roots = ",".join(store.cluster.brokers.url(broker_id) for broker_id in store.cluster.brokers.broker_ids)
     store = Store(Cluster.open(roots))
     assert kinds(store.storage_calls()) == {("get", "probes"): ROOTS}
     store.cluster.topic_state(store.cluster.lookup("orders"))
-    found = store.storage_calls()
-    assert {kind for kind, calls in by_kind(found).items() if calls.call_count} <= {"get", "list"}
-    assert kinds(found)["get", "journal"] <= 2 * ROOTS * 8  # read ahead, so some of what is not there yet
+    storage_calls = store.storage_calls()
+    assert {kind for kind, calls in by_kind(storage_calls).items() if calls.call_count} <= {"get", "list"}
+    assert kinds(storage_calls)["get", "journal"] <= 2 * ROOTS * 8  # read ahead, so some of what is not there yet
 
 
 @pytest.mark.parametrize("row_count", [3, 150])
@@ -125,8 +125,8 @@ def test_a_cold_open_at_rest_is_ten_gets_of_a_root_however_many_commits(tmp_path
     store = Store(Cluster.open(f"{tmp_path}/broker-0"))
     _, topic = store.cluster.topic_state(store.cluster.lookup("orders"))
     assert topic.partitions[0].high_watermark == row_count
-    found = store.storage_calls()
-    gets = {purpose: calls.call_count for (_, kind, purpose), calls in found.items() if kind == "get"}
+    storage_calls = store.storage_calls()
+    gets = {purpose: calls.call_count for (_, kind, purpose), calls in storage_calls.items() if kind == "get"}
     assert gets == {"probes": 1, "journal": 8, "snapshots": 1}
 
 
@@ -166,12 +166,12 @@ def test_the_listener_gets_the_calls_of_commits_by_broker_and_of_the_source_by_i
     )  # fmt: skip
     for _ in range(2):  # what was told before counts once
         listener.onQueryProgress(SimpleNamespace(progress=progress))
-    found = listener.storage_calls()["copy"]
-    assert found["0", "create", "objects"].call_count == 2
-    assert found["0", "create", "journal"].call_count >= 2
+    calls = listener.storage_calls()["copy"]
+    assert calls["0", "create", "objects"].call_count == 2
+    assert calls["0", "create", "journal"].call_count >= 2
     assert listener.samples()["replog_storage_calls"]
     listener.onQueryTerminated(SimpleNamespace(id="query-1"))
-    assert [each.name for each in next(tmp_path.glob("replog-calls-*")).iterdir()] == []
+    assert [path.name for path in next(tmp_path.glob("replog-calls-*")).iterdir()] == []
 
 
 def test_a_folder_of_another_user_is_not_written_to(monkeypatch, tmp_path):

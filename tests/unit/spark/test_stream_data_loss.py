@@ -251,8 +251,8 @@ def test_all_folds_that_are_behind_the_checkpoint_are_waited_for(source, start_q
     view, refresh, states = stream_reader.view_topics, Ledger.refresh_until, {}
 
     def view_topics(*arguments, **more):
-        found = view(*arguments, **more)
-        return found if states else replace(found, bounds=dict.fromkeys(found.bounds, (0, 0)))
+        log_view = view(*arguments, **more)
+        return log_view if states else replace(log_view, bounds=dict.fromkeys(log_view.bounds, (0, 0)))
 
     def noting(self, reached):
         state = refresh(self, reached)

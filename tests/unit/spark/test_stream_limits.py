@@ -113,15 +113,15 @@ def looks(source, monkeypatch):
     for module in (cluster, stream_reader):
         monkeypatch.setattr(module, "ACCESS_AGE_MS", 3_600_000)
     Cluster.shared(str(source.path)).refresh()
-    found = []
+    calls = []
     view_topics = stream_reader.view_topics
     monkeypatch.setattr(
-        stream_reader, "view_topics", lambda *given, **named: found.append(1) or view_topics(*given, **named)
+        stream_reader, "view_topics", lambda *given, **named: calls.append(1) or view_topics(*given, **named)
     )
 
     def take():
-        count = len(found)
-        found.clear()
+        count = len(calls)
+        calls.clear()
         return count
 
     return take
@@ -136,15 +136,15 @@ def test_a_lagging_query_looks_for_rows_when_those_it_knows_do_not_fill_a_batch(
     query.next()
     assert looks() == 2, "where it begins, and the first batch"
     source.write("t", {0: 30, 1: 20}, size=1000)
-    found = [query.next()]
-    while not looks() and len(found) < 20:
-        found.append(query.next())
-    assert len(found) >= 3
-    assert set(found[-1]) == {"t-0", "t-1"}, "newer rows wait for the next look"
-    assert all(set(each) == {"t-0"} and len(each["t-0"]) >= 9 for each in found[:-1])
+    reads = [query.next()]
+    while not looks() and len(reads) < 20:
+        reads.append(query.next())
+    assert len(reads) >= 3
+    assert set(reads[-1]) == {"t-0", "t-1"}, "newer rows wait for the next look"
+    assert all(set(read) == {"t-0"} and len(read["t-0"]) >= 9 for read in reads[:-1])
     while (rows := query.next()) is not None:
-        found.append(rows)
-    assert [sum(len(each.get(name, ())) for each in found) for name in ("t-0", "t-1")] == [65 - found[0]["t-0"][0], 20]
+        reads.append(rows)
+    assert [sum(len(read.get(name, ())) for read in reads) for name in ("t-0", "t-1")] == [65 - reads[0]["t-0"][0], 20]
     looks()
     assert query.next() is None and looks() == 1
 

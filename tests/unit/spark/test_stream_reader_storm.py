@@ -114,9 +114,9 @@ def test_no_row_comes_twice_and_none_that_is_there_is_missing(source, seed):
     else:
         raise AssertionError("the query never came to an end")
     for name in storm.live():
-        found = source.controller.describe_topic(name)
-        for part in found.partitions:
-            where = found.topic_id, part.partition
+        topic = source.controller.describe_topic(name)
+        for part in topic.partitions:
+            where = topic.topic_id, part.partition
             first = max(part.log_start_offset, storm.first_starts.get(where, 0))
             missing = set(range(first, part.high_watermark)) - storm.seen.get(where, set())
             assert not missing, f"{name}-{part.partition} lost {sorted(missing)}"

@@ -53,12 +53,12 @@ def made(tmp_path):
 class TestOpen:
     def test_by_parent_folder(self, made):
         folder, written = made
-        found = BrokerSet.open(str(folder))
-        assert found.cluster_id == written.cluster_id
-        assert found.broker_ids == (0, 1, 2) and found.metadata_broker_ids == (0, 1, 2)
-        assert found.brokers == written.brokers
-        assert found.fsync and 1 in found.local_ids
-        assert found.url(2) == f"file://{folder}/broker-2"
+        brokers = BrokerSet.open(str(folder))
+        assert brokers.cluster_id == written.cluster_id
+        assert brokers.broker_ids == (0, 1, 2) and brokers.metadata_broker_ids == (0, 1, 2)
+        assert brokers.brokers == written.brokers
+        assert brokers.fsync and 1 in brokers.local_ids
+        assert brokers.url(2) == f"file://{folder}/broker-2"
 
     @pytest.mark.parametrize("shown", [(0,), (2,), (2, 0), (1, 2, 0)])
     def test_by_any_roots_in_any_order(self, made, shown):
@@ -75,14 +75,14 @@ class TestOpen:
         folder, written = made
         for number in gone:
             (folder / f"broker-{number}").rename(folder / f"broker-{number}.away")
-        found = BrokerSet.open(str(folder))
-        assert found.brokers == written.brokers
+        brokers = BrokerSet.open(str(folder))
+        assert brokers.brokers == written.brokers
         assert BrokerSet.open(",".join(roots_of(folder))).brokers == written.brokers
-        for number in found.broker_ids:
+        for number in brokers.broker_ids:
             if number in gone:
-                assert code_of(lambda number=number: found.check_root(number)) is ErrorCode.REPLOG_ROOT_STALE
+                assert code_of(lambda number=number: brokers.check_root(number)) is ErrorCode.REPLOG_ROOT_STALE
             else:
-                found.check_root(number)
+                brokers.check_root(number)
 
     def test_a_root_beyond_the_stores_is_reported_with_the_path_to_give(self, made, tmp_path, caplog):
         folder, written = made
@@ -91,7 +91,7 @@ class TestOpen:
         for surplus in (tmp_path / "empty", tmp_path / "missing"):
             caplog.clear()
             assert BrokerSet.open(",".join([*roots[:2], str(surplus), roots[2]])).brokers == written.brokers
-            (said,) = [each.getMessage() for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+            (said,) = [record.getMessage() for record in caplog.records if "REPLOG_CLUSTER_MISMATCH" in record.msg]
             assert f"file://{surplus}" in said and ",".join(f"file://{root}" for root in roots) in said
 
     def test_of_two_roots_one_may_be_wrong_and_is_reported(self, made, tmp_path, caplog):
@@ -99,16 +99,16 @@ class TestOpen:
         path = f"{folder}/broker-0,{tmp_path}/typo"
         assert BrokerSet.open(path).brokers == written.brokers
         assert BrokerSet.open(path).brokers == written.brokers
-        (said,) = [each.getMessage() for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+        (said,) = [record.getMessage() for record in caplog.records if "REPLOG_CLUSTER_MISMATCH" in record.msg]
         assert f"file://{tmp_path}/typo" in said
 
     def test_a_moved_root_and_its_old_place_in_one_path(self, made, tmp_path, caplog):
         folder, _ = made
         both = ",".join([*roots_of(folder), str(tmp_path / "moved")])
         (folder / "broker-2").rename(tmp_path / "moved")
-        found = BrokerSet.open(both)
-        assert found.url(2) == f"file://{tmp_path}/moved"
-        (said,) = [each.getMessage() for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+        brokers = BrokerSet.open(both)
+        assert brokers.url(2) == f"file://{tmp_path}/moved"
+        (said,) = [record.getMessage() for record in caplog.records if "REPLOG_CLUSTER_MISMATCH" in record.msg]
         assert f"file://{folder}/broker-2" in said and f"{tmp_path}/moved" in said.partition("Give")[2]
 
     def test_a_root_that_is_away_is_not_reported_as_foreign(self, made, tmp_path, caplog):
@@ -118,7 +118,7 @@ class TestOpen:
         BrokerSet.open(",".join(roots_of(folder)[:2]))
         BrokerSet.open(str(folder))
         BrokerSet.open(",".join([*roots_of(folder)[::2], str(tmp_path / "new place of 1")]))
-        assert not [each for each in caplog.records if "REPLOG_CLUSTER_MISMATCH" in each.msg]
+        assert not [record for record in caplog.records if "REPLOG_CLUSTER_MISMATCH" in record.msg]
 
     def test_a_renamed_root_is_not_the_same_broker_twice(self, made):
         folder, written = made
@@ -129,19 +129,19 @@ class TestOpen:
     def test_a_moved_parent_folder_is_found(self, made, tmp_path):
         folder, written = made
         folder.rename(tmp_path / "elsewhere")
-        found = BrokerSet.open(str(tmp_path / "elsewhere"))
-        assert found.cluster_id == written.cluster_id
-        assert found.url(1) == f"file://{tmp_path}/elsewhere/broker-1"
-        found.check_root(1)
+        brokers = BrokerSet.open(str(tmp_path / "elsewhere"))
+        assert brokers.cluster_id == written.cluster_id
+        assert brokers.url(1) == f"file://{tmp_path}/elsewhere/broker-1"
+        brokers.check_root(1)
 
     def test_urls_given_win_over_recorded_ones(self, tmp_path):
         urls = [str(tmp_path / name / "root") for name in "abc"]
         written = write_root_files(urls)
         (tmp_path / "b").rename(tmp_path / "moved")
         given = [urls[0], str(tmp_path / "moved" / "root"), urls[2]]
-        found = BrokerSet.open(",".join(given))
-        assert [broker.url for broker in found.brokers] == [f"file://{url}" for url in given]
-        found.check_root(1)
+        brokers = BrokerSet.open(",".join(given))
+        assert [broker.url for broker in brokers.brokers] == [f"file://{url}" for url in given]
+        brokers.check_root(1)
         recorded = BrokerSet.open(urls[0])
         assert [broker.url for broker in recorded.brokers] == [broker.url for broker in written.brokers]
         assert code_of(lambda: recorded.check_root(1)) is ErrorCode.REPLOG_ROOT_STALE
@@ -157,8 +157,8 @@ class TestOpen:
     def test_broker_ids_follow_the_files_not_the_order(self, tmp_path):
         urls = [str(tmp_path / name / "root") for name in "abc"]
         write_root_files(urls)
-        found = BrokerSet.open(",".join(reversed(urls)))
-        assert [found.url(number) for number in (0, 1, 2)] == [f"file://{url}" for url in urls]
+        brokers = BrokerSet.open(",".join(reversed(urls)))
+        assert [brokers.url(number) for number in (0, 1, 2)] == [f"file://{url}" for url in urls]
 
     def test_not_initialised(self, tmp_path):
         with pytest.raises(NotFoundError, match=r"^\[REPLOG_STORE_NOT_INITIALISED\].*init"):
@@ -179,9 +179,9 @@ class TestOpen:
     def test_one_root_of_another_cluster_is_outvoted(self, tmp_path):
         written = write_root_files(roots_of(tmp_path / "a"))
         write_root_files(roots_of(tmp_path / "b"))
-        found = BrokerSet.open(",".join([*roots_of(tmp_path / "a")[:2], roots_of(tmp_path / "b")[2]]))
-        assert found.cluster_id == written.cluster_id and found.broker_ids == (0, 1, 2)
-        assert code_of(lambda: found.check_root(2)) is ErrorCode.REPLOG_ROOT_STALE
+        brokers = BrokerSet.open(",".join([*roots_of(tmp_path / "a")[:2], roots_of(tmp_path / "b")[2]]))
+        assert brokers.cluster_id == written.cluster_id and brokers.broker_ids == (0, 1, 2)
+        assert code_of(lambda: brokers.check_root(2)) is ErrorCode.REPLOG_ROOT_STALE
 
     def test_a_copied_root(self, made):
         folder, _ = made
@@ -193,9 +193,9 @@ class TestOpen:
     def test_one_damaged_root_file_leaves_the_store_usable(self, made):
         folder, written = made
         (folder / "broker-0" / "replog.json").write_bytes(b"{")
-        found = BrokerSet.open(str(folder))
-        assert found.brokers == written.brokers
-        assert code_of(lambda: found.check_root(0)) is ErrorCode.REPLOG_ROOT_STALE
+        brokers = BrokerSet.open(str(folder))
+        assert brokers.brokers == written.brokers
+        assert code_of(lambda: brokers.check_root(0)) is ErrorCode.REPLOG_ROOT_STALE
 
     def test_only_damaged_or_future_root_files(self, made):
         folder, _ = made
@@ -358,8 +358,8 @@ class TestBrokerSet:
     def test_memory_roots(self):
         name = new_id()
         written = write_root_files([f"memory://{name}/broker-{number}" for number in range(2)])
-        found = BrokerSet.open(f"memory://{name}")
-        assert found.brokers == written.brokers and 0 not in found.local_ids
+        brokers = BrokerSet.open(f"memory://{name}")
+        assert brokers.brokers == written.brokers and 0 not in brokers.local_ids
 
 
 class TestInit:
@@ -473,11 +473,11 @@ class TestInit:
         other = []
 
         def look(roots, options, brokers, *, fsync):
-            found = real(roots, options, brokers, fsync=fsync)
+            cluster_id = real(roots, options, brokers, fsync=fsync)
             if not other:  # the other one runs between our look and our write
                 other.append(None)
                 other.append(write_root_files(urls))
-            return found
+            return cluster_id
 
         monkeypatch.setattr(module, "_cluster_id_to_use", look)
         assert code_of(lambda: write_root_files(urls)) is ErrorCode.REPLOG_STORE_EXISTS
@@ -523,12 +523,12 @@ def test_of_the_stores_of_old_credentials_only_the_newest_stay_open(made):
     folder, _ = made
     lasting = shared_brokers(BrokerSet.open(str(folder), {"key": "lasting"}))
     tokens = [shared_brokers(BrokerSet.open(str(folder), {"key": str(number)})) for number in range(2)]
-    kept = [weakref.ref(each) for each in tokens]
+    kept = [weakref.ref(broker_set) for broker_set in tokens]
     store = tokens[0].store(0)
     del tokens
     for number in range(2, 2 * module.SHARED_SETS_MAX):
         shared_brokers(BrokerSet.open(str(folder), {"key": str(number)}))
         assert shared_brokers(BrokerSet.open(str(folder), {"key": "lasting"})) is lasting
     gc.collect()
-    assert [each() for each in kept] == [None, None]
+    assert [reference() for reference in kept] == [None, None]
     assert store.get("replog.json") is not None  # of a task that still has it

@@ -56,10 +56,10 @@ def test_each_attempt_counts_and_repeats_are_told_apart():
     store.get("none")
     list(store.list_keys(""))
     store.delete("replog.json")
-    found = {(key.kind, key.purpose): counts for key, counts in calls.read().items()}
-    assert found["get", "probes"] == Calls(2, 2, 0)
-    assert found["create", "probes"] == Calls(1, 5, 0)
-    assert found["list", "probes"].call_count == 1 and found["delete", "probes"].call_count == 1
+    by_kind = {(key.kind, key.purpose): counts for key, counts in calls.read().items()}
+    assert by_kind["get", "probes"] == Calls(2, 2, 0)
+    assert by_kind["create", "probes"] == Calls(1, 5, 0)
+    assert by_kind["list", "probes"].call_count == 1 and by_kind["delete", "probes"].call_count == 1
     assert {key.root for key in calls.read()} == {faulty.url}
 
 
@@ -104,14 +104,14 @@ def test_take_gives_each_call_once_and_no_thread_loses_one():
     threads = [
         threading.Thread(target=lambda: [calls.count("r", "get", name, 1) for _ in range(2_000)]) for _ in range(4)
     ]
-    for each in threads:
-        each.start()
-    while any(each.is_alive() for each in threads):
+    for thread in threads:
+        thread.start()
+    while any(worker.is_alive() for worker in threads):
         taken += calls.take().values()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.join()
     taken += calls.take().values()
-    assert sum(each.call_count for each in taken) == calls.read()[key].call_count == 8_000
+    assert sum(counts.call_count for counts in taken) == calls.read()[key].call_count == 8_000
     assert calls.take() == {}
 
 

@@ -90,10 +90,10 @@ def test_a_damaged_file_is_out_by_any_path(path):
         with pytest.raises(CorruptDataError):
             BrokerSet.open(roots.paths()[path])
         return
-    found = BrokerSet.open(roots.paths()[path])
-    assert quorum_of(found) == quorum_of(roots.written)
+    brokers = BrokerSet.open(roots.paths()[path])
+    assert quorum_of(brokers) == quorum_of(roots.written)
     with pytest.raises(RetriableError) as raised:
-        found.check_root(1)
+        brokers.check_root(1)
     assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
 
 
@@ -119,11 +119,11 @@ def test_a_deviating_file_is_outvoted_and_reported(changed, names_the_others, pa
         assert refused.value.code in (ErrorCode.REPLOG_CLUSTER_MISMATCH, ErrorCode.CORRUPT_MESSAGE)
         return
     with caplog.at_level(logging.WARNING):
-        found = BrokerSet.open(roots.paths()[path])
-    assert quorum_of(found) == quorum_of(roots.written)
+        brokers = BrokerSet.open(roots.paths()[path])
+    assert quorum_of(brokers) == quorum_of(roots.written)
     assert any("[REPLOG_ROOT_STALE]" in line and "broker-1" in line for line in caplog.messages)
     with pytest.raises(RetriableError) as raised:
-        found.check_root(1)
+        brokers.check_root(1)
     assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
 
 
@@ -212,7 +212,7 @@ def test_of_two_files_of_one_broker_at_places_that_no_file_records_none_is_taken
     copy = f"{roots.path}/elsewhere"
     open_store(copy).create(ROOT_FILE_KEY, roots.read(1))
     with pytest.raises(InvalidConfigError, match=r"one is a copy"):
-        BrokerSet.open(",".join([*(roots.written.url(each) for each in range(3)), copy]))
+        BrokerSet.open(",".join([*(roots.written.url(broker_id) for broker_id in range(3)), copy]))
 
 
 def test_a_broker_that_no_root_file_lists_is_like_a_root_that_is_away():

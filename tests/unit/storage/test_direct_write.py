@@ -161,7 +161,7 @@ def test_an_aligned_copy_is_written_as_it_is_to_each_root(store, tmp_path, extra
     padded_bytes = -(-extra_bytes // ALIGN_BYTES) * ALIGN_BYTES
     whole_bytes = len(data) if padded_bytes == extra_bytes else DIRECT_SIZE_BYTES_MIN
     rest = [("pwritev", whole_bytes, padded_bytes)] if padded_bytes > extra_bytes else []
-    assert [each for each in writes if each[0] == "pwritev"] == [("pwritev", 0, whole_bytes), *rest] * 2
+    assert [write for write in writes if write[0] == "pwritev"] == [("pwritev", 0, whole_bytes), *rest] * 2
 
 
 def test_a_short_write_of_several_views_goes_on_in_the_view_where_it_ended(store, tmp_path, monkeypatch):

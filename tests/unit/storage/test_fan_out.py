@@ -46,7 +46,7 @@ def waits(monkeypatch):
 def test_a_majority_that_answers_is_not_kept_waiting_by_a_root_that_hangs(waits):
     clock, asked = waits
     answers = answers_of(calls("a", None, "c"), 3_000, needed_count=majority_of(3), clock=clock)
-    assert answers.found == {0: "a", 2: "c"} and list(answers.silent) == [1] and not answers.errors
+    assert answers.by_root == {0: "a", 2: "c"} and list(answers.silent) == [1] and not answers.errors
     assert asked == [3.0]
 
 
@@ -62,7 +62,7 @@ def test_the_others_get_a_moment_once_there_are_enough_answers_that_count(waits)
     answers = answers_of(
         calls("", "b", None), 3_000, needed_count=1, counts=lambda answer: answer != "", grace_ms=500, clock=clock
     )
-    assert answers.found == {0: "", 1: "b"}
+    assert answers.by_root == {0: "", 1: "b"}
     assert asked == [3.0, 0.5]
     asked.clear()
     answers_of(calls("", None), 3_000, needed_count=1, counts=lambda answer: answer != "", clock=clock)
@@ -79,7 +79,7 @@ def test_the_time_begins_again_while_the_calls_make_progress(waits):
 
 def test_without_a_number_all_are_waited_for_also_for_ever(waits):
     clock, asked = waits
-    assert answers_of(calls("a", AWAY, "c"), math.inf, clock=clock).found == {0: "a", 2: "c"}
+    assert answers_of(calls("a", AWAY, "c"), math.inf, clock=clock).by_root == {0: "a", 2: "c"}
     assert max(asked) == fan_out.WAIT_MS_MAX / 1000
 
 

@@ -26,16 +26,16 @@ def folders(tmp_path):
 @pytest.fixture
 def polls(monkeypatch):
     """Count the waits in the kernel."""
-    found, mine = [], threading.get_ident()
+    waits, mine = [], threading.get_ident()
     make = select.poll
 
     def count():
         if threading.get_ident() == mine:  # threads of other tests' stores may still wait
-            found.append(1)
+            waits.append(1)
         return make()
 
     monkeypatch.setattr(select, "poll", count)
-    return found
+    return waits
 
 
 def test_a_created_object_ends_the_wait_once(folders, polls):

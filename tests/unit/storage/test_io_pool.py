@@ -128,10 +128,10 @@ def test_of_two_calls_at_once_that_get_no_thread_none_relies_on_the_others(monke
 
     monkeypatch.setattr(module.DaemonThread, "start", refuse)
     callers = [threading.Thread(target=submit) for _ in range(2)]
-    for each in callers:
-        each.start()
-    for each in callers:
-        each.join(60)
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
     monkeypatch.undo()
     assert len(failed) == 2
     assert pool.submit(pow, 2, 5).result(60) == 32

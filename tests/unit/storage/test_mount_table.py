@@ -63,6 +63,6 @@ def test_nfs_mounts_that_a_root_cannot_use_say_which_option_is_missing(tmp_path,
     table = tmp_path / "mountinfo"
     table.write_text(f"22 1 8:1 / / rw - ext4 /dev/sda rw,soft\n30 22 0:50 / /mnt/a rw - nfs4 host:/x {options}\n")
     monkeypatch.setattr(mount_table, "MOUNT_TABLE", str(table))
-    found = file_system_of("/mnt/a/root").nfs_faults()
-    assert [each in text for each, text in zip(faults, found, strict=True)] == [True] * len(faults)
+    messages = file_system_of("/mnt/a/root").nfs_faults()
+    assert [fault in text for fault, text in zip(faults, messages, strict=True)] == [True] * len(faults)
     assert file_system_of("/srv").nfs_faults() == []

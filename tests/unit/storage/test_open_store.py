@@ -172,7 +172,7 @@ def test_of_the_clients_of_old_tokens_only_the_newest_stay_open():
     for number in range(CLIENTS_MAX + 20):
         made.append(weakref.ref(open_store("s3://bucket/a", {**options, "token": f"t{number}"}).file_system()))
     gc.collect()
-    assert [each() is not None for each in made] == [True] + [False] * 20 + [True] * CLIENTS_MAX
+    assert [reference() is not None for reference in made] == [True] + [False] * 20 + [True] * CLIENTS_MAX
     newest = open_store("s3://bucket/a", {**options, "token": f"t{CLIENTS_MAX + 19}"})
     assert newest.file_system() is made[-1]() and used.file_system() is made[0]()
 

@@ -198,11 +198,11 @@ class TestVisibility:
 
     def test_no_descriptor_is_left_open(self, store, root, calls):
         def open_now():
-            found = []
-            for each in os.listdir("/proc/self/fd"):
+            paths = []
+            for name in os.listdir("/proc/self/fd"):
                 with suppress(OSError):  # closed meanwhile
-                    found.append(os.readlink(f"/proc/self/fd/{each}"))
-            return sum(each.startswith(str(root)) for each in found)  # threads of other tests' stores open some too
+                    paths.append(os.readlink(f"/proc/self/fd/{name}"))
+            return sum(path.startswith(str(root)) for path in paths)  # threads of other tests' stores open some too
 
         store.create("j/0", bytes(100_000))
         before = open_now()
@@ -253,7 +253,7 @@ class TestNamesThatAreNotDurableYet:
             if read == "get":
                 assert other.get("j/0") == b"x"
             else:
-                assert [each.key for each in other.list_keys("j/")] == ["j/0"]
+                assert [info.key for info in other.list_keys("j/")] == ["j/0"]
             assert calls.log[-2:] == ["link", "fsync folder j"]
 
         calls.before["fsync folder j"] = look
@@ -726,8 +726,8 @@ class TestMaps:
     def test_large_ranges_are_maps_and_small_ones_bytes(self, store):
         store.create("j/0", bytes(200_000))
         assert type(store.get("j/0", size_bytes=65_535)) is bytes
-        found = store.get("j/0", start=4097, size_bytes=65_536)
-        assert type(found) is memoryview and found.readonly and found.nbytes == 65_536
+        body = store.get("j/0", start=4097, size_bytes=65_536)
+        assert type(body) is memoryview and body.readonly and body.nbytes == 65_536
 
     def test_nothing_is_mapped_from_a_network_file_system(self, store, monkeypatch):
         store.create("j/0", bytes(200_000))

@@ -203,23 +203,23 @@ def test_under_any_faults_an_answer_is_true(seed, clock):
                 told[body] = None
             except ReplogError:
                 told[body] = "refused"
-        found = memory.get(key)
+        stored = memory.get(key)
         for body, answer in told.items():
-            assert answer is not CREATED or found == body
-            assert answer is not EXISTS or found not in (None, body)
-            assert answer != "refused" or found != body
+            assert answer is not CREATED or stored == body
+            assert answer is not EXISTS or stored not in (None, body)
+            assert answer != "refused" or stored != body
 
 
 def test_a_pickled_copy_of_a_faulty_store_goes_on_with_its_faults():
     store = FaultyStore(new_memory_store(), rates=FaultRates(lose_answer=0.5), seed=3)
     store.fail_next("create", Fault.REFUSE, key_part="b")
     copy = pickle.loads(pickle.dumps(store))
-    for each in (store, copy):
+    for faulty_store in (store, copy):
         with pytest.raises(ReplogError, match="REPLOG_STORE_REFUSED"):
-            each.create("b", b"x")
+            faulty_store.create("b", b"x")
         for number in range(20):
             with suppress(ReplogError):
-                each.get(f"{number}")
+                faulty_store.get(f"{number}")
     assert copy.injected == store.injected and len(copy.injected) > 5
 
 

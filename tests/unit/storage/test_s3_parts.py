@@ -59,7 +59,7 @@ def test_the_last_request_lists_all_parts_in_order_with_the_condition():
     where = {"Bucket": "bucket", "Key": "a/b"}
     listed = [{"PartNumber": 1, "ETag": "e"}, {"PartNumber": 2, "ETag": "e"}]
     assert client.calls[0][1] == where
-    assert [each["Body"] for _, each in client.calls[1:3]] == [b"abcd", b"ef"]
+    assert [arguments["Body"] for _, arguments in client.calls[1:3]] == [b"abcd", b"ef"]
     assert client.calls[3][1] == {**where, "UploadId": "u", "MultipartUpload": {"Parts": listed}, "IfNoneMatch": "*"}
 
 

@@ -31,8 +31,8 @@ def answer(store, call):
         store.make_folder(key.rpartition("/")[0])
         return store.create(key, rest[0])
     if verb == "get":
-        found = store.get(key, start=rest[0], size_bytes=rest[1])
-        return None if found is None else bytes(found)
+        body = store.get(key, start=rest[0], size_bytes=rest[1])
+        return None if body is None else bytes(body)
     if verb == "list":
         return list(store.list_keys(key))
     return store.delete(key)

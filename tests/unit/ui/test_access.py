@@ -26,7 +26,7 @@ def test_old_sessions_end_when_there_are_many():
     access = Access(tokens.append)
     access.renew()
     sessions = [access.redeem(tokens[-1]) for _ in range(SESSIONS_MAX + 1)]
-    assert [access.is_known(each) for each in sessions] == [False] + [True] * SESSIONS_MAX
+    assert [access.is_known(session) for session in sessions] == [False] + [True] * SESSIONS_MAX
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9411", "localhost:8080", "LOCALHOST", "[::1]:9411", "127.0.0.1"])
@@ -69,4 +69,4 @@ def test_a_link_may_be_followed_from_anywhere_and_nothing_is_ever_written():
 
 
 def test_names_of_hosts():
-    assert [host_of(each) for each in ("A.B:1", "[::1]:80", "[::1]", "a:b")] == ["a.b", "::1", "::1", "a:b"]
+    assert [host_of(host) for host in ("A.B:1", "[::1]:80", "[::1]", "a:b")] == ["a.b", "::1", "::1", "a:b"]

@@ -27,19 +27,19 @@ def store(tmp_path):
     return made
 
 
-def offsets(found):
-    return found.rows.column("offset").to_pylist()
+def offsets(result):
+    return result.rows.column("offset").to_pylist()
 
 
 def search(store, **given):
-    found = RowFinder(store.cluster).read(RowSearch("orders", **{"partition": 0, **given}))
-    assert found.read_bytes == found.plan.cost_bytes
-    return found
+    result = RowFinder(store.cluster).read(RowSearch("orders", **{"partition": 0, **given}))
+    assert result.read_bytes == result.plan.cost_bytes
+    return result
 
 
 def test_rows_from_an_offset_cost_their_sections(store):
-    found = search(store, begin="offset", at=15, row_count=10)
-    assert offsets(found) == list(range(15, 25)) and len(found.plan.slices) == 2 and not found.plan.is_cut
+    result = search(store, begin="offset", at=15, row_count=10)
+    assert offsets(result) == list(range(15, 25)) and len(result.plan.slices) == 2 and not result.plan.is_cut
     assert offsets(search(store, begin="offset", at=98, row_count=10)) == [98, 99]
     assert offsets(search(store, begin="offset", at=10**12)) == []
 
@@ -67,16 +67,16 @@ def test_a_key_without_a_partition_is_looked_for_where_the_hash_puts_it(store):
 
     (span,) = RowFinder(store.cluster).plan(RowSearch("orders", key=b"a")).spans
     assert span.partition == partition_of(b"a", 2)
-    assert [each.partition for each in RowFinder(store.cluster).plan(RowSearch("orders")).spans] == [0, 1]
+    assert [other_span.partition for other_span in RowFinder(store.cluster).plan(RowSearch("orders")).spans] == [0, 1]
 
 
 @pytest.mark.parametrize("begin", ["offset", "newest"])
 def test_a_search_ends_at_its_budget_and_says_so(store, begin):
-    sizes = [each.size_bytes for each in RowFinder(store.cluster).plan(RowSearch("orders", 0, row_count=500)).slices]
+    sizes = [piece.size_bytes for piece in RowFinder(store.cluster).plan(RowSearch("orders", 0, row_count=500)).slices]
     budget_bytes = 3 * max(sizes)
-    found = search(store, begin=begin, row_count=500, budget_bytes=budget_bytes)
-    assert found.read_bytes == sum(sizes[:3] if begin == "offset" else sizes[-3:]) and found.plan.is_cut
-    assert sorted(offsets(found)) == list(range(30) if begin == "offset" else range(70, 100))
+    result = search(store, begin=begin, row_count=500, budget_bytes=budget_bytes)
+    assert result.read_bytes == sum(sizes[:3] if begin == "offset" else sizes[-3:]) and result.plan.is_cut
+    assert sorted(offsets(result)) == list(range(30) if begin == "offset" else range(70, 100))
     by_key = search(store, begin=begin, key=b"a", budget_bytes=budget_bytes)
     assert by_key.plan.is_cut and by_key.read_bytes <= budget_bytes and 4 <= by_key.rows.num_rows <= 6
     with pytest.raises(InvalidConfigError, match="no section fits the budget"):
@@ -105,7 +105,7 @@ def test_a_plan_adds_up_its_sections_once_however_many_do_not_fit(tmp_path, monk
 def test_a_plan_reads_no_row(store):
     counted = store.count_calls()
     RowFinder(store.cluster).plan(RowSearch("orders", 0, "time", T0 + 3005, b"a"))
-    assert not [key for each in counted.values() for verb, key in each.calls if "/data/" in key]
+    assert not [key for counter in counted.values() for verb, key in counter.calls if "/data/" in key]
 
 
 def test_a_plan_of_objects_that_compaction_replaced_is_made_again(store, monkeypatch):
@@ -124,17 +124,17 @@ def test_a_plan_of_objects_that_compaction_replaced_is_made_again(store, monkeyp
 
 def test_all_partitions_are_merged_by_time(store):
     store.write("orders", rows(2), partition=1, times_ms=[T0 + 9005, T0 + 99_000])
-    found = ConsoleClient(store).enter().get("rows", topic="orders", count=6)
-    assert [(each["partition"], each["offset"]) for each in found["rows"]][:2] == [(1, 1), (0, 99)]
-    assert len(found["rows"]) == 6 and found["readBytes"] == found["costBytes"]
+    answer = ConsoleClient(store).enter().get("rows", topic="orders", count=6)
+    assert [(row["partition"], row["offset"]) for row in answer["rows"]][:2] == [(1, 1), (0, 99)]
+    assert len(answer["rows"]) == 6 and answer["readBytes"] == answer["costBytes"]
 
 
 def test_a_search_goes_on_where_it_stopped(store):
     console, at, seen = ConsoleClient(store).enter(), 0, []
     while at is not None:
-        found = console.get("rows", topic="orders", partition=0, begin="offset", at=at, count=37)
-        seen += [each["offset"] for each in found["rows"]]
-        at = found["next"]
+        answer = console.get("rows", topic="orders", partition=0, begin="offset", at=at, count=37)
+        seen += [row["offset"] for row in answer["rows"]]
+        at = answer["next"]
     assert seen == list(range(100))
 
 
@@ -166,8 +166,8 @@ def test_hostile_bytes_are_shown_and_never_acted_on(store):
         and "\x07" not in answer.text
         and "\\u202e" not in answer.text.replace("\\\\u202e", "")
     )
-    shown = [each["value"] for each in answer.json()["rows"]]
-    assert [each and each["form"] for each in shown] == ["text", "text", "text", "hex", "text", "json", None]
+    shown = [row["value"] for row in answer.json()["rows"]]
+    assert [value and value["form"] for value in shown] == ["text", "text", "text", "hex", "text", "json", None]
     assert shown[0]["text"] == HOSTILE and shown[1]["text"] == "\\x1b[2J\\x07" and shown[3]["text"] == "ff fe"
     assert shown[4] == {"size": 100_000, "isCut": True, "form": "text", "text": "[" * VALUE_BYTES_MAX}
     assert answer.json()["rows"][0]["key"]["text"] == "00 ff"
@@ -177,8 +177,8 @@ def test_hostile_bytes_are_shown_and_never_acted_on(store):
 
 
 def test_json_is_laid_out_and_keeps_what_was_stored():
-    found = shown_bytes(b'{"n":12345678901234567890123,"n":1.10}')
-    assert json.loads(found["text"]) == {"n": 1.1} and found["raw"] == '{"n":12345678901234567890123,"n":1.10}'
+    shown = shown_bytes(b'{"n":12345678901234567890123,"n":1.10}')
+    assert json.loads(shown["text"]) == {"n": 1.1} and shown["raw"] == '{"n":12345678901234567890123,"n":1.10}'
     assert shown_bytes(b"[" * 10_000)["form"] == "text" and shown_bytes(b'{"a"')["form"] == "text"
     # Laid out, each number of this value would be on a line of its own, behind 1,800 blanks.
     deep = b"[" * 900 + b"1," * 30_000 + b"1" + b"]" * 900

@@ -120,13 +120,13 @@ def test_the_page_has_no_inline_script_or_style_and_no_foreign_address(console):
 
 
 def test_the_overview_says_what_status_says(console, store):
-    found = console.get("overview")
-    assert (found["verdict"], found["partitions"], found["topics"], found["findingCount"]) == ("OK", 3, 2, 0)
-    assert [each["state"] for each in found["brokers"]] == ["ok"] * 3
-    assert len(found["minutes"]) == 16 and sum(rows for _, rows, _ in found["minutes"]) == 10
-    assert found["verdicts"] == {"OK": 1}
-    assert found["readers"][0]["reader"] == "billing" and found["readers"][0]["lag"] == 6
-    assert found["lags"][0]["name"] == "billing" and found["lags"][0]["points"][0][1] == 6
+    answer = console.get("overview")
+    assert (answer["verdict"], answer["partitions"], answer["topics"], answer["findingCount"]) == ("OK", 3, 2, 0)
+    assert [broker["state"] for broker in answer["brokers"]] == ["ok"] * 3
+    assert len(answer["minutes"]) == 16 and sum(rows for _, rows, _ in answer["minutes"]) == 10
+    assert answer["verdicts"] == {"OK": 1}
+    assert answer["readers"][0]["reader"] == "billing" and answer["readers"][0]["lag"] == 6
+    assert answer["lags"][0]["name"] == "billing" and answer["lags"][0]["points"][0][1] == 6
     BrokerAdmin(store.cluster).fence(0)
     assert console.get("overview")["verdict"] == "WARN"
 
@@ -146,7 +146,7 @@ def test_the_link_of_a_group_with_an_odd_name_leads_to_it(console, store):
         reader.assign([P0])
         reader.commit({P0: 1})
     store.clock.advance(SAMPLE_MS)
-    (name,) = [each["reader"] for each in console.get("readers")["readers"] if "odd" in each["reader"]]
+    (name,) = [line["reader"] for line in console.get("readers")["readers"] if "odd" in line["reader"]]
     assert name == "odd\\x1bname"
     assert console.get("reader", kind="group", name=name)["reader"] == name
 
@@ -167,14 +167,14 @@ def test_of_readers_that_have_caught_up_those_once_furthest_behind_are_drawn_fir
         return LagSample(time_ms, {("group", name): (1, lag_ms) for name, lag_ms in lags_ms.items()})
 
     samples = [sample(0, slow=9_000, other=5_000), sample(1, slow=100, other=4_000), sample(2, behind=1)]
-    found = overview(StoreWatch(store.cluster).look(), samples, Settings(store=store.path))
-    assert [each["name"] for each in found["lags"]] == ["behind", "slow", "other"]
+    answer = overview(StoreWatch(store.cluster).look(), samples, Settings(store=store.path))
+    assert [lag["name"] for lag in answer["lags"]] == ["behind", "slow", "other"]
 
 
 def test_partitions_are_placed_with_leader_and_isr(console, store):
-    found = console.get("placement")
-    cells = {each["topic"]: each["partitions"] for each in found["topics"]}
-    assert found["brokers"] == [0, 1, 2] and len(cells["orders"]) == 2
+    placement = console.get("placement")
+    cells = {topic["topic"]: topic["partitions"] for topic in placement["topics"]}
+    assert placement["brokers"] == [0, 1, 2] and len(cells["orders"]) == 2
     number, leader, replicas, in_sync = cells["orders"][0]
     assert (number, leader, sorted(replicas), sorted(in_sync)) == (0, 0, [0, 1, 2], [0, 1, 2])
     BrokerAdmin(store.cluster).fence(0)
@@ -185,29 +185,29 @@ def test_partitions_are_placed_with_leader_and_isr(console, store):
 def test_topics_are_found_sorted_and_paged(console, store):
     for number in range(5):
         store.create(f"t{number}", number + 1)
-    found = console.get("topics", q="t", sort="partitions", first=0, count=3)
-    assert [each["topic"] for each in found["topics"]] == ["t4", "t3", "t2"] and found["total"] == 6
+    page = console.get("topics", q="t", sort="partitions", first=0, count=3)
+    assert [topic["topic"] for topic in page["topics"]] == ["t4", "t3", "t2"] and page["total"] == 6
     assert console.get("topics", sort="rows")["topics"][0]["topic"] == "orders"
     assert console.get("topics", sort="no such", first=3, count=1)["topics"][0]["topic"] == "t1"
 
 
 def test_a_topic_has_partitions_settings_with_source_and_readers(console, store):
     Controller(store.cluster).alter_config("orders", {"retention.ms": "1000"})
-    found = console.get("topic", name="orders", first=1, count=1)
-    assert [(each["partition"], each["state"]) for each in found["partitionItems"]] == [(1, "ok")]
-    assert found["total"] == 2
-    (setting,) = [each for each in found["settings"] if each["key"] == "retention.ms"]
+    topic = console.get("topic", name="orders", first=1, count=1)
+    assert [(partition["partition"], partition["state"]) for partition in topic["partitionItems"]] == [(1, "ok")]
+    assert topic["total"] == 2
+    (setting,) = [config for config in topic["settings"] if config["key"] == "retention.ms"]
     assert (setting["value"], setting["default"], setting["source"]) == ("1000", "604800000", "topic")
-    assert {each["source"] for each in found["settings"] if each["key"] != "retention.ms"} == {"default"}
-    assert [each["reader"] for each in found["readers"]] == ["billing"]
+    assert {config["source"] for config in topic["settings"] if config["key"] != "retention.ms"} == {"default"}
+    assert [reader["reader"] for reader in topic["readers"]] == ["billing"]
     assert console.refused("topic", name="nowhere") == (404, "NOT_FOUND")
 
 
 def test_readers_have_verdicts_and_pages_of_partitions(console):
     (line,) = console.get("readers")["readers"]
     assert (line["reader"], line["verdict"], line["lag"]) == ("billing", "OK", 6)
-    found = console.get("reader", kind="group", name="billing")
-    assert [(each["partition"], each["committed"], each["lag"]) for each in found["partitionItems"]] == [
+    reader = console.get("reader", kind="group", name="billing")
+    assert [(part["partition"], part["committed"], part["lag"]) for part in reader["partitionItems"]] == [
         (0, 4, 6),
         (1, None, None),
     ]
@@ -218,16 +218,16 @@ def test_a_checkpoint_that_cannot_be_read_is_named(store, tmp_path):
     (tmp_path / "bad" / "offsets").mkdir(parents=True)
     (tmp_path / "bad" / "metadata").write_text("{")
     folders = [str(tmp_path / "none"), str(tmp_path / "bad")]
-    found = ConsoleClient(store, checkpoints=folders).enter().get("readers")
-    assert [each["checkpoint"] for each in found["unread"]] == folders and found["total"] == 1
-    assert [each["error"] for each in found["unread"]] == ["REPLOG_INPUT", "CORRUPT_MESSAGE"]
+    answer = ConsoleClient(store, checkpoints=folders).enter().get("readers")
+    assert [problem["checkpoint"] for problem in answer["unread"]] == folders and answer["total"] == 1
+    assert [problem["error"] for problem in answer["unread"]] == ["REPLOG_INPUT", "CORRUPT_MESSAGE"]
 
 
 def test_health_names_the_command_that_helps(console, store):
     assert console.get("health")["findings"] == []
     BrokerAdmin(store.cluster).fence(0)
-    found = console.get("health")["findings"]
-    assert found[-1]["remedy"] == f"replog -s {store.path} broker unfence 0"
+    findings = console.get("health")["findings"]
+    assert findings[-1]["remedy"] == f"replog -s {store.path} broker unfence 0"
 
 
 def test_a_partition_whose_root_is_away_is_offline_as_in_status(store, tmp_path, short_retries):
@@ -237,15 +237,15 @@ def test_a_partition_whose_root_is_away_is_offline_as_in_status(store, tmp_path,
     assert console.get("overview")["offline"] == 1
     (line,) = console.get("topics", q="alone")["topics"]
     assert (line["offline"], line["underMinIsr"], line["underReplicated"]) == (1, 0, 0)
-    assert [each["state"] for each in console.get("topic", name="alone")["partitionItems"]] == ["offline", "ok"]
+    assert [part["state"] for part in console.get("topic", name="alone")["partitionItems"]] == ["offline", "ok"]
 
 
 def test_findings_with_one_remedy_are_one_thing_to_do(console, store):
     store.create("wide", 40)
     BrokerAdmin(store.cluster).fence(1)
-    found = console.get("overview")
-    fenced, spread = found["findings"]
-    assert (fenced["fault"], fenced["others"]) == ("fenced", 0) and found["findingCount"] == 44
+    answer = console.get("overview")
+    fenced, spread = answer["findings"]
+    assert (fenced["fault"], fenced["others"]) == ("fenced", 0) and answer["findingCount"] == 44
     assert (spread["fault"], spread["others"], len(spread["otherDetails"])) == ("under-replicated", 42, 20)
 
 
@@ -254,10 +254,10 @@ def test_a_query_is_judged_by_its_checkpoint(store, tmp_path):
     query.done(0, store.clock.now_ms() - 600_000, {0: 3, 1: 0})
     store.clock.advance(3_600_000)
     console = ConsoleClient(store, checkpoints=[str(tmp_path / "checkpoints")]).enter()
-    (line,) = [each for each in console.get("readers")["readers"] if each["kind"] == "query"]
+    (line,) = [reader for reader in console.get("readers")["readers"] if reader["kind"] == "query"]
     assert (line["lag"], line["verdict"], line["batch"]) == (7, "STOPPED", 0)
     assert console.get("reader", kind="query", name=line["reader"])["partitionItems"][0]["committed"] == 3
-    remedies = {each["reader"]: each["remedy"] for each in console.get("health")["readers"]}
+    remedies = {reader["reader"]: reader["remedy"] for reader in console.get("health")["readers"]}
     assert "query describe" in remedies[line["reader"]] and "group delete" in remedies["billing"]
     overview = console.get("overview")
     assert overview["verdict"] == "CRITICAL" and overview["troubleCount"] == overview["findingCount"] + len(remedies)
@@ -271,8 +271,8 @@ def test_a_thousand_partitions_come_in_pages_and_one_look_is_a_get_per_root_and_
     again.count_calls()
     console = ConsoleClient(again, age_ms=20_000).enter()
     again.forget_calls()
-    found = console.http.get("/api/overview")
-    assert found.json()["partitions"] == 1000 and len(found.content) < 10_000
+    answer = console.http.get("/api/overview")
+    assert answer.json()["partitions"] == 1000 and len(answer.content) < 10_000
     again.clock.advance(20_000)  # no check of the roots is due
     again.forget_calls()
     console.get("overview")
@@ -280,7 +280,7 @@ def test_a_thousand_partitions_come_in_pages_and_one_look_is_a_get_per_root_and_
     assert again.calls().get("get", 0) <= 3 * ledgers and set(again.calls()) <= {"get"}
     place = console.http.get("/api/placement", params={"first": 900, "count": 1000})
     assert place.json()["count"] == 200 and len(place.content) < 20_000
-    assert [len(each["partitions"]) for each in place.json()["topics"]] == [100]
+    assert [len(topic["partitions"]) for topic in place.json()["topics"]] == [100]
     assert len(console.get("topic", name="topic-1", count=1000)["partitionItems"]) == 200
 
 
@@ -288,7 +288,7 @@ def test_a_hostile_topic_config_is_escaped_everywhere(console, store):
     """A ledger may hold what no release of this project writes."""
     seen = console.live.seen()
     evil = "\x1b[2J\u202e<script>"
-    topics = [replace(each, config={evil: evil, "retention.ms": evil}) for each in seen.topics]
+    topics = [replace(topic, config={evil: evil, "retention.ms": evil}) for topic in seen.topics]
     console.live._seen = (2**62, replace(seen, topics=tuple(topics)))
     answer = console.http.get("/api/topic", params={"name": "orders"})
     assert answer.json()["settings"][-1]["key"] == "\\x1b[2J\\u202e<script>"
@@ -296,18 +296,18 @@ def test_a_hostile_topic_config_is_escaped_everywhere(console, store):
 
 
 def test_entries_of_a_ledger_are_told_in_words(console, store):
-    cluster, own, *_ = console.get("ledgers")["ledgers"]
-    assert cluster["isCluster"] and not own["isCluster"]
-    found = console.get("entries", ledger=own["ledger"])
-    words = [each for entry in found["entries"] for each in entry["words"]]
-    assert any("appends 10 rows to orders-0" in each for each in words)
+    cluster, ledger, *_ = console.get("ledgers")["ledgers"]
+    assert cluster["isCluster"] and not ledger["isCluster"]
+    answer = console.get("entries", ledger=ledger["ledger"])
+    words = [word for entry in answer["entries"] for word in entry["words"]]
+    assert any("appends 10 rows to orders-0" in word for word in words)
     assert any(
-        "names topic orders" in each
+        "names topic orders" in word
         for e in console.get("entries", ledger=cluster["ledger"])["entries"]
-        for each in e["words"]
+        for word in e["words"]
     )
     assert console.refused("entries", ledger="f" * 32)[0] == 404
-    assert len(console.get("entries", ledger=own["ledger"], count=1)["entries"]) == 1
+    assert len(console.get("entries", ledger=ledger["ledger"], count=1)["entries"]) == 1
 
 
 def test_entries_that_a_snapshot_holds_are_read_from_a_journal_once(store):
@@ -322,32 +322,32 @@ def test_entries_that_a_snapshot_holds_are_read_from_a_journal_once(store):
         again = store.another_process()
         calls = again.count_calls()
         console = ConsoleClient(again, age_ms=60_000).enter()
-        own = next(each for each in console.get("ledgers")["ledgers"] if each["topics"] == ["orders"])
-        is_short = len(console.get("entries", ledger=own["ledger"])["entries"]) < own["entries"]
-        return (again, calls, console, own) if is_short else None
+        line = next(candidate for candidate in console.get("ledgers")["ledgers"] if candidate["topics"] == ["orders"])
+        is_short = len(console.get("entries", ledger=line["ledger"])["entries"]) < line["entries"]
+        return (again, calls, console, line) if is_short else None
 
-    again, calls, console, own = wait_until(begin_at_a_snapshot)
-    found = console.get("entries", ledger=own["ledger"], earlier=1)["entries"]
-    assert [each["index"] for each in found] == list(range(own["entries"] - 1, -1, -1))
-    assert any("creates topic orders" in each for each in found[-1]["words"])
+    again, calls, console, summary = wait_until(begin_at_a_snapshot)
+    entries = console.get("entries", ledger=summary["ledger"], earlier=1)["entries"]
+    assert [entry["index"] for entry in entries] == list(range(summary["entries"] - 1, -1, -1))
+    assert any("creates topic orders" in word for word in entries[-1]["words"])
     again.forget_calls()
-    assert console.get("entries", ledger=own["ledger"], earlier=1)["entries"] == found and again.calls() == {}
-    assert len(console.get("entries", ledger=own["ledger"], earlier=1, count=3)["entries"]) == 3
+    assert console.get("entries", ledger=summary["ledger"], earlier=1)["entries"] == entries and again.calls() == {}
+    assert len(console.get("entries", ledger=summary["ledger"], earlier=1, count=3)["entries"]) == 3
     # A root that is away, or lost a record: the next one tells.
     for broker_id in (0, 1):
         calls[broker_id].get = lambda *_, **__: (_ for _ in ()).throw(DOWN)
-    assert [index for index, _ in decided_entries(again.cluster, again.cluster.topic_ledger(own["ledger"]), 50)][
+    assert [index for index, _ in decided_entries(again.cluster, again.cluster.topic_ledger(summary["ledger"]), 50)][
         -1
     ] == 0
 
 
 def test_right_after_a_restore_entries_are_read_from_a_journal(console, store, monkeypatch):
-    (own,) = [each["ledger"] for each in console.get("ledgers")["ledgers"] if each["topics"] == ["orders"]]
-    every = console.get("entries", ledger=own)
-    monkeypatch.setattr(store.cluster.topic_ledger(own), "recent", lambda _: [])
-    assert console.get("entries", ledger=own)["entries"] == []
-    found = console.get("entries", ledger=own, earlier=1)["entries"]
-    assert found and found == every["entries"][-len(found) :]
+    (ledger_id,) = [ledger["ledger"] for ledger in console.get("ledgers")["ledgers"] if ledger["topics"] == ["orders"]]
+    every = console.get("entries", ledger=ledger_id)
+    monkeypatch.setattr(store.cluster.topic_ledger(ledger_id), "recent", lambda _: [])
+    assert console.get("entries", ledger=ledger_id)["entries"] == []
+    entries = console.get("entries", ledger=ledger_id, earlier=1)["entries"]
+    assert entries and entries == every["entries"][-len(entries) :]
 
 
 def test_an_entry_that_no_later_record_vouches_for_is_not_shown(store):
@@ -379,10 +379,10 @@ def test_an_entry_that_no_later_record_vouches_for_is_not_shown(store):
 
 def test_settings_have_default_and_source_and_hide_secrets(store):
     store.cluster.storage_options["secret"] = "hunter2"
-    found = ConsoleClient(store).enter().get("settings")["settings"]
-    assert "hunter2" not in json.dumps(found)
-    assert {"storage.secret"} == {each["key"] for each in found if each["source"] == "command"}
-    (linger,) = [each for each in found if each["key"] == "linger.ms" and each["group"] == "producer"]
+    settings = ConsoleClient(store).enter().get("settings")["settings"]
+    assert "hunter2" not in json.dumps(settings)
+    assert {"storage.secret"} == {setting["key"] for setting in settings if setting["source"] == "command"}
+    (linger,) = [setting for setting in settings if setting["key"] == "linger.ms" and setting["group"] == "producer"]
     assert linger["source"] == "default" and linger["value"] == linger["default"]
 
 
@@ -436,7 +436,7 @@ def test_no_page_writes_and_one_look_serves_many(store):
     assert sum(again.calls().values()) == looked
     console.get("rows", topic="orders")
     console.get("entries", ledger=console.get("ledgers")["ledgers"][1]["ledger"])
-    verbs = {verb for each in calls.values() for verb, _ in each.calls}
+    verbs = {verb for counter in calls.values() for verb, _ in counter.calls}
     assert not verbs & {"create", "put", "delete", "append", "write"}, verbs
 
 
@@ -503,15 +503,15 @@ def test_viewers_are_told_that_the_store_no_longer_answers(store, monkeypatch):
         raise DOWN
 
     async def scenario() -> list[dict]:
-        events, found = client.console._events(), []
-        while not found or "isAway" not in found[-1]:
-            found.append(json.loads((await anext(events)).split("data: ")[1]))
+        events, looks = client.console._events(), []
+        while not looks or "isAway" not in looks[-1]:
+            looks.append(json.loads((await anext(events)).split("data: ")[1]))
             monkeypatch.setattr(client.live._watch, "look", fail)
         await events.aclose()
-        return found
+        return looks
 
-    found = asyncio.run(scenario())
-    assert found[0]["verdict"] == found[-1]["verdict"] == "OK" and found[-1]["isAway"]
+    answers = asyncio.run(scenario())
+    assert answers[0]["verdict"] == answers[-1]["verdict"] == "OK" and answers[-1]["isAway"]
 
 
 def test_one_poller_feeds_all_viewers_and_ends_with_the_last():

@@ -90,11 +90,11 @@ class Setup:
 
 def records(batch: ProducerBatch) -> list[bytes]:
     """Take the batch's records as the sender does, and let their memory go."""
-    found = []
+    values = []
     for item in batch.take_slices():
-        found += item.records.column(1).to_pylist()
+        values += item.records.column(1).to_pylist()
         item.release()
-    return found
+    return values
 
 
 def put_back(setup: Setup, batch: ProducerBatch) -> None:

@@ -185,8 +185,8 @@ class Setup:
         return self.sequences._entry(TP[partition])
 
     def last_acked_sequence(self, partition: int = 0) -> int | None:
-        found = self.entry(partition).last_acked_sequence
-        return None if found < 0 else found
+        sequence = self.entry(partition).last_acked_sequence
+        return None if sequence < 0 else sequence
 
     def next_sequence(self, partition: int = 0) -> int:
         return self.entry(partition).next_sequence

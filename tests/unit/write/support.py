@@ -83,7 +83,7 @@ class Task:
     def rows(self, result: TaskResult) -> dict[tuple[str, int], list[dict[str, Any]]]:
         """Return what lies on every holder, by topic and partition, in the order of the message."""
         names = {topic.topic_id: topic.name for topic in self.plan.topics}
-        found: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+        rows: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
         for ledger_id, item in result.objects:
             bodies = {
                 bytes(self.brokers.counting[broker_id].store.get(data_key(ledger_id, *item.id)))
@@ -95,8 +95,8 @@ class Task:
             for section in item.sections:
                 part = body[section.start_byte : section.start_byte + section.size_bytes]
                 for batch in decode_section(part, section.crc32c, section.row_count, item.has_headers):
-                    found[names[section.topic_id], section.partition] += batch.to_pylist()
-        return dict(found)
+                    rows[names[section.topic_id], section.partition] += batch.to_pylist()
+        return dict(rows)
 
     def values(self, result: TaskResult) -> dict[tuple[str, int], list[bytes]]:
         return {name: [row["value"] for row in rows] for name, rows in self.rows(result).items()}

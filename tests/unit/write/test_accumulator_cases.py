@@ -237,16 +237,16 @@ def test_an_interrupt_while_a_batch_is_opened_leaves_a_usable_queue(
     for number in range(3):
         setup.add(0, value=b"%d" % number)
     setup.add(1, value=b"other")
-    assert setup.it.waiting_count == sum(len(each.batches) for each in setup.queues)
+    assert setup.it.waiting_count == sum(len(other_queue.batches) for other_queue in setup.queues)
     setup.it.close()
-    found = []
+    values = []
     while batches := setup.drain(NODE_1):
         assert all(batch.row_count for batch in batches)
-        found += [value for batch in batches for value in records(batch)]
+        values += [value for batch in batches for value in records(batch)]
         for batch in batches:
             setup.it.succeed(batch, 0, None)
     first = [b"interrupted"] if place == "queue" else []
-    assert sorted(found) == sorted([*first, b"0", b"1", b"2", b"other"])
+    assert sorted(values) == sorted([*first, b"0", b"1", b"2", b"other"])
     assert not setup.it.waiting_count and not setup.it.has_incomplete
     assert setup.pool.available_bytes == setup.pool.total_bytes
 

@@ -20,8 +20,8 @@ LIMITS = ProducerConfig(batch_size_bytes=1000, max_request_size_bytes=1000, ling
 def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, int]]:
     values = [bytes(size - ROW_OVERHEAD_BYTES) for size in sizes]
     rows = pa.RecordBatch.from_pydict({"key": pa.nulls(len(sizes), pa.binary()), "value": values})
-    found = SlotRows(rows, [4], [0, len(sizes)]).pieces(batch, limit)
-    return [(start, stop, size) for slot, start, stop, size in found if slot == 4]
+    pieces = SlotRows(rows, [4], [0, len(sizes)]).pieces(batch, limit)
+    return [(start, stop, size) for slot, start, stop, size in pieces if slot == 4]
 
 
 @pytest.mark.parametrize(
@@ -36,9 +36,9 @@ def pieces_of(sizes: list[int], batch: int, limit: int) -> list[tuple[int, int, 
 )
 @pytest.mark.case("kafka-23")
 def test_no_slice_of_several_rows_is_larger_than_a_request(sizes, batch, limit, cuts) -> None:
-    found = pieces_of(sizes, batch, limit)
-    assert [(start, stop) for start, stop, _ in found] == cuts
-    assert [size for *_, size in found] == [sum(sizes[start:stop]) for start, stop in cuts]
+    pieces = pieces_of(sizes, batch, limit)
+    assert [(start, stop) for start, stop, _ in pieces] == cuts
+    assert [size for *_, size in pieces] == [sum(sizes[start:stop]) for start, stop in cuts]
 
 
 def test_any_rows_are_cut_whole_and_in_order() -> None:
@@ -46,9 +46,9 @@ def test_any_rows_are_cut_whole_and_in_order() -> None:
     for _ in range(300):
         sizes = [16 + source.randrange(source.choice((1, 50, 2_000))) for _ in range(source.randrange(1, 60))]
         batch, limit = source.randrange(1, 3_000), source.randrange(1, 3_000)
-        found = pieces_of(sizes, batch, limit)
-        assert [row for start, stop, _ in found for row in range(start, stop)] == list(range(len(sizes)))
-        assert all(size <= limit or stop - start == 1 for start, stop, size in found)
+        pieces = pieces_of(sizes, batch, limit)
+        assert [row for start, stop, _ in pieces for row in range(start, stop)] == list(range(len(sizes)))
+        assert all(size <= limit or stop - start == 1 for start, stop, size in pieces)
 
 
 @pytest.mark.case("kafka-24")

@@ -50,4 +50,4 @@ def test_the_architecture_page_draws_the_table() -> None:
     section = ARCHITECTURE.read_text().partition("## The states of a data object")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^([A-Z_]+) +-> +([A-Z_, ]+)$", section, re.MULTILINE))
     drawn = {name: set(after.split(", ")) for name, after in rows.items()}
-    assert drawn == {before.name: {each.name for each in after} for before, after in TRANSITIONS.items() if after}
+    assert drawn == {before.name: {state.name for state in after} for before, after in TRANSITIONS.items() if after}

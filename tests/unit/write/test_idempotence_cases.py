@@ -229,8 +229,8 @@ class TestIdempotence:
         assert setup.sequences is not None
         setup.send_and_run(1)
         setup.send_and_run(0)
-        other, own = setup.open
-        setup.answer(own, OUT_OF_ORDER)
+        other, request = setup.open
+        setup.answer(request, OUT_OF_ORDER)
         setup.run(after_ms=20)
         assert setup.numbers() == [(0, 0), (1, 0)]
         waiting = setup.send_and_run(1)

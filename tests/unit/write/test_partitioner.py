@@ -122,10 +122,10 @@ class TestPrecedence:
 
     def test_one_null_partition_among_others_is_chosen_by_its_key(self) -> None:
         explicit = pa.array([3, None, 2], pa.int32())
-        own = int(make(1000).partitions(keys(b"21"), None, later(1))[0])
+        partition = int(make(1000).partitions(keys(b"21"), None, later(1))[0])
         chosen = make(1000).partitions(keys(b"21", b"21", b"21"), explicit, later(1, 1, 1))
-        assert own > 3
-        assert chosen.tolist() == [3, own, 2]
+        assert partition > 3
+        assert chosen.tolist() == [3, partition, 2]
 
     def test_all_null_partition_column_is_as_none(self) -> None:
         chosen = make(1000).partitions(keys(b"21"), pa.nulls(1, pa.int32()), later(1))
@@ -166,9 +166,9 @@ class TestRefusals:
 
 
 def loaded(path: str) -> UserPartitioner:
-    found = make_partitioner(path)
-    assert found is not None
-    return found
+    partitioner = make_partitioner(path)
+    assert partitioner is not None
+    return partitioner
 
 
 class TestLoading:

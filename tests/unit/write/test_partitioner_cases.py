@@ -120,8 +120,8 @@ def test_one_key_and_a_column_agree():
 def test_case_3_uniform_sticky():
     """Kafka's partitions; a batch of batch.size is full at once here, so a draw comes one append earlier."""
     setup = Setup()
-    found = [(setup.append(size), setup.draws.count) for size in (512, 1_040, 1_040, 1_040, 1_040)]
-    assert found == [(0, 1), (0, 2), (1, 3), (2, 4), (0, 5)]
+    appends = [(setup.append(size), setup.draws.count) for size in (512, 1_040, 1_040, 1_040, 1_040)]
+    assert appends == [(0, 1), (0, 2), (1, 3), (2, 4), (0, 5)]
 
 
 def test_a_half_full_batch_puts_the_switch_off_until_it_is_closed():
@@ -201,7 +201,7 @@ def test_two_partitions_are_weighed_and_a_node_is_away_behind_its_time_out_only(
 def test_case_26_a_round_of_small_records_makes_one_fractional_batch():
     """testBuiltInPartitionerFractionalBatches: the switch does not scatter a round over partitions."""
     setup = Setup(batch_size_bytes=512)
-    found = set()
+    partitions = set()
     for now_ms in range(10, 110, 10):
         for _ in range(10):
             setup.append(48)
@@ -210,8 +210,8 @@ def test_case_26_a_round_of_small_records_makes_one_fractional_batch():
         assert 256 < batch.size_bytes < 512
         assert not any(queue.batches for queue in setup.queues)
         setup.it.succeed(batch, 0, None)
-        found.add(batch.topic_partition.partition)
-    assert len(found) > 1
+        partitions.add(batch.topic_partition.partition)
+    assert len(partitions) > 1
 
 
 @pytest.mark.parametrize("lengths", [[2, 2, 2], [0, 0, 0]])
@@ -236,9 +236,9 @@ def test_case_6_partitions_without_leader_are_left_out_unless_all_are():
 
 
 def test_round_robin_counts_per_topic_and_over_columns():
-    found = make_partitioner("RoundRobinPartitioner")
-    assert found is not None
-    assert [found.partition(topic, None, None, None, None, 3) for topic in "aabab"] == [0, 1, 0, 2, 1]
+    partitioner = make_partitioner("RoundRobinPartitioner")
+    assert partitioner is not None
+    assert [partitioner.partition(topic, None, None, None, None, 3) for topic in "aabab"] == [0, 1, 0, 2, 1]
     columns = RoundRobinPartitioner()
     keys = pa.array([b"k"] * 4, pa.binary())
     assert [*columns.partition_array(keys, 3), *columns.partition_array(keys, 3)] == [0, 1, 2, 0, 1, 2, 0, 1]

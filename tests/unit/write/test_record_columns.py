@@ -98,14 +98,14 @@ def test_an_interrupt_at_any_line_appends_the_record_or_nothing(record: tuple[An
         finally:
             sys.settrace(old)
         taken = [(b"a", b"1", None), *[record] * (columns.row_count - 1), *RECORDS]
-        for each in RECORDS:
-            append(columns, *each)
+        for other_record in RECORDS:
+            append(columns, *other_record)
         built = columns.build()
         built.validate(full=True)
-        assert list(zip(*(built.column(each).to_pylist() for each in (0, 1)), strict=True)) == [
+        assert list(zip(*(built.column(index).to_pylist() for index in (0, 1)), strict=True)) == [
             (key, value) for key, value, _ in taken
         ]
-        assert [each is not None for each in built.column(3).to_pylist()] == [bool(headers) for *_, headers in taken]
+        assert [value is not None for value in built.column(3).to_pylist()] == [bool(headers) for *_, headers in taken]
         assert columns.size_bytes == int(row_ends(built)[-1])
     raise AssertionError("an append has fewer lines")
 

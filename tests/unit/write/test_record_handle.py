@@ -88,7 +88,7 @@ def test_callbacks_run_in_the_order_of_records_when_all_are_done(
 def test_a_callback_may_ask_any_handle_of_its_batch_without_a_timeout() -> None:
     result, handles = result_of(2)
     seen: list[int] = []
-    handles[0].add_done_callback(lambda _: seen.extend(each.result().offset for each in handles))
+    handles[0].add_done_callback(lambda _: seen.extend(handle.result().offset for handle in handles))
     thread = threading.Thread(target=result.decide, args=(5, None), daemon=True)
     thread.start()
     thread.join(10)

@@ -33,7 +33,7 @@ class TestSpares:
         setup.add(brokers=(0, 1, 2))
         setup.run(0)
         one, *others = [put["quiet"] for put in setup.transport.sent]
-        assert all(each is one for each in others) and len(list(one)) == setup.first.required_count - 1 == 1
+        assert all(other is one for other in others) and len(list(one)) == setup.first.required_count - 1 == 1
 
     def test_a_spare_takes_the_place_of_one_that_fails(self, make_task_sender: Callable[..., TaskSetup]) -> None:
         setup = make_task_sender()

@@ -171,8 +171,8 @@ class TestWithoutIdempotence:
         handles = [RecordHandle(result, index) for index in range(3)]
         other = setup.send(1)
         setup.run()
-        own, others = setup.open
-        setup.answer(own, INVALID)
+        request, others = setup.open
+        setup.answer(request, INVALID)
         setup.answer(others, offset=7)
         assert [handle.exception(0) for handle in handles] == [INVALID] * 3
         assert other.result(0).offset == 7
@@ -256,9 +256,9 @@ class TestWithoutIdempotence:
         second = setup.send(value=b"b" * 900)
         other = setup.send(1)
         setup.run()
-        own, others = setup.open
-        assert len(own.batches) == 2
-        setup.answer(own, DISCONNECT)
+        shared_request, others = setup.open
+        assert len(shared_request.batches) == 2
+        setup.answer(shared_request, DISCONNECT)
         setup.run(after_ms=20)
         again = next(request for request in setup.open if request is not others)
         assert [batch.row_count for batch in again.batches] == [1, 1]

@@ -30,7 +30,7 @@ def fill(setup: Setup, partition: int, count: int) -> None:
 
 def step(setup: Setup, ledger: str) -> None:
     """Let the roots answer the object of a ledger that is on its way, and its commit."""
-    (request,) = [each for each in setup.sent_requests() if each.destination.ledger_id == ledger]
+    (request,) = [sent for sent in setup.sent_requests() if sent.destination.ledger_id == ledger]
     for broker_id in request.destination.brokers:
         setup.transport.answer(broker_id, sequence=request.sequence)
     setup.run()

@@ -102,8 +102,8 @@ class FailingLog:
     def poll(self) -> list[DeliveryResult]:
         """Answer some of what was asked, in order, the rest later."""
         cut = self._random.randrange(len(self._delayed) + 1) if len(self._delayed) > 1 else len(self._delayed)
-        found, self._delayed = self._delayed[:cut], self._delayed[cut:]
-        return found
+        results, self._delayed = self._delayed[:cut], self._delayed[cut:]
+        return results
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 5])
@@ -118,14 +118,14 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
     topic = make_topic(sets=((0, 1, 2),) * PARTITIONS)
 
     def read(request: DataRequest) -> dict[TopicPartition, list[bytes]]:
-        found: dict[TopicPartition, list[bytes]] = defaultdict(list)
+        values: dict[TopicPartition, list[bytes]] = defaultdict(list)
         assert len(request.holders) >= 2
         body = bytes(brokers.counting[min(request.holders)].store.get(request.key))
         for item in request.data_object.sections:
             part = body[item.start_byte : item.start_byte + item.size_bytes]
             for rows in decode_section(part, item.crc32c, item.row_count, request.data_object.has_headers):
-                found[TP[item.partition]] += rows.column(1).to_pylist()
-        return found
+                values[TP[item.partition]] += rows.column(1).to_pylist()
+        return values
 
     sequences = ProducerSequences("me")
     pool = BufferPool(16 * 1024, clock=SYSTEM_CLOCK, poolable_bytes=1024)
@@ -189,8 +189,8 @@ def test_every_future_once_and_all_that_is_acknowledged_is_read(
         assert log.partitions[name].values == [value for _, value in sorted(by_partition[partition].items())]
     for name in TP:
         for thread in range(THREADS):
-            own = [int(v.split(b"-")[1]) for v in log.partitions[name].values if v.startswith(b"%d-" % thread)]
-            assert own == sorted(own)
+            numbers = [int(v.split(b"-")[1]) for v in log.partitions[name].values if v.startswith(b"%d-" % thread)]
+            assert numbers == sorted(numbers)
     assert min(log.faults[fault] for fault in ("away", "unknown", "lost")) > 0
     assert sum(len(store.injected) for store in brokers.faulty.values()) > 0
     assert sequences.producer.epoch == 0

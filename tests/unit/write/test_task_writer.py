@@ -34,10 +34,10 @@ class TestContent:
         task = make_task(partitions=5)
         batches = [batch(1000, 1000 * number) for number in range(4)]
         result = task.write(*batches)
-        found = task.values(result)
-        assert len(found) == 5
-        assert sorted(value for values in found.values() for value in values) == sorted(written(batches))
-        assert all(values == sorted(values) for values in found.values())
+        partitions = task.values(result)
+        assert len(partitions) == 5
+        assert sorted(value for values in partitions.values() for value in values) == sorted(written(batches))
+        assert all(values == sorted(values) for values in partitions.values())
         assert (result.row_count, result.dropped_rows) == (4000, 0)
         assert result.size_bytes == sum(item.size_bytes for _, item in result.objects)
 
@@ -47,8 +47,8 @@ class TestContent:
             "key": pa.array([b"21", b"foobar", b"kafka", b""]),
             "value": pa.array(["a", "b", "c", "d"]),
         }
-        found = task.values(task.write(pa.RecordBatch.from_pydict(columns)))
-        assert found == {
+        partitions = task.values(task.write(pa.RecordBatch.from_pydict(columns)))
+        assert partitions == {
             ("orders", 0): [b"a"],
             ("orders", 6): [b"b"],
             ("orders", 4): [b"c"],
@@ -57,9 +57,9 @@ class TestContent:
 
     def test_partition_column(self, make_task: Callable[..., Task]) -> None:
         task = make_task(partitions=3)
-        found = task.values(task.write(batch(4, partition=pa.array([2, 0, 2, 1], pa.int32()))))
-        assert found["orders", 2] == [b"%010d" % 0, b"%010d" % 2]
-        assert found["orders", 0] == [b"%010d" % 1]
+        partitions = task.values(task.write(batch(4, partition=pa.array([2, 0, 2, 1], pa.int32()))))
+        assert partitions["orders", 2] == [b"%010d" % 0, b"%010d" % 2]
+        assert partitions["orders", 0] == [b"%010d" % 1]
 
     def test_rows_name_their_topics(self, make_task: Callable[..., Task], make_topic: Callable[..., TopicPlan]) -> None:
         sets = ((0, 1, 2),) * 3
@@ -112,8 +112,8 @@ class TestContent:
 
     def test_a_schema_may_change_between_batches(self, make_task: Callable[..., Task]) -> None:
         task = make_task()
-        found = task.values(task.write(batch(1), batch(1, 1, value=pa.array(["s"]), other=pa.array([1]))))
-        assert found["orders", 0] == [b"%010d" % 0, b"s"]
+        partitions = task.values(task.write(batch(1), batch(1, 1, value=pa.array(["s"]), other=pa.array([1]))))
+        assert partitions["orders", 0] == [b"%010d" % 0, b"s"]
 
     @pytest.mark.parametrize("compression", ["lz4", "zstd"])
     def test_compression_of_the_topic(
@@ -229,9 +229,9 @@ class TestMemory:
         task = make_task(partitions=3, config=config)
         large = batch(20_000, size_bytes=100)
         assert large.nbytes > 2_000_000
-        found = task.values(task.write(large))
-        assert sorted(value for values in found.values() for value in values) == written([large])
-        assert all(values == sorted(values) for values in found.values())
+        partitions = task.values(task.write(large))
+        assert sorted(value for values in partitions.values() for value in values) == written([large])
+        assert all(values == sorted(values) for values in partitions.values())
 
     def test_rows_nearly_as_large_as_a_small_memory_go_through_one_by_one(self, make_task: Callable[..., Task]) -> None:
         task = make_task(config=replace(PATIENT, buffer_memory_bytes=16_384))

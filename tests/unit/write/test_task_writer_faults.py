@@ -121,9 +121,9 @@ class TestFaults:
             task.brokers.faulty[number] = FaultyStore(store, seed=10 * seed + number, rates=rates, stall_ms=5)
         batches = [batch(300, 300 * number, size_bytes=50) for number in range(10)]
         result = task.write(*batches)
-        found = task.values(result)
-        assert sorted(value for values in found.values() for value in values) == written(batches)
-        assert all(values == sorted(values) for values in found.values())
+        partitions = task.values(result)
+        assert sorted(value for values in partitions.values() for value in values) == written(batches)
+        assert all(values == sorted(values) for values in partitions.values())
         assert all(len(item.holders) >= 2 for _, item in result.objects)
         named = {item.id.name for _, item in result.objects}
         assert all(key.rpartition("/")[2] in named for number in range(3) for key in task.brokers.data_keys(number))
