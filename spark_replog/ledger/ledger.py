@@ -30,7 +30,7 @@ from spark_replog.ledger.leveling import JournalLeveler, journals_behind
 from spark_replog.ledger.record import INCARNATION_SIZE_BYTES, TAG_SIZE_BYTES, genesis_hash
 from spark_replog.ledger.requests import COMMAND_SIZE_BYTES_MAX, ENTRY_SIZE_BYTES_MAX, Batch, Request, Requests
 from spark_replog.ledger.shell_io import RootIo
-from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotStats, SnapshotWriter
+from spark_replog.ledger.snapshot_keeper import SnapshotKeeper, SnapshotWriter
 from spark_replog.ledger.state_fold import RESTORES_MAX, StateFold, Wholeness
 from spark_replog.ledger.types import (
     AppendOutcome,
@@ -40,6 +40,7 @@ from spark_replog.ledger.types import (
     LedgerStats,
     Proposed,
     SnapshotState,
+    SnapshotStats,
 )
 from spark_replog.process_state import in_each_child
 from spark_replog.snapshot import PageMissingError

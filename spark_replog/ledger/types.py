@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import sub
 from typing import Any, Protocol, runtime_checkable
 
 from spark_replog.snapshot import DecidedSnapshot, FrozenState
@@ -176,3 +177,18 @@ class LedgerStats:
 Proposed = bytes | tuple[bytes, ...] | None
 """One encoded command, or several that go into one ENTRY in this order (the last one's result is
 the caller's), or nothing to do."""
+
+
+@dataclass(slots=True)
+class SnapshotStats:
+    """Snapshots that this process wrote, had decided and restored; journal files deleted; milliseconds spent."""
+
+    written: int = 0
+    decided: int = 0
+    restored: int = 0
+    deleted: int = 0
+    spent_ms: float = 0.0
+
+    def since(self, before: SnapshotStats) -> SnapshotStats:
+        """Return the difference from earlier numbers."""
+        return SnapshotStats(*map(sub, astuple(self), astuple(before)))
