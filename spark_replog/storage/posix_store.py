@@ -144,6 +144,7 @@ class PosixStore:
 
         Raises:
             ReplogError: REPLOG_STORE_REFUSED: nothing is visible (no folder, no space, no permission, a symbolic link).
+            RetriableError: REPLOG_ROOT_STALE: nothing is visible: the root file that was here at first is missing.
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
         """
         check_key(key, self.url)
@@ -151,7 +152,9 @@ class PosixStore:
         temp_name = f"{TEMP_PREFIX}{_temp_token}-{next(_temp_numbers)}"
         folder_fd, is_in_doubt = -1, False
         try:
-            folder_fd, above = self._open_folder(folder, make_last=make_parent, is_to_flush=self._fsync)
+            folder_fd, above = self._open_folder(
+                folder, make_last=make_parent, is_to_flush=self._fsync, is_to_write=True
+            )
             if is_data_key(key) and self._is_local_disk():
                 _leave_reserve(folder_fd, data)
             self._write_temp(folder_fd, above, temp_name, data)
@@ -182,15 +185,17 @@ class PosixStore:
     def make_folder(self, key_prefix: str) -> None:
         """Make a folder and those above it below the root; an empty prefix makes the root itself.
 
-        Raises REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty.
+        Raises REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty; the root
+        file that was here at first too: REPLOG_ROOT_STALE.
         """
         inner = key_prefix.strip("/")
         try:
             if not inner:
+                self._root_file = None  # a root that is made, or made again, gets its file last
                 self._make_root()
                 return
             check_key(inner, self.url)
-            os.close(self._open_folder(inner, make_all=True)[0])
+            os.close(self._open_folder(inner, make_all=True, is_to_write=True)[0])
         except OSError as error:
             if error.errno in _REFUSED_ERRNOS and error.errno != errno.EIO:
                 raise self._refused(error, key_prefix) from error
@@ -267,13 +272,20 @@ class PosixStore:
         return False
 
     def _open_folder(
-        self, folder: str, *, make_last: bool = False, make_all: bool = False, is_to_flush: bool = False
+        self,
+        folder: str,
+        *,
+        make_last: bool = False,
+        make_all: bool = False,
+        is_to_flush: bool = False,
+        is_to_write: bool = False,
     ) -> tuple[int, os.stat_result]:
         """Return a descriptor and the status of the folder, reached from the root without a symbolic link (else ELOOP).
 
         A folder that was once reached part by part is opened by its path and must be the same one: a link on the way
         could only lead to that same folder. With ``make_last`` or ``make_all``, the folders are durable in their
-        parents, even if another process has just made them: each is flushed at least once per process.
+        parents, even if another process has just made them: each is flushed at least once per process. What is written
+        goes into the folder that has the root's file, whatever takes the root's name meanwhile.
         """
         identity = (self._durable_folders if make_last else self._reached_folders).get(folder)
         if identity is not None and not make_all:
@@ -290,6 +302,8 @@ class PosixStore:
                 os.close(fd)
         fd = os.open(self._root, _FOLDER_FLAGS)
         try:
+            if is_to_write:
+                self._require_root_file(fd)
             status = os.fstat(fd)
             parts = folder.split("/") if folder else []
             for count, part in enumerate(parts, 1):
@@ -390,6 +404,23 @@ class PosixStore:
         except OSError as error:
             if error.errno not in _CANNOT_FLUSH_ERRNOS:
                 raise
+
+    def _require_root_file(self, root_fd: int) -> None:
+        """Refuse the folder at the root's path if it lacks the file that was there at first.
+
+        A disk that was unmounted leaves an empty folder. A record in it would count, and be gone with the next mount.
+        """
+        if self._root_file in (None, NO_ROOT_FILE):
+            return
+        try:
+            os.stat(ROOT_FILE_KEY, dir_fd=root_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            raise RetriableError(
+                ErrorCode.REPLOG_ROOT_STALE,
+                f"{ROOT_FILE_KEY} is missing, and was there when this process first used the root: another folder has "
+                "its name. Bring the root back (mount the disk, undo the rename).",
+                url=self.url,
+            ) from None
 
     def _make_level(self, parent_fd: int, name: str) -> None:
         with suppress(FileExistsError):

@@ -12,6 +12,7 @@ from spark_replog.errors import CorruptDataError, ErrorCode, OutcomeUnknownError
 from spark_replog.storage import posix_store
 from spark_replog.storage.mount_table import MountedFileSystem
 from spark_replog.storage.object_store import CreateOutcome
+from spark_replog.storage.paths import ROOT_FILE_KEY
 from spark_replog.storage.posix_store import PosixStore
 from spark_replog.storage.retrying_store import RetryingStore
 
@@ -684,6 +685,46 @@ class TestModes:
         store.make_folder("ledgers/a")
         store.create("ledgers/a/0", b"x")
         assert {path.stat().st_gid for path in (root / "ledgers").rglob("*")} == {4321}
+
+
+class TestEmptyFolderInPlaceOfTheRoot:
+    """Where a disk was mounted, an empty folder stays. What is written there would be gone with the next mount."""
+
+    @pytest.fixture(autouse=True)
+    def replaced(self, store, root):
+        store.create(ROOT_FILE_KEY, b"{}")
+        store.create("j/0", b"x", make_parent=True)
+        assert bytes(store.get(ROOT_FILE_KEY)) == b"{}"
+        root.rename(root.with_name("root.away"))
+        root.mkdir()
+
+    @pytest.mark.parametrize("inner", ["", "j", "ledgers/a/journal"], ids=["empty", "known folder", "other folders"])
+    def test_nothing_is_written_even_where_folders_are(self, store, root, inner):
+        """The folders may be those of a process that had looked for the root just before."""
+        (root / inner).mkdir(parents=True, exist_ok=True)
+        before = sorted(root.rglob("*"))
+        for call in (
+            lambda: store.create("j/1", b"x"),
+            lambda: store.create("j/1", b"x", make_parent=True),
+            lambda: store.create("ledgers/a/journal/0", b"x"),
+            lambda: store.make_folder("ledgers/a/data"),
+        ):
+            with pytest.raises(RetriableError) as raised:
+                call()
+            assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
+        assert sorted(root.rglob("*")) == before
+
+    def test_it_goes_on_when_the_root_is_back(self, store, root):
+        root.rmdir()
+        root.with_name("root.away").rename(root)
+        assert store.create("j/1", b"x") is CreateOutcome.CREATED
+        store.make_folder("ledgers/a/data")
+
+    def test_who_makes_the_root_again_writes_its_file_last(self, store, root):
+        store.make_folder("")
+        store.make_folder("j")
+        assert store.create("j/0", b"y") is CreateOutcome.CREATED
+        assert store.create(ROOT_FILE_KEY, b"{}") is CreateOutcome.CREATED
 
 
 class TestVanishedRoot:
