@@ -577,7 +577,7 @@ def _cluster_id_to_use(
 ) -> str:
     """Return a new id, or that of the unfinished cluster found on these roots."""
     root_files: dict[str, RootFile] = {}
-    for url, root in read_roots(roots, options).items():
+    for url, root in read_roots(roots, options, deadline_ms=STORE_DEADLINE_MS).items():
         if isinstance(root, RootFile):
             root_files[url] = root
         elif root is not None:

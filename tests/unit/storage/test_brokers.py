@@ -26,7 +26,8 @@ from spark_replog.storage.brokers import BrokerSet, shared_brokers, write_root_f
 from spark_replog.storage.call_counter import by_kind
 from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
-from spark_replog.storage.paths import journal_key, ledger_folders
+from spark_replog.storage.paths import ROOT_FILE_KEY, journal_key, ledger_folders
+from spark_replog.storage.posix_store import PosixStore
 from tests.manual_clock import ManualClock
 
 
@@ -466,6 +467,20 @@ class TestInit:
         monkeypatch.setattr(root_file, "read_root", read)
         assert code_of(lambda: write_root_files(roots_of(tmp_path / "s"))) is ErrorCode.REPLOG_STORE_UNAVAILABLE
         assert not (tmp_path / "s").exists()
+
+    def test_an_answer_that_is_lost_does_not_stop_init(self, tmp_path, monkeypatch):
+        """On a busy machine the first connection of a client may take longer than the client waits."""
+        get, lost = PosixStore.get, []
+
+        def lose_first(self, key, **more):
+            if self.url.endswith("broker-1") and not lost:
+                lost.append(key)
+                raise RetriableError(ErrorCode.REPLOG_STORE_UNAVAILABLE, "no answer")
+            return get(self, key, **more)
+
+        monkeypatch.setattr(PosixStore, "get", lose_first)
+        assert len(write_root_files(roots_of(tmp_path / "s")).broker_ids) == 3
+        assert lost == [ROOT_FILE_KEY]
 
     def test_two_inits_at_once_make_one_cluster(self, tmp_path, monkeypatch):
         urls = roots_of(tmp_path / "s")
