@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -186,8 +187,20 @@ def test_a_writer_that_is_killed_at_a_step_loses_nothing(store, step) -> None:
 
 
 def wait_until_stopped(process) -> None:
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status), process.communicate()[1]
+    """Wait until it has stopped itself. Whom somebody else stops for a moment, as all processes of a run, goes on."""
+
+    def goes_on() -> bool:
+        changed, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
+        assert not changed or os.WIFCONTINUED(status), process.communicate()[1]
+        return bool(changed)
+
+    while True:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), process.communicate()[1]
+        ends_at = time.monotonic() + 1.5
+        wait_until(lambda ends_at=ends_at: time.monotonic() > ends_at or goes_on(), pause_seconds=0.05)
+        if time.monotonic() > ends_at:
+            return
 
 
 def move_markers_past(store, told, position) -> None:
