@@ -94,8 +94,13 @@ class StoreMonitor(Admin):
         all_ledgers: list[Ledger[Any]] = [cluster.cluster_ledger, *ledgers]
         behind = self._behind(all_ledgers)
         states = [
-            LedgerHealth(log.ledger_id, log.state.applied_index + 1, log.is_tail_unclear, behind.get(log.ledger_id, {}))
-            for log in all_ledgers
+            LedgerHealth(
+                ledger.ledger_id,
+                ledger.state.applied_index + 1,
+                ledger.is_tail_unclear,
+                behind.get(ledger.ledger_id, {}),
+            )
+            for ledger in all_ledgers
         ]
         topics.sort(key=lambda topic: topic.name)
         parts = tuple(healths), tuple(topics), tuple(states), tuple(groups)
@@ -127,7 +132,9 @@ class StoreMonitor(Admin):
     def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
         """Return the writes in the newest entries of each topic ledger, as this process has folded them."""
         ledgers = topic_ledgers(self._cluster)
-        return {log.ledger_id: log.ask(lambda state: state.objects.recent_writes(entry_count)) for log in ledgers}
+        return {
+            ledger.ledger_id: ledger.ask(lambda state: state.objects.recent_writes(entry_count)) for ledger in ledgers
+        }
 
     def fence_warnings(self, broker_ids: Iterable[BrokerId]) -> list[Finding]:
         """Return the partitions that fencing these brokers would make unwritable.

@@ -93,6 +93,8 @@ class PosixStore:
         self._is_local: bool | None = None
         self._root_file: tuple[int, int] | None = None
         """Identity of the root file when this store was first used; None: not used yet."""
+        self._must_have_root_file = False
+        """Whether the root file was ever seen here."""
         self._reached_folders: dict[str, tuple[int, int]] = {}
         self._durable_folders: dict[str, tuple[int, int]] = {}
         """Device and inode of folders: those reached without a link, and those durable in their parents."""
@@ -116,10 +118,13 @@ class PosixStore:
         check_key(key, self.url)
         if self._root_file is None:
             self._root_file = root_file_identity(self.url)
+            self._must_have_root_file = self._root_file != NO_ROOT_FILE
         try:
             fd = self._open_file(key)
             if fd is None:
                 return None
+            if key == ROOT_FILE_KEY:  # perhaps for the first time: the root was away
+                self._must_have_root_file = True
             try:  # not `_closing`: three calls more for each read of a section
                 status = os.fstat(fd)
                 if stat.S_ISDIR(status.st_mode):
@@ -144,7 +149,7 @@ class PosixStore:
 
         Raises:
             ReplogError: REPLOG_STORE_REFUSED: nothing is visible (no folder, no space, no permission, a symbolic link).
-            RetriableError: REPLOG_ROOT_STALE: nothing is visible: the root file that was here at first is missing.
+            RetriableError: REPLOG_ROOT_STALE: nothing is visible: the root file that was here before is missing.
             OutcomeUnknownError: the link may have happened, or may not survive power loss.
         """
         check_key(key, self.url)
@@ -185,13 +190,13 @@ class PosixStore:
     def make_folder(self, key_prefix: str) -> None:
         """Make a folder and those above it below the root; an empty prefix makes the root itself.
 
-        Raises REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty; the root
-        file that was here at first too: REPLOG_ROOT_STALE.
+        Raises REPLOG_STORE_REFUSED: no permission, no space, or the root is missing and the prefix not empty; or
+        REPLOG_ROOT_STALE: the root file that was here before is missing.
         """
         inner = key_prefix.strip("/")
         try:
             if not inner:
-                self._root_file = None  # a root that is made, or made again, gets its file last
+                self._root_file, self._must_have_root_file = None, False  # a root that is made gets its file last
                 self._make_root()
                 return
             check_key(inner, self.url)
@@ -406,19 +411,19 @@ class PosixStore:
                 raise
 
     def _require_root_file(self, root_fd: int) -> None:
-        """Refuse the folder at the root's path if it lacks the file that was there at first.
+        """Refuse the folder at the root's path if it lacks the file that was there before.
 
         A disk that was unmounted leaves an empty folder. A record in it would count, and be gone with the next mount.
         """
-        if self._root_file in (None, NO_ROOT_FILE):
+        if not self._must_have_root_file:
             return
         try:
             os.stat(ROOT_FILE_KEY, dir_fd=root_fd, follow_symlinks=False)
         except FileNotFoundError:
             raise RetriableError(
                 ErrorCode.REPLOG_ROOT_STALE,
-                f"{ROOT_FILE_KEY} is missing, and was there when this process first used the root: another folder has "
-                "its name. Bring the root back (mount the disk, undo the rename).",
+                f"{ROOT_FILE_KEY} is missing, and was there before: another folder has the root's name. "
+                "Bring the root back (mount the disk, undo the rename).",
                 url=self.url,
             ) from None
 

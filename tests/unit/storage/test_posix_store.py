@@ -714,6 +714,18 @@ class TestEmptyFolderInPlaceOfTheRoot:
             assert raised.value.code is ErrorCode.REPLOG_ROOT_STALE
         assert sorted(root.rglob("*")) == before
 
+    def test_nor_by_a_process_that_began_while_the_root_was_away(self, store, root):
+        late = PosixStore(store.url)
+        assert late.get(ROOT_FILE_KEY) is None
+        root.rmdir()
+        root.with_name("root.away").rename(root)
+        assert bytes(late.get(ROOT_FILE_KEY)) == b"{}"
+        root.rename(root.with_name("root.away"))
+        (root / "j").mkdir(parents=True)
+        with pytest.raises(RetriableError, match="another folder has the root's name"):
+            late.create("j/1", b"x")
+        assert not list((root / "j").iterdir())
+
     def test_it_goes_on_when_the_root_is_back(self, store, root):
         root.rmdir()
         root.with_name("root.away").rename(root)
