@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -189,18 +190,16 @@ def test_a_writer_that_is_killed_at_a_step_loses_nothing(store, step) -> None:
 def wait_until_stopped(process) -> None:
     """Wait until it has stopped itself. Whom somebody else stops for a moment, as all processes of a run, goes on."""
 
-    def goes_on() -> bool:
+    def state(ends_at: float) -> str:
         changed, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
         assert not changed or os.WIFCONTINUED(status), process.communicate()[1]
-        return bool(changed)
+        return "goes on" if changed else "asleep" if time.monotonic() > ends_at else ""
 
-    while True:
+    is_asleep = False
+    while not is_asleep:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status), process.communicate()[1]
-        ends_at = time.monotonic() + 1.5
-        wait_until(lambda ends_at=ends_at: time.monotonic() > ends_at or goes_on(), pause_seconds=0.05)
-        if time.monotonic() > ends_at:
-            return
+        is_asleep = wait_until(partial(state, time.monotonic() + 1.5), pause_seconds=0.05) == "asleep"
 
 
 def move_markers_past(store, told, position) -> None:
