@@ -130,7 +130,7 @@ def test_another_coordinator_obeys_what_it_folds_and_super_users_pass(store):
     store.reopen()
     answer, _ = answers_of(store, append_as(store, WRITER, ["t"]), is_atomic=True)
     assert answer.error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    answer, _ = answers_of(store, append_as(store, "User:root", ["t"]), is_atomic=True)
+    answer, _ = answers_of(store, append_as(store, default_principal(), ["t"]), is_atomic=True)
     assert answer.error is None
 
 
@@ -290,7 +290,7 @@ def test_a_plan_for_tasks_refuses_a_topic_that_is_named_and_marks_those_that_row
     assert plan.topic("open").name == "open"
     with pytest.raises(AuthorizationError, match="--operation write --topic closed"):
         plan.topic("closed")
-    assert make_write_plan(store.cluster, ["closed"], "User:root").topic("closed").name == "closed"
+    assert make_write_plan(store.cluster, ["closed"], default_principal()).topic("closed").name == "closed"
 
 
 @pytest.mark.parametrize("operation", [AclOperation.ALTER, AclOperation.ALTER_CONFIGS])
