@@ -645,6 +645,11 @@ class LedgerCore:
             self.stats.claims += 1
             return
         if not proposer.has_claim_majority():
+            if not self.goal.is_write and self._is_claim_refused(now_ms):
+                # A process without the right to write: another one decides the tail.
+                proposer.depose()
+                self.progress.is_tail_unclear = self.progress.is_claim_refused = True
+                self._enter(Phase.DONE)
             return
         unclaimed = ((1 << len(self.roots)) - 1) & ~proposer.claimed
         if unclaimed and not proposer.is_tail_shown() and self._is_waiting(unclaimed, now_ms):
@@ -658,6 +663,11 @@ class LedgerCore:
             self._enter(Phase.LEAD)
         else:
             self._owned()
+
+    def _is_claim_refused(self, now_ms: float) -> bool:
+        """Return whether a root refused the claim more than once, and those that may still take it are no majority."""
+        is_refused = any(state.refusal is not None and state.refusal.count >= REFUSALS_MIN for state in self.roots)
+        return is_refused and len(self.roots) - len(self.missing_roots(now_ms)) < self.prefix.majority
 
     def _owned(self) -> None:
         """All entries are decided and no own value is open: an older own value can no longer be decided."""

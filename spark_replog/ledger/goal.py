@@ -91,6 +91,7 @@ class Progress:
         majority_at_ms: when a majority had answered in this phase.
         wake_at_ms: when it can go on even if no operation ends; None: not before.
         is_tail_unclear: it ended with a tail that may or may not be decided.
+        is_claim_refused: because too many roots refused the claim that would have decided it.
         has_rewound: it has read the journals from their beginnings again.
     """
 
@@ -100,6 +101,7 @@ class Progress:
     majority_at_ms: float | None = None
     wake_at_ms: float | None = None
     is_tail_unclear: bool = False
+    is_claim_refused: bool = False
     has_rewound: bool = False
 
     def wake(self, at_ms: float) -> None:

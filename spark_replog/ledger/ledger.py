@@ -349,7 +349,8 @@ class Ledger(Generic[S]):
                 run.heard_ms = run.io.learned_ms  # a read of many records is under way
         if self._fold.keeper is not None:
             self._fold.keeper.require_proven()
-        if core.progress.is_tail_unclear and core.may_claim:  # the head is proven now
+        if core.progress.is_tail_unclear and core.may_claim and not core.progress.is_claim_refused:
+            # The head is proven now.
             self._drive_read(kind)
         elif core.progress.is_tail_unclear:
             self._errors.log_unclear(core, "the tail")

@@ -477,6 +477,27 @@ def test_read_only_process_answers_its_floor_and_says_so(make_store, caplog):
     assert len(reader.commands()) == 4
 
 
+def test_a_process_without_the_right_to_write_answers_its_floor_and_says_so(make_store, caplog):
+    store = make_store(3)
+    owner = store.process()
+    for number in range(3):
+        owner.append(b"before %d" % number)
+    owner.faulty[2].is_down = True
+    reader = store.process(replace(FAST, quorum_timeout_ms=LONG_MS))
+    refusing = [Refusing(root, "create") for root in reader.faulty]
+    owner.append(b"on 0 and 1")
+    store.take_away(0)
+    with caplog.at_level(logging.WARNING):
+        assert len(reader.commands()) == 3
+        assert len(reader.commands()) == 3
+    assert caplog.text.count("REPLOG_TAIL_UNDECIDED") == 2 and reader.ledger.is_tail_unclear
+    assert 0 < max(root.count for root in refusing) <= 6
+    with pytest.raises(ReplogError, match=r"REPLOG_STORE_REFUSED|REPLOG_NO_QUORUM"):
+        reader.append(b"refused", timeout_ms=1000)
+    store.bring_back(0)
+    assert len(reader.commands()) == 4 and not reader.ledger.is_tail_unclear
+
+
 def test_given_floor_is_waited_for(make_store, caplog):
     store = make_store(3)
     writer, reader = store.process(), store.process(replace(FAST, tail_retry_ms=60_000))
