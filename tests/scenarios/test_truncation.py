@@ -422,9 +422,9 @@ def test_many_copies_are_looked_for_a_few_at_a_time_however_long_all_of_them_tak
     others = {0, 1, 2} - {leader}
     append_unreported(orders, 6, {leader, *others}, {leader})
     orders.away(leader)
-    orders.config = replace(FAST, replica_lag_time_max_ms=1000, num_replica_fetchers=2)
+    orders.config = replace(FAST, replica_lag_time_max_ms=3000, num_replica_fetchers=2)
     orders.reopen()
-    watched = watch(orders, others, 0.2)
+    watched = watch(orders, others, 0.6)
     ledger = orders.cluster.topic_ledger(orders.cluster.lookup("orders").ledger_id)
     assert fail_over(orders.cluster, CatchUp.of(orders.cluster), ledger, {leader})
     assert described(orders).log_end_offset == 6 and orders.high_watermarks("orders") == [6, 0]
