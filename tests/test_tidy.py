@@ -48,7 +48,7 @@ EDGES: dict[str, set[str]] = {
     "write": {"config", "storage", "log", "log/codec"},
     "read": {"storage", "log", "log/codec", "log/fold"},
     "commit": {"config", "storage", "log", "log/codec", "log/fold", "ledger", "cluster"},
-    "health": {"config", "storage", "log/codec", "log/fold"},
+    "health": {"config", "storage", "log", "log/codec", "log/fold"},
     "admin": {"config", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "commit"},
     "groups": {"log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin"},
     "monitor": {"storage", "log", "log/codec", "log/fold", "ledger", "health", "cluster", "admin", "groups"},

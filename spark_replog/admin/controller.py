@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_replog.admin import topic_rules
 from spark_replog.admin.admin import Admin, settle_fences
@@ -43,11 +44,16 @@ from spark_replog.log.model import (
     LogStartReason,
     Outcome,
     PartitionsAdd,
+    SchemaEvolve,
     TopicInit,
     TopicPublish,
     TopicUnpublish,
 )
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.log_position import EARLIEST, LATEST, offset_between, parse_offset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
 
@@ -80,6 +86,8 @@ class Controller(Admin):
         ledger_name: str | None = None,
         if_not_exists: bool = False,
         *,
+        schema: pa.Schema | str | RowSchema | None = None,
+        key: Sequence[str] = (),
         start_index: int | None = None,
         assignment: Sequence[Sequence[BrokerId]] | None = None,
         validate_only: bool = False,
@@ -93,20 +101,20 @@ class Controller(Admin):
             config: topic settings by Kafka's dotted names.
             ledger_name: topics of one ledger commit atomically together; None: its own.
             if_not_exists: return the existing topic as it is.
+            schema: the columns of a typed topic's rows, as Arrow fields or Spark's DDL; None: rows are bytes.
+            key: names of the columns that choose the partition; they become NOT NULL. Only with a schema.
             start_index: where the first leader goes; None: random.
             assignment: per partition the replicas, preferred leader first, instead of counts.
             validate_only: check everything and change nothing; return the topic as it would be.
 
         Raises:
             InvalidConfigError: INVALID_TOPIC_EXCEPTION, INVALID_CONFIG, INVALID_REQUEST,
-                INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, POLICY_VIOLATION.
+                INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, POLICY_VIOLATION,
+                REPLOG_INVALID_SCHEMA.
             ReplogError: TOPIC_ALREADY_EXISTS.
         """
         topic_rules.check_name(name)
-        if partitions is not None:
-            partitions = topic_rules.whole_number(partitions, "partitions", ErrorCode.INVALID_PARTITIONS)
-        if replicas is not None:
-            replicas = topic_rules.whole_number(replicas, "replicas", ErrorCode.INVALID_REPLICATION_FACTOR)
+        partitions, replicas = topic_rules.whole_counts(partitions, replicas)
         if not self._is_internal:
             self._cluster.refresh_if_stale()
             self._authorizer.require_create(name)
@@ -120,13 +128,14 @@ class Controller(Admin):
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
         settings = _validated_config(config or {})
+        columns = topic_rules.checked_schema(schema, key, dict(settings).get("cleanup.policy", ""))
         topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
         placed = self._place(partitions, replicas, assignment, start_index)
         if validate_only:
-            return would_be(name, placed, settings)
+            return would_be(name, placed, settings, columns)
         ledger_id = self._register_ledger(ledger_name)
         away = self._make_folders(ledger_id, {broker for row in placed for broker in row})
-        topic_id = self._init_topic(ledger_id, name, placed, settings, away)
+        topic_id = self._init_topic(ledger_id, TopicInit(new_id(), name, placed, settings, columns), away)
         try:
             winner = self._publish(TopicHandle(name, topic_id, ledger_id))
         except InvalidConfigError:  # a colliding name was first: a topic without a name could not be deleted
@@ -233,11 +242,42 @@ class Controller(Admin):
                 if wanted.pop(key, None) is None and key not in key_names:
                     raise unknown_option_error(key, key_names, code=ErrorCode.INVALID_CONFIG)
             _validated_config(wanted)
+            topic_rules.checked_schema(topic.schema, (), wanted.get("cleanup.policy", ""))
             if wanted == topic.config:
                 return ()
             return (encode_command(ConfigSet(handle.topic_id, tuple(sorted(changes.items())))),)
 
         self._decide(ledger, propose)
+        return self._describe(name)
+
+    def evolve_schema(self, name: str, schema: pa.Schema | str | RowSchema) -> TopicDescription:
+        """Give a typed topic the next version of its schema; nothing changes if it has these columns already.
+
+        Older rows read as the new version. Writers that still have the older one go on: their rows get its new columns
+        as null.
+
+        Args:
+            schema: all columns; the key stays.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_SCHEMA: the topic's rows are bytes, or older rows may not fit: only
+                nullable columns may be added, numbers widened, NOT NULL dropped.
+            ReplogError: INVALID_UPDATE_VERSION: another program was first; look at its version.
+        """
+        self._require_topic(AclOperation.ALTER, name)
+        handle, ledger = self._open(name)
+        current = ledger.ask(lambda state: live_topic(state, handle.topic_id).schema)
+        if current is None:
+            raise topic_rules.has_no_schema(name)
+        newer = RowSchema.of(schema, current.key)
+        if newer.ddl != current.ddl:
+            made = SchemaEvolve(handle.topic_id, current.version + 1, current.evolve(newer))
+
+            def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
+                topic_rules.check_version(name, live_topic(state, handle.topic_id).schema, made.schema)
+                return (encode_command(made),)
+
+            self._decide(ledger, propose)
         return self._describe(name)
 
     def aged_out(self, name: str, changes: Mapping[str, str | None] | None = None) -> list[Retired]:
@@ -401,16 +441,8 @@ class Controller(Admin):
         brokers = self._cluster.brokers
         return make_ledger_folders(brokers, ledger_id, data_brokers.union(brokers.metadata_broker_ids)) & data_brokers
 
-    def _init_topic(
-        self,
-        ledger_id: LedgerId,
-        name: str,
-        assignment: Assignment,
-        config: tuple[tuple[str, str], ...],
-        away: set[BrokerId],
-    ) -> TopicId:
+    def _init_topic(self, ledger_id: LedgerId, made: TopicInit, away: set[BrokerId]) -> TopicId:
         """Write the topic to its ledger; brokers that are away start out of sync."""
-        made = TopicInit(new_id(), name, assignment, config)
         fenced, now_ms = self._fenced(), self._cluster.clock.now_ms()
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:

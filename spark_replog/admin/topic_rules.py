@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from spark_replog.clock import SYSTEM_RANDOM
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.log_position import offset_between
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NEW_PARTITIONS_MAX = 10_000
 """In one request, as in Kafka (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
@@ -198,6 +203,44 @@ def check_replication_factor(replication_factor: int, broker_count: int) -> None
         raise InvalidConfigError(ErrorCode.INVALID_REPLICATION_FACTOR, text, replicas=replication_factor)
 
 
+def checked_schema(
+    schema: pa.Schema | str | RowSchema | None, key: Collection[str], cleanup_policy: str
+) -> RowSchema | None:
+    """Return version 1 of a typed topic's schema; None: rows are bytes.
+
+    Raises REPLOG_INVALID_SCHEMA; POLICY_VIOLATION: compaction by key does not know the key columns of typed rows yet.
+    """
+    if schema is None:
+        if key:
+            text = f"key columns {list(key)} are given without a schema. Give the schema too, or leave the key out."
+            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_SCHEMA, text)
+        return None
+    columns = RowSchema.of(schema, key)
+    if "compact" in cleanup_policy:
+        text = (
+            f"cleanup.policy={cleanup_policy} is not supported for a typed topic: compaction does not read key columns."
+            " Use delete, or a topic without a schema."
+        )
+        raise InvalidConfigError(ErrorCode.POLICY_VIOLATION, text)
+    return columns
+
+
+def has_no_schema(name: str) -> InvalidConfigError:
+    """Return the error for a change of the columns of a topic whose rows are bytes."""
+    text = f"the rows of topic '{name}' are bytes, and remain so. Create a topic with a schema."
+    return InvalidConfigError(ErrorCode.REPLOG_INVALID_SCHEMA, text, topic=name)
+
+
+def check_version(name: str, current: RowSchema | None, newer: RowSchema) -> None:
+    """Refuse a version whose base is not the newest any more. Raises INVALID_UPDATE_VERSION."""
+    if current is None or newer.version != current.version + 1:
+        now = "" if current is None else f"version {current.version}: {current.ddl}"
+        text = (
+            f"another program changed the schema of topic '{name}' meanwhile, to {now}. Make your change to that one."
+        )
+        raise ReplogError(ErrorCode.INVALID_UPDATE_VERSION, text, topic=name)
+
+
 def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:
     """Refuse to place a topic if every broker is out of service. Raises INVALID_REPLICATION_FACTOR."""
     if set(brokers) <= set(fenced):
@@ -213,6 +256,14 @@ def whole_number(value: object, what: str, code: ErrorCode) -> int:
     except TypeError:
         pass
     raise InvalidConfigError(code, f"{what} is {value!r:.100}. Give a whole number.")
+
+
+def whole_counts(partitions: object, replicas: object) -> tuple[int | None, int | None]:
+    """Return both counts of a new topic as whole numbers, None as None."""
+    return (
+        None if partitions is None else whole_number(partitions, "partitions", ErrorCode.INVALID_PARTITIONS),
+        None if replicas is None else whole_number(replicas, "replicas", ErrorCode.INVALID_REPLICATION_FACTOR),
+    )
 
 
 def check_new_count(count: int) -> None:

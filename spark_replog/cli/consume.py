@@ -78,8 +78,10 @@ class RecordFilter:
         """Return whether the record matches."""
         if self.keys and record.key not in self.keys:
             return False
-        if self.pattern is not None and (record.value is None or self.pattern.search(record.value) is None):
-            return False
+        if self.pattern is not None:
+            value = value_bytes(record)
+            if value is None or self.pattern.search(value) is None:
+                return False
         return all(
             any(name == header_name and value in (None, data) for header_name, data in record.headers)
             for name, value in self.headers
@@ -401,7 +403,7 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
     if output == "values":
         return lambda record: show(_line(record, given), newline=False)
     if output == "raw":
-        return lambda record: show(record.value or b"", newline=False)
+        return lambda record: show(value_bytes(record) or b"", newline=False)
     if "%" not in output:
         raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
     from spark_replog.client.consumer_record import ConsumerRecord
@@ -421,8 +423,23 @@ def record_item(record: ConsumerRecord) -> dict[str, Any]:
         "timestamp": time_text(record.timestamp_us),
         "key": bytes_text(record.key),
         "headers": [[name, bytes_text(value)] for name, value in record.headers],
-        "value": bytes_text(record.value),
+        "value": bytes_text(record.value) if isinstance(record.value, bytes | None) else _row_item(record.value),
     }
+
+
+def _row_item(row: Mapping[str, Any]) -> Any:
+    from spark_replog.client.row_json import json_value
+
+    return json_value(row)
+
+
+def value_bytes(record: ConsumerRecord) -> bytes | None:
+    """Return the value; a typed row as JSON."""
+    if record.value is None or isinstance(record.value, bytes):
+        return record.value
+    from spark_replog.client.row_json import row_json
+
+    return row_json(record.value)
 
 
 def bytes_text(data: bytes | None) -> Any:
@@ -463,21 +480,23 @@ _PRINTED: Mapping[str, Callable[[Any], bytes]] = {
 def _line(record: ConsumerRecord, given: dict[str, Any]) -> bytes:
     """Return the line of Kafka's console consumer."""
     parts = [text(record) for name, text in _PRINTED.items() if given[f"print_{name}"]]
-    parts.append(b"null" if record.value is None else record.value)
+    value = value_bytes(record)
+    parts.append(b"null" if value is None else value)
     return os.fsencode(given["key_separator"]).join(parts) + b"\n"
 
 
 def _pattern(record: ConsumerRecord, pattern: str) -> bytes:
     """Return a kcat pattern filled in."""
+    value = value_bytes(record)
     words = {
         "t": record.topic.encode(),
         "p": b"%d" % record.partition,
         "o": b"%d" % record.offset,
         "T": b"%d" % record.timestamp_ms,
         "k": record.key or b"",
-        "s": record.value or b"",
+        "s": value or b"",
         "K": b"%d" % (-1 if record.key is None else len(record.key)),
-        "S": b"%d" % (-1 if record.value is None else len(record.value)),
+        "S": b"%d" % (-1 if value is None else len(value)),
         "h": _header_text(record, b"=", b""),
         "%": b"%",
     }
@@ -590,7 +609,7 @@ def _tail_line(record: ConsumerRecord, before: str, after: str) -> str:
     headers = " ".join(f"{quoted(name)}={_shown(value)}" for name, value in record.headers)
     where = f"{before}{quoted(record.topic)}-{record.partition} {record.offset}{after}"
     words = [time_text(record.timestamp_us), where, _shown(record.key), *([f"[{headers}]"] if headers else [])]
-    return " ".join([*words, _shown(record.value)])
+    return " ".join([*words, _shown(value_bytes(record))])
 
 
 def _shown(data: bytes | None) -> str:

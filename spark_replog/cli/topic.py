@@ -11,7 +11,15 @@ from spark_replog.cli.completion import complete_settings, complete_topics, conf
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of, note
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values, parse_time_ms, yes_flag
 from spark_replog.cli.tables import Table, human_bytes, human_time, table
-from spark_replog.cli.view import finding_items, finding_parts, size_items, size_table, topic_item
+from spark_replog.cli.view import (
+    finding_items,
+    finding_parts,
+    schema_item,
+    schema_line,
+    size_items,
+    size_table,
+    topic_item,
+)
 from spark_replog.errors import ErrorCode
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import EARLIEST, LATEST, parse_offset
@@ -50,7 +58,11 @@ def _status(part: PartitionDescription) -> str:
 
 @topic.command(
     "create",
-    examples=["topic create orders -p 6 --replicas 3", "topic create payments --ledger shop -c min.insync.replicas=2"],
+    examples=[
+        "topic create orders -p 6 --replicas 3",
+        "topic create payments --ledger shop -c min.insync.replicas=2",
+        'topic create sales -p 6 --schema "id BIGINT NOT NULL, amount DECIMAL(12,2), tags ARRAY<STRING>" --key id',
+    ],
 )
 @click.argument("name")
 @click.option("-p", "--partitions", type=int, help="Number of partitions. [1]")
@@ -60,11 +72,21 @@ def _status(part: PartitionDescription) -> str:
 @click.option("--validate-only", is_flag=True, help="Validate only; create nothing.")
 @click.option("--ledger", metavar="NAME", help="Ledger to share; topics of one ledger commit atomically. [a new one]")
 @config_flag("Topic setting. Repeatable.", "topic")
+@click.option("--schema", metavar="DDL", help="Columns of the rows, as in Spark's DDL. [rows are bytes]")
+@click.option("--key", metavar="COLUMN,...", help="Columns of the schema that choose the partition.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
-def create(name: str, replica_assignment: str | None, ledger: str | None, configs: tuple[str, ...], **how: Any) -> int:
+def create(
+    name: str,
+    replica_assignment: str | None,
+    ledger: str | None,
+    configs: tuple[str, ...],
+    key: str | None,
+    **how: Any,
+) -> int:
     """Create a topic."""
     config = {key: value.strip() for key, value in key_values("-c", configs).items()}
     assignment = parse_assignment(replica_assignment)
+    how["key"] = [column.strip() for column in key.split(",")] if key else []
     controller = _controller()
 
     def act(name: str) -> dict[str, Any]:
@@ -78,6 +100,7 @@ def create(name: str, replica_assignment: str | None, ledger: str | None, config
         copies = len(made["partitions"][0]["replicas"])
         made_id = made["topicId"] or "none (validated only)"
         text = f"topic {name}: {len(made['partitions'])} partitions, {copies} replicas, id {made_id}"
+        text += f"\n{schema_line(made)}" if made["schema"] else ""
     return emit(items, text)
 
 
@@ -153,6 +176,7 @@ def _description(state: TopicDescription) -> list[str | Table]:
     }
     return [
         f"{state.name}  id {state.topic_id}  {settings}",
+        *([schema_line(schema_item(state))] if state.schema else []),
         f"{state.row_count:,} rows, {human_bytes(state.size_bytes)}, last write {human_time(state.last_append_ms)}",
         table(columns, items),
     ]

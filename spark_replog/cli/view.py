@@ -164,9 +164,24 @@ def topic_item(topic: TopicDescription) -> Item:
         **item_of(topic, "topic=name topicId ledgerId"),
         "partitions": [item_of(part, keys) for part in topic.partitions],
         "config": dict(sorted(topic.config.items())),
+        **schema_item(topic),
         **item_of(topic, "rows=row_count bytes=size_bytes lastAppendMs"),
         "ok": True,
     }
+
+
+def schema_item(topic: TopicDescription) -> Item:
+    """Return the columns of a typed topic as DDL, their version and the key columns; null where rows are bytes."""
+    schema = topic.schema
+    if schema is None:
+        return {"schema": None, "schemaVersion": None, "key": None}
+    return {"schema": schema.ddl, "schemaVersion": schema.version, "key": list(schema.key)}
+
+
+def schema_line(item: Item) -> str:
+    """Return the columns of a typed topic as one line."""
+    key = f", key {', '.join(map(quoted, item['key']))}" if item["key"] else ""
+    return f"schema version {item['schemaVersion']}{key}: {item['schema']}"
 
 
 def size_items(topics: Iterable[TopicDescription], now_ms: int) -> list[Item]:

@@ -20,6 +20,7 @@ from spark_replog.write.data_request import ObjectBuilder
 from spark_replog.write.interceptors import Interceptors
 from spark_replog.write.record_handle import RecordHandle, RecordMetadata
 from spark_replog.write.serializers import serialize_columns
+from spark_replog.write.typed_columns import TypedColumns
 
 
 class TableHandle:
@@ -130,10 +131,14 @@ class ArrowSender:
         appender = self._appender(entry)
         for batch in _batches(data):
             changed = self._interceptors.on_send_batch(entry.plan.name, batch)
-            changed = serialize_columns(
-                changed, entry.plan.name, self._form.key_serializer, self._form.value_serializer
-            )
-            columns = InputColumns(changed.schema, entry.plan.name)
+            columns: InputColumns | TypedColumns
+            if entry.plan.schema is None:
+                changed = serialize_columns(
+                    changed, entry.plan.name, self._form.key_serializer, self._form.value_serializer
+                )
+                columns = InputColumns(changed.schema, entry.plan.name)
+            else:
+                columns = TypedColumns(changed.schema, entry.plan.schema, entry.plan.name)
             if not changed.num_rows:
                 continue
             rows = columns.normalise(changed, self._clock.now_ms())

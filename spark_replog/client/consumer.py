@@ -29,7 +29,7 @@ from spark_replog.ledger.ledger import mark
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.group_records import OffsetAndMetadata
 from spark_replog.read.batch_joiner import join_small
-from spark_replog.read.rows import read_schema
+from spark_replog.read.rows import log_column, read_schema
 from spark_replog.storage.call_counter import totals
 from spark_replog.write.interceptors import ask
 
@@ -329,7 +329,8 @@ class Consumer:
         """Yield the rows from the positions to the current high watermarks, as Arrow, without deserializers.
 
         Columns of ``rows.read_schema(True)``: key, value, topic, partition, offset, timestamp, timestampType,
-        headers. A position moves past a batch when the next batch is requested, unless it was set meanwhile.
+        headers; of a typed topic its columns, then the log's as in a scan. A position moves past a batch when the next
+        batch is requested, unless it was set meanwhile.
 
         Args:
             timeout_ms: how long a group may take to assign partitions.
@@ -361,8 +362,21 @@ class Consumer:
             reached[key] = position
 
     def to_arrow(self, timeout_ms: int = 0) -> pa.Table:
-        """Return the rows of ``to_batches`` as one table, all in memory."""
-        return pa.Table.from_batches(list(join_small(self.to_batches(timeout_ms))), schema=read_schema(True))
+        """Return the rows of ``to_batches`` as one table, all in memory.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_SCHEMA: the topics have different columns.
+        """
+        batches = list(self.to_batches(timeout_ms))
+        schema = batches[0].schema if batches else read_schema(True)
+        if any(batch.schema != schema for batch in batches):
+            topics = sorted({log_column(batch, "topic")[0].as_py() for batch in batches})
+            raise InvalidConfigError(
+                ErrorCode.REPLOG_INVALID_SCHEMA,
+                f"the topics {', '.join(topics)} have different columns, which one table cannot hold. Read one at a"
+                " time, or use poll() or to_batches().",
+            )
+        return pa.Table.from_batches(list(join_small(batches)), schema=schema)
 
     # ---------------------------------------------------------------------------------------- positions
 

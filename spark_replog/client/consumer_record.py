@@ -14,6 +14,9 @@ import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.codec.data_object import LOG_PREFIX
+from spark_replog.log.row_key import key_array
+from spark_replog.read.rows import HEADERS_AT, KEY_METADATA, OFFSET_AT, TIMESTAMP_AT, TIMESTAMP_TYPE_AT, TOPIC_AT
 from spark_replog.write.serializers import built_in_name, load_class
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -24,8 +27,8 @@ class ConsumerRecord:
     """One record.
 
     Attributes:
-        key: bytes, or the result of ``key.deserializer``; None for a null.
-        value: as ``key``.
+        key: bytes, or the result of ``key.deserializer``; None for a null. Of a typed topic: see ``RecordMaker``.
+        value: as ``key``; of a typed topic a dict of its columns.
         headers: (key, value) pairs in order; empty without any.
         timestamp_ms: rounded down; set by the writer or, with LogAppendTime, by the commit.
         timestamp_type: CreateTime or LogAppendTime.
@@ -84,7 +87,11 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
 
 
 class RecordMaker:
-    """Makes records from Arrow batches in the schema of ``rows.read_schema(True)``. Without a deserializer: bytes."""
+    """Makes records from Arrow batches in the schema of ``RowView.read_schema(True)``. Without a deserializer: bytes.
+
+    A typed row's value is a dict of its columns, with a dict for a map, and its key the bytes of its key columns
+    (`log.row_key`), None without any; deserializers have no part in it.
+    """
 
     def __init__(self, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None) -> None:
         self._key = key_deserializer
@@ -94,12 +101,15 @@ class RecordMaker:
         """Return the batch's records before the first one that a deserializer refuses, and that error."""
         if not batch.num_rows:
             return [], None
-        keys, values = (batch.column(number).to_pylist() for number in (0, 1))
-        offsets = batch.column(4).to_pylist()
+        offsets = batch.column(OFFSET_AT).to_pylist()
         refusal: ReplogError | None = None
-        if self._key is not None or self._value is not None:
-            refusal = self._deserialize(key, offsets, keys, values)
-        times = batch.column(5).view(pa.int64()).to_pylist()
+        if batch.schema.names[-1].startswith(LOG_PREFIX):
+            keys, values = _typed_keys(batch), _typed_values(batch)
+        else:
+            keys, values = (batch.column(number).to_pylist() for number in (0, 1))
+            if self._key is not None or self._value is not None:
+                refusal = self._deserialize(key, offsets, keys, values)
+        times = batch.column(TIMESTAMP_AT).view(pa.int64()).to_pylist()
         columns: dict[str, Iterable[Any]] = {
             "topic": repeat(key.topic),
             "partition": repeat(key.partition),
@@ -108,7 +118,7 @@ class RecordMaker:
             "value": values,
             "headers": _headers(batch),
             "timestamp_ms": [time_us // 1000 for time_us in times],
-            "timestamp_type": repeat(TIMESTAMP_TYPES[batch.column(6)[0].as_py()]),
+            "timestamp_type": repeat(TIMESTAMP_TYPES[batch.column(TIMESTAMP_TYPE_AT)[0].as_py()]),
             "timestamp_us": times,
         }
         records = [_NEW(ConsumerRecord) for _ in values]
@@ -134,9 +144,50 @@ class RecordMaker:
 
 def _headers(batch: pa.RecordBatch) -> Iterable[tuple[tuple[str, bytes | None], ...]]:
     """Return the headers of each row; empty without any."""
-    if batch.num_columns < 8 or batch.column(7).null_count == batch.num_rows:
+    headers = batch.column(HEADERS_AT)
+    if not pa.types.is_list(headers.type) or headers.null_count == batch.num_rows:
         return repeat(())
-    return [tuple([(header["key"], header["value"]) for header in row or ()]) for row in batch.column(7).to_pylist()]
+    return [tuple([(header["key"], header["value"]) for header in row or ()]) for row in headers.to_pylist()]
+
+
+def _typed_keys(batch: pa.RecordBatch) -> list[bytes | None]:
+    names = json.loads(batch.schema.metadata[KEY_METADATA])
+    return key_array([batch.column(name) for name in names]).to_pylist() if names else [None] * batch.num_rows
+
+
+def _typed_values(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    count = batch.num_columns + TOPIC_AT
+    columns = [_python_values(column) for column in batch.columns[:count]]
+    names = batch.schema.names[:count]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _python_values(column: pa.Array) -> list[Any]:
+    """Return a column's values; of a map a dict, whose last value of a key holds."""
+    values = column.to_pylist()
+    return [_with_dicts(value, column.type) for value in values] if _has_map(column.type) else values
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return pa.types.is_nested(kind) and any(_has_map(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    if value is None or not _has_map(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {_hashable(key): _with_dicts(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
+    return [_with_dicts(item, kind.value_type) for item in value]
+
+
+def _hashable(key: Any) -> Any:
+    if isinstance(key, dict):
+        return tuple((name, _hashable(value)) for name, value in key.items())
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
 
 
 def _refusal(key: TopicPartition, offset: int, error: Exception) -> ReplogError:

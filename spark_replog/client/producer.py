@@ -97,7 +97,7 @@ class Producer:
         # Every send uses these: saves attribute look-ups.
         self._transactions = self._parts.transactions
         self._topics = self._parts.metadata.topics
-        self._append_record = self._parts.accumulator.append_record
+        self._append = self._parts.accumulator.append_record
         self._now_ms = clock.now_ms
         self._max_block_ms = options.producer.max_block_ms
         _producers.add(self)
@@ -122,8 +122,8 @@ class Producer:
         """Append one record to a batch. Waits only for the topic's metadata and for memory.
 
         Args:
-            value: for ``value.serializer``; None: a tombstone.
-            key: for ``key.serializer``; None: any partition.
+            value: for ``value.serializer``; None: a tombstone. For a typed topic a dict of its columns.
+            key: for ``key.serializer``; None: any partition. Typed rows have their key in columns.
             partition: its number; None: chosen by the key, or the sticky one.
             headers: pairs of str and bytes or None.
             timestamp_ms: 0 or later; None: now.
@@ -152,16 +152,16 @@ class Producer:
             entry.is_used = True
             if self._transactions is not None:
                 self._transactions.add_ledger(topic, entry.plan.ledger_id)
-            key_bytes, data = key, value
+            key_bytes, data, schema = key, value, entry.plan.schema
             is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
-            if not (is_plain and form.takes_bytes):
-                key_bytes, data = form.serialize(topic, key, value)
+            if schema is not None or not (is_plain and form.takes_bytes):
+                key_bytes, data = form.serialize(topic, key, value, schema)
             sticky: StickyPartitioner | None = None
             if partition is None and form.partitioner is None and key_bytes is not None and not form.ignores_keys:
                 queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
             else:
                 queue, sticky = form.choose(entry, topic, partition, key, key_bytes, value, data)
-            if headers is not None or data is None or timestamp_ms is not None:
+            if headers is not None or data is None or timestamp_ms is not None or schema is not None:
                 headers = checked_headers(headers)
                 size_bytes = record_size(key_bytes, data, headers)
             else:
@@ -169,7 +169,7 @@ class Producer:
             timestamp_ms = self._now_ms() if timestamp_ms is None else self._own_time(entry, timestamp_ms)
             if size_bytes > entry.limit_bytes:
                 raise RecordError(too_large(topic, size_bytes, entry.limit))
-            handle = self._append_record(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky)
+            handle = self._append(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky, schema)
             if self._transactions is not None:
                 self._transactions.current.batch_results[handle.batch_result] = None
         except Exception as error:  # a user's partitioner may raise anything
@@ -202,7 +202,8 @@ class Producer:
 
         Args:
             data: columns by exact name: value (required), key, partition (int32), headers (list of struct
-                of key and value), timestamp; other columns are ignored.
+                of key and value), timestamp; other columns are ignored. For a typed topic its columns and no others,
+                see ``TypedColumns``: a nullable one may be missing, a narrower type is widened.
             handle: a new ``TableHandle``, to be returned. It gets each slice as it is appended: if this raises midway,
                 it has what was appended.
 

@@ -31,13 +31,14 @@ from spark_replog.log.fold.section_table import SectionRow
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetch, slices_of
 from spark_replog.read.fetcher import Fetcher
-from spark_replog.read.rows import read_schema
+from spark_replog.read.rows import OFFSET_AT, PARTITION_AT, TOPIC_AT, RowView, read_schema
 from spark_replog.storage.folder_watch import FolderWatch
 from spark_replog.storage.paths import journal_folder
 
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
-"""Zero or more rows in the columns of ``rows.read_schema(True)``, and the position after them."""
+"""Zero or more rows in the columns of ``rows.read_schema(True)``, of a typed topic in those of its view, and the
+position after them."""
 WAKEUP_MS = 100
 """A waiting poll checks this often whether it is to end."""
 SCAN_SLICES_MAX = 1 << 15
@@ -85,6 +86,7 @@ class RecordFetcher:
 
     Args:
         on_look: called each time a waiting fetch looks again; an error that it raises ends the fetch.
+        views: of typed topics; others are read with all columns of their newest version.
     """
 
     def __init__(
@@ -94,11 +96,13 @@ class RecordFetcher:
         metrics: ConsumerMetrics,
         *,
         on_look: Callable[[], None] | None = None,
+        views: Mapping[TopicId, RowView] | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = config
         self._metrics = metrics
         self._on_look = on_look
+        self._views = views or {}
         self._fetcher = Fetcher(cluster.brokers, hedge_ratio=config.fetch_hedge_ratio, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
@@ -246,13 +250,13 @@ class RecordFetcher:
                 if not start <= expected < end:
                     buffer.popleft()
                     continue
-                first = int(np.searchsorted(batch.column(4).to_numpy(), expected))
+                first = int(np.searchsorted(batch.column(OFFSET_AT).to_numpy(), expected))
                 taken = batch.slice(first, max_records)
                 if first + taken.num_rows == batch.num_rows:
                     buffer.popleft()
                     expected = end
                 else:
-                    expected = taken.column(4)[-1].as_py() + 1
+                    expected = taken.column(OFFSET_AT)[-1].as_py() + 1
                 max_records -= taken.num_rows
                 self._metrics.records_consumed += taken.num_rows
                 yield key, taken, expected
@@ -442,12 +446,21 @@ class RecordFetcher:
 
     def _read_planned(self, slices: Sequence[FetchSlice], done: dict[TopicPartition, int]) -> Iterator[FetchedRows]:
         ends = {TopicPartition(section.topic, section.partition): section.end_offset for section in slices}
-        for batch in self._fetcher.fetch(slices, include_headers=True):
-            key = TopicPartition(batch.column(2)[0].as_py(), batch.column(3)[0].as_py())
-            done[key] = batch.column(4)[-1].as_py() + 1
+        for batch in self._fetcher.fetch(slices, include_headers=True, views=self._views_of(slices)):
+            key = TopicPartition(batch.column(TOPIC_AT)[0].as_py(), batch.column(PARTITION_AT)[0].as_py())
+            done[key] = batch.column(OFFSET_AT)[-1].as_py() + 1
             yield key, batch, done[key]
         for key in ends:
             yield from _rest(key, ends, done)
+
+    def _views_of(self, slices: Sequence[FetchSlice]) -> dict[TopicId, RowView]:
+        """Return the view of each typed topic of the slices."""
+        ledgers = {piece.topic_id: piece.object.ledger_id for piece in slices if piece.schema is not None}
+        views = {}
+        for topic_id, ledger_id in ledgers.items():
+            newest = self._cluster.topic_ledger(ledger_id).ask(lambda state: state.topics[topic_id].schema)  # noqa: B023
+            views[topic_id] = self._views.get(topic_id) or RowView(newest)
+        return views
 
     def _plan_again(self, slices: Sequence[FetchSlice], done: Mapping[TopicPartition, int]) -> list[FetchSlice]:
         spans: dict[TopicPartition, tuple[FetchSlice, int]] = {}

@@ -18,9 +18,10 @@ from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, unknown_partition
 from spark_replog.ids import TopicPartition
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.log_position import offset_between, other_meaning, parse_position
 from spark_replog.read.batch_joiner import join_small
-from spark_replog.read.rows import read_schema
+from spark_replog.read.rows import BYTES, LOG_COLUMNS, RowView, read_schema
 from spark_replog.storage.call_counter import NamedCalls
 
 
@@ -152,7 +153,9 @@ class TopicScan:
         start: first offset of each partition; raised to the log start offset if below it.
         end: exclusive end; lowered to the high watermark if above it.
         partitions: None: all.
-        columns: the only columns to produce, in the order of ``to_batches``; None: all.
+        columns: the only columns to produce, in the order of ``to_batches``; None: all. Of a typed topic in the given
+            order; the log's own may be named too: ``_replog_topic``, ``_replog_partition``, ``_replog_offset``,
+            ``_replog_timestamp``, ``_replog_timestamp_type``, ``_replog_headers``.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
@@ -168,17 +171,12 @@ class TopicScan:
         partitions: Collection[int] | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        names = read_schema(True).names
-        if columns is not None and (not columns or isinstance(columns, str) or not set(columns) <= set(names)):
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_OPTION, f"Invalid columns {columns!r}: name some of {', '.join(names)}."
-            )
-        self._columns = [name for name in names if columns is None or name in columns]
         self._cluster = cluster
         self.spans: dict[TopicPartition, tuple[int, int]] = {}
         self._handle = handle = cluster.newest_topics([topic])[topic]
         ledger, _ = cluster.folded_topic(handle)
         with ledger.lock:
+            schema = ledger.state.topics[handle.topic_id].schema
             partition_states = ledger.state.topics[handle.topic_id].partitions
             bounds = [(partition.log_start_offset, partition.high_watermark) for partition in partition_states]
         for number in range(len(bounds)) if partitions is None else sorted(set(partitions)):
@@ -186,17 +184,20 @@ class TopicScan:
                 raise unknown_partition(topic, number, len(bounds))
             first, last = (_offset(bound, number, *bounds[number]) for bound in (start, end))
             self.spans[TopicPartition(topic, number)] = (first, max(first, last))
+        self._columns, self._view = _scanned(schema, columns)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in bounded memory: a batch is of one partition, whose rows come in the order of their offsets.
 
-        Columns: key, value, topic, partition, offset, timestamp, timestampType, headers.
+        Columns: key, value, topic, partition, offset, timestamp, timestampType, headers. Of a typed topic those of its
+        schema when the scan was made, and no others but those asked for.
 
         Raises:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted, even if another has its name now.
             ReplogError: REPLOG_DATA_LOSS, TOPIC_AUTHORIZATION_FAILED, and as ``Fetcher.fetch``.
         """
-        fetcher = RecordFetcher(self._cluster, ConsumerConfig(), ConsumerMetrics())
+        views = {self._handle.topic_id: self._view}
+        fetcher = RecordFetcher(self._cluster, ConsumerConfig(), ConsumerMetrics(), views=views)
         spans = {key: span for key, span in self.spans.items() if span[0] < span[1]}
         for _, batch, _ in fetcher.scan(spans, {self._handle.name: self._handle}):
             if batch.num_rows:
@@ -204,7 +205,7 @@ class TopicScan:
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as one table, all in memory."""
-        schema = pa.schema([read_schema(True).field(name) for name in self._columns])
+        schema = pa.schema([self._view.read_schema(True).field(name) for name in self._columns])
         return pa.Table.from_batches(list(join_small(self.to_batches())), schema=schema)
 
     def to_pandas(self) -> Any:
@@ -222,6 +223,19 @@ class TopicScan:
             connection: of DuckDB; None: its default one.
         """
         return (connection or import_module("duckdb")).from_arrow(self.to_arrow())
+
+
+def _scanned(schema: RowSchema | None, columns: Collection[str] | None) -> tuple[list[str], RowView]:
+    """Return the columns that a scan produces, and what it reads for them."""
+    names = read_schema(True).names if schema is None else [*schema.names, *LOG_COLUMNS]
+    if columns is not None and (not columns or isinstance(columns, str) or not set(columns) <= set(names)):
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_INVALID_OPTION, f"Invalid columns {columns!r}: name some of {', '.join(names)}."
+        )
+    if schema is None:
+        return [name for name in names if columns is None or name in columns], BYTES
+    wanted = schema.names if columns is None else list(dict.fromkeys(columns))
+    return wanted, RowView(schema, tuple(name for name in wanted if name not in LOG_COLUMNS))
 
 
 def _offset(bound: Bound, partition: int, first: int, last: int) -> int:

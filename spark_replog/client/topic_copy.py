@@ -27,6 +27,7 @@ from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id, process_id
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.row_schema import require_bytes
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.write.task_writer import TaskWriter
@@ -98,6 +99,9 @@ class TopicCopy:
         make_write_plan(target, [target_topic])  # raises its errors before a row is read
         self._ledger, topic = target.topic_state(target.lookup(target_topic))
         self._target_id = topic.topic_id
+        _, read_topic = source.topic_state(source.lookup(source_topic))
+        for name, schema in ((source_topic, read_topic.schema), (target_topic, topic.schema)):
+            require_bytes(name, schema, "topic copy is")
         if topic.topic_id == self._source_id:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "a topic cannot be copied into itself. Name another one."

@@ -107,6 +107,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             timestamp_before_max_ms=config.message_timestamp_before_max_ms if has_own_times else TIME_UNBOUNDED_MS,
             timestamp_after_max_ms=config.message_timestamp_after_max_ms if has_own_times else TIME_UNBOUNDED_MS,
             min_insyncs=min_insyncs if len(set(min_insyncs)) > 1 else (),
+            schema=topic.schema,
         )
 
 

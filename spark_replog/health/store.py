@@ -21,6 +21,7 @@ from spark_replog.health.readers import Reader, Verdict, worst_first
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
 from spark_replog.log.fold.topic_state import MINUTE_MS, NO_TRAFFIC, TopicLedgerState, Traffic
+from spark_replog.log.row_schema import RowSchema
 
 FUTURE_MS = TopicConfig().message_timestamp_after_max_ms
 """Rows may be dated this much later than they are written without a setting of the topic's own."""
@@ -84,6 +85,8 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
     config: Mapping[str, str]
     traffic: Traffic = NO_TRAFFIC
+    schema: RowSchema | None = None
+    """The newest columns of a typed topic; None: rows have a key and a value."""
 
     @property
     def partition_count(self) -> int:
@@ -141,7 +144,7 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
         for number, partition in enumerate(topic.partitions)
     )
     traffic = state.traffic.get(topic_id, NO_TRAFFIC)
-    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic)
+    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic, topic.schema)
 
 
 def held_until_ms(partition: PartitionState, config: TopicConfig, now_ms: int) -> int | None:
@@ -171,11 +174,14 @@ def describe_ledger(state: TopicLedgerState) -> list[TopicDescription]:
 
 
 def would_be(
-    name: str, assignment: Sequence[tuple[BrokerId, ...]], config: tuple[tuple[str, str], ...]
+    name: str,
+    assignment: Sequence[tuple[BrokerId, ...]],
+    config: tuple[tuple[str, str], ...],
+    schema: RowSchema | None = None,
 ) -> TopicDescription:
     """Return the description that a new topic would have; it has no ids yet."""
     partitions = tuple(PartitionDescription(number, row[0], 0, row, row) for number, row in enumerate(assignment))
-    return TopicDescription(name, "", "", partitions, dict(config))
+    return TopicDescription(name, "", "", partitions, dict(config), schema=schema)
 
 
 FREE_BYTES_WARN = 1 << 30

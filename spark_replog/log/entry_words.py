@@ -57,7 +57,12 @@ def command_words(command: Command | Undecodable, topic_names: Mapping[TopicId, 
             span = f"{command.first_offset} to {command.end_offset}"
             return f"compaction replaces offsets {span} of {where} by {_objects(command.outputs)}"
         case model.TopicInit():
-            return f"creates topic {command.name} with {len(command.assignments)} partitions{_config(command.config)}"
+            typed = "" if command.schema is None else f" and the columns {command.schema.ddl}"
+            count = len(command.assignments)
+            return f"creates topic {command.name} with {count} partitions{typed}{_config(command.config)}"
+        case model.SchemaEvolve():
+            where = _topic(command.topic_id, topic_names)
+            return f"gives topic {where} version {command.version} of its schema: {command.schema.ddl}"
         case model.TopicPublish():
             return f"names topic {command.name}: id {command.topic_id}, ledger {command.ledger_id}"
         case model.PartitionsAdd():

@@ -7,13 +7,16 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.ids import ObjectId, PartitionKey, TopicId
 from spark_replog.log.acl import AclsAdd, AclsRemove
 from spark_replog.log.codec.group_records import Record
 from spark_replog.log.quotas import QuotaAlter
+
+if TYPE_CHECKING:
+    from spark_replog.log.row_schema import RowSchema
 
 INPUTS_DIGEST_BYTES = 16
 EVIDENCE_BYTES = 8
@@ -75,6 +78,8 @@ class DataObject:
     inline: bytes = b""
     """The object's bytes, if the entry itself carries them: then no root has a file, and the ledger holds it for every
     replica (ADR 32). Only in appends."""
+    schema_version: int = 0
+    """Of the topic of all its rows; 0: they have the columns key and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,18 @@ class TopicInit:
     name: str
     assignments: tuple[tuple[int, ...], ...]
     config: tuple[tuple[str, str], ...]
+    schema: RowSchema | None = None
+    """Version 1 of the columns of its rows; None: rows are bytes, for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEvolve:
+    """Gives a topic the next version of its schema, which must be able to hold all older rows."""
+
+    topic_id: str
+    version: int
+    """The new one's: applied only after the version before it, so of two writers at once one wins."""
+    schema: RowSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +460,7 @@ class SnapshotCommit:
 Command = (
     Append
     | TopicInit
+    | SchemaEvolve
     | TopicClose
     | PartitionsAdd
     | ConfigSet

@@ -18,6 +18,7 @@ from spark_replog.errors import (
     command_line,
 )
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, LedgerId, ObjectId, TopicId, is_valid_topic_name
+from spark_replog.log.row_schema import RowSchema
 
 
 def unknown_topic(name: str, path: str) -> ReplogError:
@@ -72,6 +73,8 @@ class TopicPlan:
     timestamp_after_max_ms: int = TIME_UNBOUNDED_MS
     min_insyncs: tuple[int, ...] = ()
     """Per partition, if they differ, as while replicas are added to one partition after another."""
+    schema: RowSchema | None = None
+    """The newest columns of a typed topic; None: rows have a key and a value."""
 
     def copies_needed(self, partition: int) -> int:
         """Return how many copies acks=all needs."""

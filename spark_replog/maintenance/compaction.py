@@ -396,6 +396,7 @@ class Compactor:
                 if not 0 <= partition < len(topic.partitions):
                     raise unknown_partition(handle.name, partition, len(topic.partitions))
             is_compacted = "compact" in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy
+            is_compacted = is_compacted and not topic.schemas  # a topic's setting refuses it: only the store's is left
             numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
         return [number for number in numbers if partitions is None or number in partitions]
 

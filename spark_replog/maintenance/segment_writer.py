@@ -26,8 +26,10 @@ from spark_replog.log.codec.data_object import (
 from spark_replog.log.fold.partition_state import PartitionState, SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import DataObject, Replace, inputs_digest
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import RowView, log_column
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import CreateOutcome
@@ -70,6 +72,8 @@ class CompactionRun(NamedTuple):
     sections: tuple[SectionRef, ...]
     after_index: int
     """The ledger's last entry when it was planned."""
+    schemas: tuple[RowSchema, ...] = ()
+    """The versions of a typed topic's columns: the newest is that of the segment."""
 
     @property
     def first_offset(self) -> int:
@@ -172,7 +176,13 @@ def make_run(
     compression = stored_topic_config(tuple(topic.config.items()))[0].compression_type
     where = (topic.name, topic_id, partition, state.ledger_id)
     return CompactionRun(
-        *where, state.generations.newest, partition_state.replicas, compression, tuple(sections), state.applied_index
+        *where,
+        state.generations.newest,
+        partition_state.replicas,
+        compression,
+        tuple(sections),
+        state.applied_index,
+        topic.schemas,
     )
 
 
@@ -233,17 +243,22 @@ class SegmentWriter:
         rows = _Rows(run, dropped)
         has_headers = any(section.object.has_headers for section in run.sections)
         has_offsets = dropped is not None or any(section.object.has_offsets for section in run.sections)
+        columns = run.schemas[-1] if run.schemas else None
         fetched = Fetcher(self._brokers).fetch(
-            slices_of(run), include_headers=has_headers, batch_bytes_min=JOINED_BYTES
+            slices_of(run),
+            include_headers=has_headers,
+            batch_bytes_min=JOINED_BYTES,
+            views={run.topic_id: RowView(columns)},
         )
         batches = rows.through(fetched)
-        schema = data_schema(has_headers, has_offsets)
+        schema = data_schema(has_headers, has_offsets, columns)
         encoded = encode_data_object(
             [(run.topic, run.topic_id, run.partition, (batch.select(schema.names) for batch in batches), "compaction")],
             compression=run.compression,
             has_headers=has_headers,
             has_offsets=has_offsets,
             is_sized=dropped is None,  # where many rows go, what is left of batches is joined
+            rows=columns,
         )
         bases = rows.bases(encoded)
         if not bases:
@@ -259,6 +274,7 @@ class SegmentWriter:
             encoded.sections,
             has_offsets,
             run.after_index,
+            schema_version=len(run.schemas),
         )
         return replacement(run, item, bases)
 
@@ -304,7 +320,9 @@ def slices_of(run: CompactionRun) -> Iterator[FetchSlice]:
     """Yield how the whole sections of a run are read."""
     for section in run.sections:
         start, end = section.base_offset, section.end_offset
-        yield FetchSlice(run.topic, run.topic_id, run.partition, start, end, *section[:6], *section[8:10])
+        version = section.object.schema_version
+        schema = run.schemas[version - 1] if version else None
+        yield FetchSlice(run.topic, run.topic_id, run.partition, start, end, *section[:6], *section[8:10], schema)
 
 
 class _Rows:
@@ -319,7 +337,7 @@ class _Rows:
     def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that stay."""
         for batch in batches:
-            offsets = batch.column("offset").to_numpy()
+            offsets = log_column(batch, "offset").to_numpy()
             self._read_count += len(offsets)
             if self._dropped is not None:
                 stays = ~np.isin(offsets, self._dropped, assume_unique=True)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
+from spark_replog.ids import TopicId
 from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, join_batches
 from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from spark_replog.read.fetch_plan import FetchSlice
-from spark_replog.read.rows import Run, read_columns, stored_columns
+from spark_replog.read.rows import BYTES, RowView, Run, read_columns, stored_columns
 
 BATCH_SIZE_BYTES_MIN = 1024 * 1024
 """Smaller adjacent batches are joined: work per batch costs more than the copy."""
@@ -43,8 +44,11 @@ class _Waiting:
 class BatchJoiner:
     """Rows come in the order of the reads; a partition's rows go out in the order of their offsets."""
 
-    def __init__(self, *, include_headers: bool, batch_bytes_min: int) -> None:
+    def __init__(
+        self, *, include_headers: bool, batch_bytes_min: int, views: Mapping[TopicId, RowView] | None = None
+    ) -> None:
         self._include_headers = include_headers
+        self._views = views or {}
         self._batch_bytes_min = batch_bytes_min
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._passed_bytes = self._passed_count = 0
@@ -53,7 +57,8 @@ class BatchJoiner:
         self, piece: FetchSlice, first_offset: int, rows: pa.RecordBatch, size_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         """Take rows of a slice, and yield the batches that they complete."""
-        run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME))
+        view = BYTES if piece.schema is None else self._views[piece.topic_id]
+        run = Run(piece.topic, piece.partition, int(piece.timestamp_type != TIMESTAMP_CREATE_TIME), view)
         key, has_offsets = run[:2], piece.object.has_offsets
         waiting = self._waiting.get(key)
         if waiting is not None and not waiting.fits(run, first_offset, size_bytes, has_offsets=has_offsets):
@@ -64,11 +69,11 @@ class BatchJoiner:
                 self._passed_bytes = self._passed_count = 0
             waiting = self._waiting[key] = _Waiting(run, first_offset, first_offset)
         if has_offsets:
-            waiting.offsets.append(rows.column("offset").to_numpy())
+            waiting.offsets.append(rows.column(-1).to_numpy())  # the last column
         is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
-        if rows.num_columns > 3 or is_same_time:
+        if rows.num_columns > 3 or is_same_time or view is not BYTES:
             time_ms = piece.append_time_ms if is_same_time else None
-            rows = stored_columns(rows, include_headers=self._include_headers, append_time_ms=time_ms)
+            rows = stored_columns(rows, include_headers=self._include_headers, append_time_ms=time_ms, view=view)
         waiting.parts.append(rows)
         waiting.size_bytes += size_bytes
         waiting.next_offset = first_offset + rows.num_rows

@@ -14,6 +14,7 @@ from spark_replog.log.fold.partition_state import ObjectRef
 from spark_replog.log.fold.section_table import SectionRow, tuples_of
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import LogStartReason
+from spark_replog.log.row_schema import RowSchema
 
 _Visit: TypeAlias = tuple[LedgerId, str, int]
 """An object, and how many times a partition visited it before."""
@@ -42,6 +43,10 @@ class FetchSlice(NamedTuple):
     crc32c: int
     append_time_ms: int
     timestamp_type: int
+    schema: RowSchema | None = None
+    """The columns of the stored rows of a typed topic, in the version that they have."""
+    columns: tuple[str, ...] | None = None
+    """The only columns of typed rows to decode; None: all."""
 
 
 class FetchRange(NamedTuple):
@@ -113,7 +118,16 @@ def slices_of(
     tables = [(fetch_range, tuple(zip(*rows, strict=True))) for fetch_range, rows in range_rows]
     numbers = chain.from_iterable(columns[_OBJECT] for _, columns in tables if columns)
     objects = state.objects.refs(dict.fromkeys(numbers))
-    return [tuple(_slices(fetch_range, columns, objects)) for fetch_range, columns in tables]
+    plans = [tuple(_slices(fetch_range, columns, objects)) for fetch_range, columns in tables]
+    return [_with_schemas(plan, state) for plan in plans]
+
+
+def _with_schemas(plan: tuple[FetchSlice, ...], state: TopicLedgerState) -> tuple[FetchSlice, ...]:
+    """Return the slices of one partition, those of typed rows with their columns."""
+    topic = state.topics.get(plan[0].topic_id) if plan else None
+    if topic is None or not topic.schemas:
+        return plan
+    return tuple([piece._replace(schema=topic.rows_of(piece.object.schema_version)) for piece in plan])
 
 
 def _slices(
@@ -133,7 +147,8 @@ def _slices(
     until = (*ends[:-1], min(ends[-1], where.end_offset))
     names = (repeat(name, len(numbers)) for name in where[:3])
     rest = expected, until, bases, counts, items, start_bytes, sizes, crcs, times, kinds
-    return tuples_of(FetchSlice, zip(*names, *rest, strict=True))
+    typed = repeat(None, len(numbers)), repeat(None, len(numbers))
+    return tuples_of(FetchSlice, zip(*names, *rest, *typed, strict=True))
 
 
 def _gap(where: FetchRange, start: int) -> ReplogError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,12 +28,13 @@ from spark_replog.errors import (
     ReplogError,
     RetriableError,
 )
-from spark_replog.ids import BrokerId
+from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log.codec.data_object import decode_section
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, throttle_time_ms
 from spark_replog.process_state import in_each_child
 from spark_replog.read.batch_joiner import BATCH_SIZE_BYTES_MIN, BatchJoiner
 from spark_replog.read.fetch_plan import FetchSlice
+from spark_replog.read.rows import RowView
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 from spark_replog.storage.object_store import Buffer
@@ -198,12 +199,17 @@ class Fetcher:
         *,
         include_headers: bool = False,
         batch_bytes_min: int = BATCH_SIZE_BYTES_MIN,
+        views: Mapping[TopicId, RowView] | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the slices in batches of exactly `rows.read_schema(include_headers)`.
+        """Yield the rows of the slices in batches of exactly `rows.read_schema(include_headers)`; those of a typed
+        topic: of its view's.
 
         A batch never spans two partitions, whose rows come in the order of the slices; adjacent rows are joined up to
         `batch_bytes_min`, also if rows of other partitions are between them in the objects. If a copy is absent, short
         or fails its checksum, this is logged and the section is read from another holder.
+
+        Args:
+            views: of typed topics; rows of others are read with all columns of the version of their first slice.
 
         Raises:
             DataLossError: every holder answered, and none has a good copy. REPLOG_DATA_LOSS: no holder has the
@@ -211,8 +217,9 @@ class Fetcher:
             RetriableError: KAFKA_STORAGE_ERROR: no good copy was found, and a holder did not answer (timeout, refused
                 credentials, missing mount) or is not among the brokers known here.
         """
-        joiner = BatchJoiner(include_headers=include_headers, batch_bytes_min=batch_bytes_min)
-        for piece, stored in self._sections(slices):
+        used = dict(views or {})
+        joiner = BatchJoiner(include_headers=include_headers, batch_bytes_min=batch_bytes_min, views=used)
+        for piece, stored in self._sections(_viewed(slices, used, include_headers)):
             for first_offset, wanted, size_bytes in _wanted_rows(piece, stored):
                 yield from joiner.add(piece, first_offset, wanted, size_bytes)
         yield from joiner.rest()
@@ -489,9 +496,10 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
         )
     # All at once: a section is bounded, and an error in its last batch must be raised before any row is returned.
     item = piece.object
-    batches = list(decode_section(section, piece.crc32c, piece.row_count, item.has_headers, item.has_offsets))
+    shape = item.has_headers, item.has_offsets, piece.schema, piece.columns
+    batches = list(decode_section(section, piece.crc32c, piece.row_count, *shape))
     if item.has_offsets:
-        offsets = np.concatenate([batch.column("offset").to_numpy() for batch in batches])
+        offsets = np.concatenate([batch.column(-1).to_numpy() for batch in batches])  # the last column
         if offsets[0] < piece.base_offset or (np.diff(offsets) <= 0).any():
             raise CorruptDataError(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -499,6 +507,16 @@ def _decode(piece: FetchSlice, view: memoryview | None, view_start: int) -> Sequ
                 " Run `replog store verify --deep` to see which copies are whole.",
             )
     return batches
+
+
+def _viewed(slices: Iterable[FetchSlice], views: dict[TopicId, RowView], include_headers: bool) -> Iterator[FetchSlice]:
+    """Yield the slices, those of typed rows with the columns to decode; adds a view where there is none."""
+    for piece in slices:
+        if piece.schema is None:
+            yield piece
+            continue
+        view = views.setdefault(piece.topic_id, RowView(piece.schema))
+        yield piece._replace(columns=view.stored_names(piece.schema, include_headers))
 
 
 def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> list[tuple[int, pa.RecordBatch, int]]:
@@ -509,7 +527,7 @@ def _wanted_rows(piece: FetchSlice, stored: Sequence[pa.RecordBatch]) -> list[tu
     for batch in stored:
         row_count = batch.num_rows
         if piece.object.has_offsets:
-            offsets = batch.column("offset").to_numpy()
+            offsets = batch.column(-1).to_numpy()
             start, end = np.searchsorted(offsets, (piece.start_offset, piece.end_offset)).tolist()
             first = int(offsets[start]) if start < end else 0
         else:

@@ -18,6 +18,7 @@ from spark_replog.ids import TopicId
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import RowView, log_column
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 
@@ -55,10 +56,11 @@ def offsets_for_times(
             start, slices = ledger.ask(partial(_next_candidate, topic_name, topic_id, partition, offset, time_ms))
             if not slices:
                 return start
-            for batch in Fetcher(brokers).fetch(slices):
-                late = np.asarray(batch.column("timestamp").cast("int64")) >= time_ms * 1000
+            views = {piece.topic_id: RowView(piece.schema, ()) for piece in slices if piece.schema is not None}
+            for batch in Fetcher(brokers).fetch(slices, views=views):
+                late = np.asarray(log_column(batch, "timestamp").cast("int64")) >= time_ms * 1000
                 if late.any():
-                    return int(batch.column("offset")[int(np.argmax(late))].as_py())
+                    return int(log_column(batch, "offset")[int(np.argmax(late))].as_py())
             offset = slices[-1].end_offset
         return None
 

@@ -18,6 +18,7 @@ from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError, No
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.topic_state import TopicLedgerState
+from spark_replog.log.row_schema import require_bytes
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import read_schema
@@ -104,6 +105,7 @@ class RowFinder:
         self._authorizer.require(AclOperation.READ, ResourceType.TOPIC, search.topic)
         handle = self._cluster.lookup(search.topic)
         ledger, topic = self._cluster.topic_state(handle)
+        require_bytes(search.topic, topic.schema, "the console shows rows")
         numbers = _partitions(search, len(topic.partitions))
         share_bytes = search.budget_bytes // len(numbers)
 

@@ -15,13 +15,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from spark_replog.clock import SYSTEM_CLOCK, Clock, ExponentialBackoff
 from spark_replog.config.producer import ProducerConfig
-from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.ids import TopicPartition
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.partitioner import StickyPartitioner
 from spark_replog.write.producer_batch import (
@@ -29,10 +31,10 @@ from spark_replog.write.producer_batch import (
     Destination,
     Headers,
     Node,
+    OpenRecords,
     PartitionQueue,
     ProducerBatch,
     ReadyCheck,
-    RecordColumns,
 )
 from spark_replog.write.record_handle import BatchResult, RecordHandle
 from spark_replog.write.sequences import ProducerSequences
@@ -102,24 +104,31 @@ class RecordAccumulator:
         with self._lock:
             if destination == queue.destination:
                 return
+            orphans: list[ProducerBatch] = []
             if queue.destination is not None:
+                if queue.destination.typed_topic != destination.typed_topic:  # another topic has the name now
+                    orphans = list(queue.batches)
+                    queue.batches, queue.columns = deque(), None
+                    self.waiting_count -= len(orphans)
                 self._nodes[queue.destination].queues.remove(queue)
                 if not self._nodes[queue.destination].queues:
                     del self._nodes[queue.destination]
             self._nodes.setdefault(destination, Node()).queues.append(queue)
             queue.destination = destination
             queue.leader_epoch += 1
+        self._abort(orphans, _renewed(queue.topic_partition))
 
     def append_record(
         self,
         queue: PartitionQueue,
         key: bytes | None,
-        value: bytes | None,
+        value: Any,
         headers: Headers | None,
         timestamp_ms: int,
         size_bytes: int,
         max_block_ms: int,
         sticky: StickyPartitioner | None = None,
+        schema: RowSchema | None = None,
     ) -> RecordHandle:
         """Append one record to its partition. The fast path of ``Producer.send``.
 
@@ -127,20 +136,20 @@ class RecordAccumulator:
 
         Args:
             queue: the partition's; ignored if ``sticky`` is given.
-            timestamp_ms: 0 or later.
-            size_bytes: ``producer_batch.record_size`` of the record.
+            value: bytes or None; with ``schema`` a typed row, see ``RowColumns.try_append``.
+            timestamp_ms, size_bytes: 0 or later; ``producer_batch.record_size`` of the record.
             sticky: chooses the partition of a record without a key.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
             RetriableError: REPLOG_BUFFER_EXHAUSTED; nothing was appended.
-            ReplogError: REPLOG_PRODUCER_CLOSED, the producer is closed.
+            ReplogError: REPLOG_PRODUCER_CLOSED.
         """
         with self._lock:
             if sticky is not None:
                 queue = sticky.queue
             columns = queue.columns
-            if columns is not None:
+            if columns is not None and (schema is None or columns.schema == schema):
                 index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if index >= 0:
                     if sticky is not None:
@@ -162,13 +171,12 @@ class RecordAccumulator:
                     queue = sticky.queue
                 columns = queue.columns
                 index = -1
-                if columns is not None:
+                if columns is not None and columns.schema == schema:
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if columns is None or index < 0:
-                    name, now_ms = queue.topic_partition, self._clock.monotonic_ms()
-                    batch = ProducerBatch.of_records(name, self.config.batch_size_bytes, now_ms, buffer, self.pool)
-                    assert isinstance(batch.contents, RecordColumns)
-                    columns = batch.contents
+                    if (schema is not None) != _is_typed(queue):
+                        raise _renewed(queue.topic_partition)
+                    batch, columns = self._new_batch(queue, buffer, schema)
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                     buffer = None  # the batch's, also if Ctrl-C comes before the queue has it
                     self._add(queue, batch, columns)
@@ -181,6 +189,14 @@ class RecordAccumulator:
             self._wake_up()
         return RecordHandle(columns.result, index)
 
+    def _new_batch(
+        self, queue: PartitionQueue, buffer: bytearray, schema: RowSchema | None
+    ) -> tuple[ProducerBatch, OpenRecords]:
+        limit_bytes, now_ms = self.config.batch_size_bytes, self._clock.monotonic_ms()
+        batch = ProducerBatch.of_records(queue.topic_partition, limit_bytes, now_ms, buffer, self.pool, schema)
+        assert isinstance(batch.contents, OpenRecords)
+        return batch, batch.contents
+
     def append(
         self,
         queue: PartitionQueue,
@@ -189,6 +205,7 @@ class RecordAccumulator:
         pinned: PinnedBytes,
         now_ms: int,
         record_size_max: int = 0,
+        schema: RowSchema | None = None,
     ) -> tuple[BatchResult, int]:
         """Append a slice of N >= 1 records in order; never waits.
 
@@ -196,6 +213,7 @@ class RecordAccumulator:
             size_bytes: of the slice; at most ``max.request.size`` unless it is one record.
             pinned: the reservation of the memory that the slice is part of.
             record_size_max: upper bound of the largest record's bytes; for metrics.
+            schema: the columns of typed records.
 
         Returns:
             The result of its batch, and the number of its first record there.
@@ -207,13 +225,15 @@ class RecordAccumulator:
         with self._lock:
             if self._is_closed:
                 raise _closed()
+            if (schema is not None) != _is_typed(queue):
+                raise _renewed(queue.topic_partition)
             batch = queue.batches[-1] if queue.batches else None
             index = 0 if batch is None else batch.row_count
-            is_new = batch is None or not batch.try_append(records, size_bytes, pinned)
+            is_new = batch is None or not batch.try_append(records, size_bytes, pinned, schema)
             if batch is None or is_new:
                 index = 0
-                batch = ProducerBatch(queue.topic_partition, self.config.batch_size_bytes, now_ms)
-                batch.try_append(records, size_bytes, pinned)
+                batch = ProducerBatch(queue.topic_partition, self.config.batch_size_bytes, now_ms, schema)
+                batch.try_append(records, size_bytes, pinned, schema)
                 self._add(queue, batch, None)
             batch.contents.record_size_max = max(batch.contents.record_size_max, record_size_max)
         if is_new:
@@ -305,6 +325,7 @@ class RecordAccumulator:
                 node.drain_index += 1
                 idle_count = 0
                 taken.append(queue.pop_head())
+                batch.typed_topic = destination.typed_topic
                 self.waiting_count -= 1
                 batch.is_closed = True
                 batch.result.on_awaited = None
@@ -337,14 +358,18 @@ class RecordAccumulator:
     def reenqueue(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a drained batch back to the front of its queue for another attempt, after a pause."""
         with self._lock:
-            if batch.state is BatchState.INCOMPLETE:
+            queue = self._queues[batch.topic_partition]
+            is_orphan = queue.destination is not None and queue.destination.typed_topic != batch.typed_topic
+            if batch.state is BatchState.INCOMPLETE and not is_orphan:
                 batch.backoff_ms = int(self._backoff.pause_ms(batch.attempts))
                 batch.attempts += 1
                 batch.last_attempt_ms = now_ms
-                self._queues[batch.topic_partition].insert(batch)
+                queue.insert(batch)
                 self.waiting_count += 1
                 if self._sends_awaited:
                     batch.result.on_awaited = self._wake_up
+        if is_orphan:
+            self.fail(batch, _renewed(batch.topic_partition), BatchState.ABORTED)
 
     def expired_batches(self, now_ms: int) -> list[ProducerBatch]:
         """Take the waiting batches whose ``delivery.timeout.ms`` is over, including those of muted partitions."""
@@ -454,7 +479,7 @@ class RecordAccumulator:
         with self._lock:
             return bool(self._incomplete)
 
-    def _add(self, queue: PartitionQueue, batch: ProducerBatch, columns: RecordColumns | None) -> None:
+    def _add(self, queue: PartitionQueue, batch: ProducerBatch, columns: OpenRecords | None) -> None:
         """Make a batch with records the open one of its queue."""
         batch.leader_epoch = queue.leader_epoch
         if self._sends_awaited:
@@ -469,6 +494,18 @@ class RecordAccumulator:
     def _abort(self, batches: Iterable[ProducerBatch], error: ReplogError) -> None:
         for batch in batches:
             self.fail(batch, error, BatchState.ABORTED)
+
+
+def _is_typed(queue: PartitionQueue) -> bool:
+    return queue.destination is not None and bool(queue.destination.typed_topic)
+
+
+def _renewed(name: TopicPartition) -> ReplogError:
+    return NotFoundError(
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        f"topic '{name.topic}' was deleted and created again, with other columns. Send rows with these.",
+        topic=name.topic,
+    )
 
 
 def _closed() -> ReplogError:

@@ -80,7 +80,7 @@ def gather(rows: Rows, slots: Slots, start: int, stop: int) -> SlotRows:
     part = rows.data.slice(start, stop - start)
     if isinstance(slots, int):
         columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
-        data = pa.RecordBatch.from_arrays(columns, part.schema.names)
+        data = pa.RecordBatch.from_arrays(columns, schema=part.schema)
         return SlotRows(data, [slots], [0, len(data)])
     order, distinct_slots, bounds = _sorted(slots[start:stop])
     data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
@@ -164,7 +164,9 @@ class RowRouter:
         self, topic: TopicPlan, rows: Rows, at: np.ndarray[Any, Any] | None = None
     ) -> np.ndarray[Any, Any]:
         """Return the slots of a topic's rows, which have these numbers; None: all."""
-        keys, partition = rows.data.column(0), rows.partition
+        if topic.schema is not None and rows.schema is None:
+            raise untyped(topic, "rows name it in the column 'topic'", "Write it alone, with the option 'topic'")
+        keys, partition = rows.keys, rows.partition
         if at is not None:
             indices = array_of(at)
             keys, partition = keys.take(indices), None if partition is None else partition.take(indices)
@@ -178,7 +180,7 @@ class RowRouter:
         if topic.is_compacted and keys.null_count:
             raise no_key(topic.name, keys.null_count)
         if rows.dated_at_ms is not None:
-            times = rows.data.column(2) if at is None else rows.data.column(2).take(indices)
+            times = rows.times if at is None else rows.times.take(indices)
             extremes = pc.min_max(times.cast(pa.int64()))
             check_times(topic, extremes["min"].as_py() // 1000, -(-extremes["max"].as_py() // 1000), rows.dated_at_ms)
         entry = self._topics.get(topic.name)
@@ -201,6 +203,7 @@ def destination_of(topic: TopicPlan, partition: int, config: ProducerConfig) -> 
         leader=None if config.acks == -1 or not in_sync else in_sync[0],
         compression=config.compression_type or topic.compression,
         spares=topic.spares(partition) if config.acks == -1 else (),
+        typed_topic="" if topic.schema is None else topic.topic_id,
     )
 
 
@@ -221,6 +224,16 @@ def no_key(topic: str, row_count: int = 1) -> InvalidConfigError:
         f"Topic '{topic}' is compacted and cannot accept rows without a key: {row_count} rows have none. Give each row"
         " a key, or set the topic's cleanup.policy to delete.",
         topic=topic,
+    )
+
+
+def untyped(topic: TopicPlan, what: str, remedy: str) -> InvalidConfigError:
+    """Return REPLOG_INVALID_SCHEMA for keys and values that are sent to a typed topic."""
+    assert topic.schema is not None
+    return InvalidConfigError(
+        ErrorCode.REPLOG_INVALID_SCHEMA,
+        f"Topic '{topic.name}' is typed ({topic.schema.ddl}), and {what}. {remedy}.",
+        topic=topic.name,
     )
 
 
@@ -341,7 +354,7 @@ class ArrowAppender:
                             self._accumulator.assign(queue, destination)
                     records = parts.data.slice(first, end - first)
                     result, index = self._accumulator.append(
-                        queue, records, part_bytes, pinned, now_ms, record_size_max
+                        queue, records, part_bytes, pinned, now_ms, record_size_max, rows.schema
                     )
                     yield result, index, end - first
             finally:

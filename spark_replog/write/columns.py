@@ -14,13 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, array_of
+from spark_replog.log.codec.data_object import (
+    HEADERS_TYPE,
+    LOG_PREFIX,
+    TIMESTAMP_TYPE,
+    array_of,
+    times_of,
+)
+from spark_replog.log.row_schema import RowSchema
 
 Int64Array = np.ndarray[Any, np.dtype[np.int64]]
 Int32Array = np.ndarray[Any, np.dtype[np.int32]]
 
 ROW_OVERHEAD_BYTES = 16
 """Arrow's overhead per row: two 32-bit offsets and a timestamp."""
+_OFFSET_BYTES = 4
 HEADER_OVERHEAD_BYTES = 8
 """Per header: two 32-bit offsets."""
 
@@ -47,7 +55,8 @@ class Rows:
     """N input rows in the log's form, and the topics and partitions that they name."""
 
     data: pa.RecordBatch
-    """key binary, value binary, timestamp[us, UTC], and headers if any row has one."""
+    """key binary, value binary, timestamp[us, UTC], and headers if any row has one; of a typed topic its columns in
+    place of key and value."""
     topic: pa.Array | None
     """string, no nulls; None if the topic option decides."""
     partition: pa.Array | None
@@ -58,6 +67,20 @@ class Rows:
     """Memory that any slice of ``data`` keeps alive."""
     dated_at_ms: int | None = None
     """When they were read, if they may have times of their own; None: all have that time."""
+    schema: RowSchema | None = None
+    """Of typed rows."""
+    typed_keys: pa.Array | None = None
+    """binary: the keys of typed rows."""
+
+    @property
+    def keys(self) -> pa.Array:
+        """Return the keys as bytes, null where a row has none."""
+        return self.data.column(0) if self.typed_keys is None else self.typed_keys
+
+    @property
+    def times(self) -> pa.Array:
+        """Return the times of the rows."""
+        return times_of(self.data)
 
     @cached_property
     def ends(self) -> Int64Array:
@@ -126,7 +149,7 @@ class InputColumns:
             micros = pa.py_buffer(np.full(len(batch), now_ms * 1000, dtype=np.int64))
             times = pa.Array.from_buffers(TIMESTAMP_TYPE, len(batch), [None, micros])
         else:
-            times = self._times(batch.column(self._timestamp), now_ms)
+            times = row_times(batch.column(self._timestamp), now_ms)
         columns = [key, _binary(batch.column(self._value)), times]
         names = ["key", "value", "timestamp"]
         headers = None if self._headers is None else normalise_headers(batch.column(self._headers))
@@ -153,19 +176,6 @@ class InputColumns:
             )
         return topics
 
-    def _times(self, times: pa.Array, now_ms: int) -> pa.Array:
-        times = _utc_microseconds(times)
-        if times.null_count:
-            times = times.fill_null(pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE))
-        earliest = pc.min(times.cast(pa.int64())).as_py()
-        if earliest < 0:
-            raise InvalidConfigError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"A row's timestamp is {-earliest} microseconds before 1970. Correct the column 'timestamp' or "
-                "leave it null.",
-            )
-        return times
-
     def _check_types(self) -> None:
         is_text = (*_STRINGS, *_BINARIES).__contains__
         for index, accepts, allowed in (
@@ -174,7 +184,7 @@ class InputColumns:
             (self._topic, _STRINGS.__contains__, "a(n) string"),
             (self._partition, (pa.int32(),).__contains__, "a(n) int"),
             (self._timestamp, is_time, "a(n) timestamp with a time zone"),
-            (self._headers, _is_headers, f"a(n) {_HEADERS_WORD}"),
+            (self._headers, is_headers, f"a(n) {_HEADERS_WORD}"),
         ):
             if index is None or accepts((column := self.schema.field(index)).type):
                 continue
@@ -185,6 +195,25 @@ class InputColumns:
                 column=column.name,
                 type=kind,
             )
+
+
+def row_times(times: pa.Array, now_ms: int) -> pa.Array:
+    """Return the times of rows in microseconds, now where they are null.
+
+    Raises:
+        InvalidConfigError: INVALID_TIMESTAMP: before 1970, or out of range.
+    """
+    times = _utc_microseconds(times)
+    if times.null_count:
+        times = times.fill_null(pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP_TYPE))
+    earliest = pc.min(times.cast(pa.int64())).as_py()
+    if earliest < 0:
+        raise InvalidConfigError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"A row's timestamp is {-earliest} microseconds before 1970. Correct the column 'timestamp' or "
+            "leave it null.",
+        )
+    return times
 
 
 def is_time(kind: pa.DataType) -> bool:
@@ -201,12 +230,14 @@ def offsets_of(array: pa.Array) -> Int32Array:
 
 
 def row_ends(data: pa.RecordBatch, rows: Int64Array | None = None) -> Int64Array:
-    """Return the running sum of the bytes of N rows of key, value, timestamp[, headers].
+    """Return the running sum of the bytes of N rows of key, value, timestamp[, headers], or of typed rows.
 
     Args:
         rows: ascending numbers from 0 to N, the first of them 0: only what comes before each of them is returned. None:
             all, N + 1 values.
     """
+    if data.schema.names[-1].startswith(LOG_PREFIX):
+        return _typed_row_ends(data, np.arange(len(data) + 1) if rows is None else rows)
     at: Int64Array | slice = slice(None) if rows is None else rows
     # Offsets of values are running sums already.
     ends = np.add(offsets_of(data.column(0))[at], offsets_of(data.column(1))[at], dtype=np.int64)
@@ -220,6 +251,38 @@ def row_ends(data: pa.RecordBatch, rows: Int64Array | None = None) -> Int64Array
             # ``bounds`` are absolute positions, so the unsliced child is used.
             ends += offsets_of(field)[bounds]
     ends -= ends[0]
+    return ends
+
+
+def _typed_row_ends(data: pa.RecordBatch, rows: Int64Array) -> Int64Array:
+    ends = np.zeros(len(rows), dtype=np.int64)
+    for column in data.columns:
+        ends += _bytes_before(column, rows)
+    return ends
+
+
+def _bytes_before(column: pa.Array, rows: Int64Array) -> Int64Array:
+    """Return the bytes of a column's values before each of these rows, as Arrow stores them uncompressed."""
+    kind = column.type
+    ends: Int64Array
+    if pa.types.is_struct(kind):
+        ends = rows - rows[0] + np.zeros(len(rows), np.int64)  # about a byte for each, also if it has no fields
+        for number in range(kind.num_fields):
+            ends += _bytes_before(column.field(number), rows)
+        return ends
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        bounds = offsets_of(column)[rows].astype(np.int64)
+        children = [column.keys, column.items] if pa.types.is_map(kind) else [column.values]
+        ends = _OFFSET_BYTES * rows
+        for child in children:
+            before = _bytes_before(child, bounds)
+            ends = ends + before - before[0]
+        return ends
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        bounds = offsets_of(column)[rows].astype(np.int64)
+        ends = bounds - bounds[0] + _OFFSET_BYTES * rows
+        return ends
+    ends = rows * max(1, int(kind.bit_width) // 8)
     return ends
 
 
@@ -262,7 +325,8 @@ def _find(schema: pa.Schema, name: str) -> int | None:
     return indices[0] if indices else None
 
 
-def _is_headers(kind: pa.DataType) -> bool:
+def is_headers(kind: pa.DataType) -> bool:
+    """Return whether a column of this type can hold headers."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False
     fields = {field.name.lower(): field.type for field in kind.value_type}

@@ -21,14 +21,17 @@ from spark_replog.log.codec.data_object import (
     SMALL_SIZE_BYTES_MAX,
     decode_section,
     encode_data_object,
+    has_headers,
+    with_headers,
 )
 from spark_replog.log.model import DataObject, PartitionResponse
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
 from spark_replog.write.buffer_pool import KEPT_PAGES, BufferPool, PinnedBytes, trim_row_memory
-from spark_replog.write.producer_batch import Destination, ProducerBatch, Slice, join_slices, with_headers
+from spark_replog.write.producer_batch import Destination, ProducerBatch, Slice, join_slices
 
 
 class PutState(Enum):
@@ -115,6 +118,8 @@ class DataRequest:
     created_ms: int
     topic_ids: dict[str, TopicId]
     """Ids of its rows' topics, by name."""
+    schema: RowSchema | None = None
+    """The columns of typed rows."""
     puts: dict[BrokerId, Put] = field(default_factory=dict)
     state: RequestState = RequestState.PUTTING
     expires_ms: int = 0
@@ -256,26 +261,34 @@ class ObjectBuilder:
             if not is_small:  # otherwise the object is a copy
                 slices = [join_slices([item], self._pool) for item in slices]
             sections[batch.topic_partition] += slices
-        has_headers = any(item.records.num_columns == 4 for items in sections.values() for item in items)
         topics = {name.topic: self.plan.topic(name.topic) for name in sections}
+        schema = topics[names[0].topic].schema  # typed rows of a topic have an object of their own
+        if schema is not None and any(batch.schema != schema for batch in batches):
+            sections = {name: [_raised(item, schema) for item in items] for name, items in sections.items()}
+        has_any_headers = any(has_headers(item.records) for items in sections.values() for item in items)
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         producer = f"{self._query_id}/{self._batch_id}/{self._task_id}"
         inputs = []
         for place, items in sections.items():
-            records = [with_headers(item.records) if has_headers else item.records for item in items]
+            records = [with_headers(item.records) if has_any_headers else item.records for item in items]
             inputs.append((place.topic, topic_ids[place.topic], place.partition, records, producer))
         encoded = encode_data_object(
-            inputs, compression=destination.compression, has_headers=has_headers, is_small=is_small
+            inputs,
+            compression=destination.compression,
+            has_headers=has_any_headers,
+            is_small=is_small,
+            rows=schema,
         )
         required_count = max(topics[name.topic].copies_needed(name.partition) for name in sections)
         name = object_name(self._query_id[:QUERY_CHARS], self._batch_id, self._task_id, new_id())
         made = DataObject(
             ObjectId(destination.generation, name),
             encoded.size_bytes,
-            has_headers,
+            has_any_headers,
             frozenset(),
             encoded.sections,
             after_index=self._folded(destination.ledger_id),
+            schema_version=0 if schema is None else schema.version,
         )
         buffers = encoded.buffers
         if is_small and self._inline_room is not None:
@@ -285,7 +298,9 @@ class ObjectBuilder:
                 buffers = [made.inline]
                 self._inline_bytes[destination.ledger_id] += len(made.inline)
         memory = [item for items in sections.values() for item in items]
-        request = DataRequest(sequence, destination, made, buffers, batches, memory, required_count, now_ms, topic_ids)
+        request = DataRequest(
+            sequence, destination, made, buffers, batches, memory, required_count, now_ms, topic_ids, schema
+        )
         aligned = None
         if encoded.size_bytes >= DIRECT_SIZE_BYTES_MIN and len(destination.brokers) > 1:
             aligned = AlignedCopy(encoded.buffers)
@@ -319,7 +334,8 @@ class ObjectBuilder:
                     columns = [pa.concat_arrays(column.chunks, ROW_MEMORY) for column in part.columns]
                     pinned.retain(batch.size_bytes)
                     pinned.release()
-                    records = pa.RecordBatch.from_arrays(columns, part.schema.names)
+                    records = pa.RecordBatch.from_arrays(columns, schema=part.schema)
+                    batch.schema = request.schema
                     batch.give_back([Slice(records, batch.size_bytes, pinned)])
                 start += batch.row_count
 
@@ -344,7 +360,13 @@ class ObjectBuilder:
         for item in request.data_object.sections:
             if (item.topic_id, item.partition) == (request.topic_ids[name.topic], name.partition):
                 part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
-                yield from decode_section(part, item.crc32c, item.row_count, request.data_object.has_headers)
+                flag = request.data_object.has_headers
+                yield from decode_section(part, item.crc32c, item.row_count, flag, rows=request.schema)
+
+
+def _raised(item: Slice, schema: RowSchema) -> Slice:
+    """Return a slice with the columns of the topic's newest version, which came after its rows were sent."""
+    return Slice(schema.raised(item.records), item.size_bytes, item.pinned)
 
 
 def _inlined(made: DataObject, buffers: Sequence[Buffer], room_bytes: int) -> DataObject:

@@ -5,19 +5,29 @@ Source: Kafka ``ProducerBatch`` and ``MemoryRecordsBuilder``, with Arrow slices 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_replog.errors import ReplogError
-from spark_replog.ids import BrokerId, LedgerId, TopicPartition
-from spark_replog.log.codec.data_object import HEADERS_TYPE, ROW_MEMORY, TIMESTAMP_TYPE, array_of, data_schema
+from spark_replog.ids import BrokerId, LedgerId, TopicId, TopicPartition
+from spark_replog.log.codec.data_object import (
+    HEADERS_TYPE,
+    ROW_MEMORY,
+    TIMESTAMP_TYPE,
+    array_of,
+    data_schema,
+    has_headers,
+    with_headers,
+)
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.columns import HEADER_OVERHEAD_BYTES, ROW_OVERHEAD_BYTES
 from spark_replog.write.record_handle import BatchResult
@@ -28,11 +38,11 @@ _OFFSETS = "i"
 assert array(_OFFSETS).itemsize == 4, "Arrow's binary offsets are 32 bits"
 
 
-def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
-    """Return the bytes that one record counts for, as ``columns.row_ends`` counts rows."""
+def record_size(key: bytes | None, value: bytes | pa.Array | None, headers: Headers | None) -> int:
+    """Return the bytes that one record counts for, as ``columns.row_ends`` counts rows; a typed row about as many."""
     size_bytes = ROW_OVERHEAD_BYTES
     if value is not None:
-        size_bytes += len(value)
+        size_bytes += value.nbytes if isinstance(value, pa.Array) else len(value)
     if key is not None:
         size_bytes += len(key)
     if headers:
@@ -41,8 +51,49 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers | None)
     return size_bytes
 
 
-class RecordColumns:
+class OpenRecords(ABC):
     """The open end of a batch of single records. Not thread-safe: its accumulator's lock guards it.
+
+    Args:
+        limit_bytes: ``batch.size``; only a first record may exceed it.
+        pinned: the reservation of the records' memory, which this owns.
+    """
+
+    __slots__ = ("_pinned", "limit_bytes", "record_size_max", "result", "row_count", "schema", "size_bytes")
+
+    def __init__(
+        self, limit_bytes: int, result: BatchResult, pinned: PinnedBytes, schema: RowSchema | None = None
+    ) -> None:
+        self.schema = schema
+        self.result = result
+        self.limit_bytes = limit_bytes
+        self.row_count = 0
+        self.size_bytes = 0
+        self.record_size_max = 0
+        self._pinned = pinned
+
+    @abstractmethod
+    def try_append(self, key: Any, value: Any, headers: Headers | None, timestamp_ms: int, size_bytes: int) -> int:
+        """Add a record; return its number, or -1 if it does not fit."""
+
+    @abstractmethod
+    def build(self) -> pa.RecordBatch:
+        """Return the records in the columns in which they are stored."""
+
+    def to_slices(self) -> Slices:
+        """Return the records as one slice of the reserved memory, whose hold it takes over. No appends follow."""
+        item = Slice(self.build(), self.size_bytes, self._pinned)
+        self._pinned.retain(self.size_bytes)
+        self._pinned.release()
+        return Slices(self.limit_bytes, [item], self.size_bytes, self.row_count, self.record_size_max)
+
+    def release(self) -> None:
+        """Give up the hold on the memory."""
+        self._pinned.release()
+
+
+class RecordColumns(OpenRecords):
+    """Keys and values of single records, in one buffer.
 
     Args:
         buffer: holds keys and values; at least ``limit_bytes``, and the first record.
@@ -58,25 +109,14 @@ class RecordColumns:
         "_headers",
         "_key_start",
         "_key_starts",
-        "_pinned",
         "_timestamps",
         "_value_end",
         "_value_ends",
-        "limit_bytes",
-        "record_size_max",
-        "result",
-        "row_count",
-        "size_bytes",
     )
 
     def __init__(self, buffer: bytearray, limit_bytes: int, result: BatchResult, pinned: PinnedBytes) -> None:
-        self.result = result
-        self.limit_bytes = limit_bytes
-        self.row_count = 0
-        self.size_bytes = 0
-        self.record_size_max = 0
+        super().__init__(limit_bytes, result, pinned)
         self._buffer = buffer
-        self._pinned = pinned
         self._value_end = 0
         self._key_start = len(buffer)
         self._value_ends = array(_OFFSETS, [0])
@@ -140,28 +180,14 @@ class RecordColumns:
                 rows.pop()
         self._headers.pop(row, None)
 
-    def to_slices(self) -> Slices:
-        """Return the records as one slice of the pooled buffer, whose hold it takes over. No appends follow."""
-        item = Slice(self.build(), self.size_bytes, self._pinned)
-        self._pinned.retain(self.size_bytes)
-        self._pinned.release()
-        return Slices(self.limit_bytes, [item], self.size_bytes, self.row_count, self.record_size_max)
-
-    def release(self) -> None:
-        """Give up the hold on the buffer."""
-        self._pinned.release()
-
     def build(self) -> pa.RecordBatch:
         """Return the records: key, value, timestamp, and headers if any has one.
 
         Values share the buffer, which must live as long; keys are copied into row order.
         """
-        columns = [self._keys(), self._values(), self._times()]
+        columns = [self._keys(), self._values(), _times(self._timestamps)]
         if self._headers:
-            rows: list[list[tuple[str, bytes | None]] | None] = [None] * self.row_count
-            for row, headers in self._headers.items():
-                rows[row] = list(headers)
-            columns.append(pa.array(rows, HEADERS_TYPE))
+            columns.append(_header_column(self._headers, self.row_count))
         return pa.RecordBatch.from_arrays(columns, schema=data_schema(bool(self._headers)))
 
     def _keys(self) -> pa.Array:
@@ -179,9 +205,84 @@ class RecordColumns:
             return pa.Array.from_buffers(pa.binary(), self.row_count, [None, pa.py_buffer(self._value_ends), data])
         return _column(np.frombuffer(self._value_ends, np.int32), self._empty_values, data)
 
-    def _times(self) -> pa.Array:
-        micros = np.frombuffer(self._timestamps, np.int64) * 1000
-        return pa.Array.from_buffers(TIMESTAMP_TYPE, self.row_count, [None, pa.py_buffer(micros)])
+
+class RowColumns(OpenRecords):
+    """Single rows of a typed topic. Each was converted and checked on its own; they are joined some at a time.
+
+    The pool's buffer only counts their memory: Arrow allocates it, up to `ROWS_APART_MAX` rows apart.
+
+    Args:
+        schema: the columns of the rows.
+    """
+
+    __slots__ = ("_apart", "_headers", "_joined", "_timestamps")
+
+    def __init__(self, schema: RowSchema, limit_bytes: int, result: BatchResult, pinned: PinnedBytes) -> None:
+        super().__init__(limit_bytes, result, pinned, schema)
+        self._joined: list[pa.Array] = []
+        self._apart: list[pa.Array] = []
+        self._timestamps = result.timestamps
+        self._headers: dict[int, Headers] = {}
+
+    def try_append(
+        self, key: bytes | None, value: pa.Array, headers: Headers | None, timestamp_ms: int, size_bytes: int
+    ) -> int:
+        """Add a row; return its number, or -1 if it does not fit.
+
+        Args:
+            key: not stored: the key columns have it.
+            value: a struct of the row's columns: one value.
+        """
+        row = self.row_count
+        if not isinstance(value, pa.Array):  # bytes, for a topic that has the name no more
+            return -1
+        if row and self.size_bytes + size_bytes > self.limit_bytes:
+            return -1
+        before = self._joined, self._apart, self.size_bytes
+        try:
+            if headers:
+                self._headers[row] = headers
+            self._timestamps.append(timestamp_ms)
+            apart = [*self._apart, value] if len(self._apart) + 1 >= ROWS_APART_MAX else None
+            if apart is None:
+                self._apart.append(value)
+            else:
+                self._joined, self._apart = [*self._joined, pa.concat_arrays(apart, ROW_MEMORY)], []
+            self.size_bytes += size_bytes
+            self.record_size_max = max(self.record_size_max, size_bytes)
+            self.row_count = row + 1
+        except BaseException:  # as in `RecordColumns`
+            self._joined, self._apart, self.size_bytes = before
+            del self._timestamps[row:], self._apart[row - sum(map(len, self._joined)) :]
+            self._headers.pop(row, None)
+            raise
+        return row
+
+    def build(self) -> pa.RecordBatch:
+        """Return the rows: the topic's columns, their times, and headers if any has one."""
+        rows = pa.concat_arrays([*self._joined, *self._apart], ROW_MEMORY)
+        assert self.schema is not None
+        columns = [rows.field(number) for number in range(len(self.schema.arrow))]
+        columns.append(_times(self._timestamps))
+        if self._headers:
+            columns.append(_header_column(self._headers, self.row_count))
+        return pa.RecordBatch.from_arrays(columns, schema=data_schema(bool(self._headers), rows=self.schema))
+
+
+ROWS_APART_MAX = 64
+"""Single rows that are kept apart: an Arrow array of one row takes some kilobytes."""
+
+
+def _times(timestamps: array[int]) -> pa.Array:
+    micros = np.frombuffer(timestamps, np.int64) * 1000
+    return pa.Array.from_buffers(TIMESTAMP_TYPE, len(micros), [None, pa.py_buffer(micros)])
+
+
+def _header_column(headers: Mapping[int, Headers], row_count: int) -> pa.Array:
+    rows: list[list[tuple[str, bytes | None]] | None] = [None] * row_count
+    for row, pairs in headers.items():
+        rows[row] = list(pairs)
+    return pa.array(rows, HEADERS_TYPE)
 
 
 def _column(offsets: np.ndarray[tuple[int], np.dtype[np.int32]], empty_rows: list[int], data: pa.Buffer) -> pa.Array:
@@ -272,6 +373,7 @@ class ProducerBatch:
     Args:
         batch_size_bytes: limit of the slices; only a first one may exceed it.
         created_ms: start of ``linger.ms`` and ``delivery.timeout.ms``.
+        schema: the columns of typed records: all of a batch have one version of them.
     """
 
     __slots__ = (
@@ -286,17 +388,28 @@ class ProducerBatch:
         "leader_epoch",
         "producer",
         "result",
+        "schema",
         "state",
         "topic_partition",
+        "typed_topic",
     )
 
-    def __init__(self, topic_partition: TopicPartition, batch_size_bytes: int, created_ms: int) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        batch_size_bytes: int,
+        created_ms: int,
+        schema: RowSchema | None = None,
+    ) -> None:
         self.topic_partition = topic_partition
+        self.schema = schema
+        self.typed_topic = ""
+        """Of the destination that it was drained for last."""
         self.created_ms = created_ms
         self.is_closed = False
         self.state = BatchState.INCOMPLETE
         self.result = BatchResult(topic_partition)
-        self.contents: RecordColumns | Slices = Slices(batch_size_bytes)
+        self.contents: OpenRecords | Slices = Slices(batch_size_bytes)
         self.attempts = 0
         """How often it was put back into its queue."""
         self.last_attempt_ms = created_ms
@@ -316,11 +429,15 @@ class ProducerBatch:
         created_ms: int,
         buffer: bytearray,
         pool: BufferPool,
+        schema: RowSchema | None = None,
     ) -> ProducerBatch:
         """Return an empty batch for single records; it takes ownership of ``buffer``, which is the pool's."""
-        batch = cls(topic_partition, batch_size_bytes, created_ms)
+        batch = cls(topic_partition, batch_size_bytes, created_ms, schema)
         pinned = PinnedBytes(pool, len(buffer), buffer)
-        batch.contents = RecordColumns(buffer, batch_size_bytes, batch.result, pinned)
+        if schema is None:
+            batch.contents = RecordColumns(buffer, batch_size_bytes, batch.result, pinned)
+        else:
+            batch.contents = RowColumns(schema, batch_size_bytes, batch.result, pinned)
         return batch
 
     @property
@@ -348,15 +465,21 @@ class ProducerBatch:
         distance = (other.base_sequence - self.base_sequence) % (SEQUENCE_MAX + 1)
         return 0 < distance <= SEQUENCE_MAX // 2
 
-    def try_append(self, records: pa.RecordBatch, size_bytes: int, pinned: PinnedBytes) -> bool:
-        """Take a slice of N >= 1 records; if it does not fit, close for appends and return False.
+    def try_append(
+        self, records: pa.RecordBatch, size_bytes: int, pinned: PinnedBytes, schema: RowSchema | None = None
+    ) -> bool:
+        """Take a slice of N >= 1 records of this schema; if it does not fit, close for appends and return False.
 
         An empty batch takes any slice, so one larger than ``batch.size`` gets its own batch.
         """
         if self.is_closed:
             return False
         rows = self.contents
-        if isinstance(rows, RecordColumns) or (rows.items and rows.size_bytes + size_bytes > rows.limit_bytes):
+        if (
+            not isinstance(rows, Slices)
+            or self.schema != schema
+            or (rows.items and rows.size_bytes + size_bytes > rows.limit_bytes)
+        ):
             self.is_closed = True
             return False
         item, row_count = Slice(records, size_bytes, pinned), records.num_rows
@@ -383,7 +506,7 @@ class ProducerBatch:
     def take_slices(self) -> list[Slice]:
         """Hand the records over as slices; the caller must release them."""
         contents = self.contents
-        if isinstance(contents, RecordColumns):
+        if not isinstance(contents, Slices):
             contents = self.contents = contents.to_slices()
         slices, contents.items = contents.items, []
         return slices
@@ -419,7 +542,7 @@ def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
     size_bytes = sum(item.size_bytes for item in slices)
     pinned = pool.charge(size_bytes)
     parts = [item.records for item in slices]
-    if any(part.num_columns == 4 for part in parts):
+    if any(has_headers(part) for part in parts):
         parts = [with_headers(part) for part in parts]
     columns = [
         pa.concat_arrays([part.column(index) for part in parts], ROW_MEMORY) for index in range(parts[0].num_columns)
@@ -428,15 +551,7 @@ def join_slices(slices: Sequence[Slice], pool: BufferPool) -> Slice:
     pinned.release()
     for item in slices:
         item.release()
-    return Slice(pa.RecordBatch.from_arrays(columns, parts[0].schema.names), size_bytes, pinned)
-
-
-def with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the records with a headers column, all null if they had none."""
-    if records.num_columns == 4:
-        return records
-    columns = [*records.columns, pa.nulls(len(records), HEADERS_TYPE)]
-    return pa.RecordBatch.from_arrays(columns, [*records.schema.names, "headers"])
+    return Slice(pa.RecordBatch.from_arrays(columns, schema=parts[0].schema), size_bytes, pinned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +567,8 @@ class Destination:
     compression: str
     spares: tuple[BrokerId, ...] = ()
     """With acks=all: replicas out of sync, ascending; they get the object if too few in-sync ones take it."""
+    typed_topic: TopicId = ""
+    """The typed topic whose rows these objects hold alone: a file has one schema. "": rows are bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,7 +588,7 @@ class PartitionQueue:
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.batches: deque[ProducerBatch] = deque()
-        self.columns: RecordColumns | None = None
+        self.columns: OpenRecords | None = None
         """The open end for single records; None if the last batch takes none."""
         self.destination: Destination | None = None
         """Where its objects go; None until assigned: nothing is drained before."""

@@ -30,6 +30,7 @@ from spark_replog.write.partitioner import make_partitioner
 from spark_replog.write.sender import Sender
 from spark_replog.write.serializers import check_arrow_form, make_serializer, serialize_columns
 from spark_replog.write.transport import PutTransport
+from spark_replog.write.typed_columns import TypedColumns
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,8 @@ class TaskWriter:
         self._clock = clock
         self._default_topic = default_topic
         self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
-        self._columns: InputColumns | None = None
+        self._columns: InputColumns | TypedColumns | None = None
+        self._schema = None if default_topic is None else plan.topic(default_topic).schema
         custom = make_partitioner(config.partitioner_class) if config.partitioner_class else None
         if custom is not None:
             custom.check_arrow_form()
@@ -132,7 +134,8 @@ class TaskWriter:
         Args:
             batch: columns by exact name: value (string or binary) is required. Optional: key (string or
                 binary), topic (string), partition (int32), headers (list of struct of key and
-                value) and timestamp (with a zone; any other type is ignored). Other columns are ignored.
+                value) and timestamp (with a zone; any other type is ignored). Other columns are ignored. If the
+                topic option names a typed topic, its columns: see ``TypedColumns``.
 
         Raises:
             InvalidConfigError: the schema or a row is refused; the task must be aborted.
@@ -144,7 +147,10 @@ class TaskWriter:
         if self._hooks is not None:
             batch = self._hooks.apply(self._default_topic, batch)
         if self._columns is None or not self._columns.schema.equals(batch.schema):
-            self._columns = InputColumns(batch.schema, self._default_topic, ignore_other_times=True)
+            if self._schema is None or self._default_topic is None:
+                self._columns = InputColumns(batch.schema, self._default_topic, ignore_other_times=True)
+            else:
+                self._columns = TypedColumns(batch.schema, self._schema, self._default_topic)
         if batch.num_rows:
             rows = self._columns.normalise(batch, self._clock.now_ms())
             del batch

@@ -11,6 +11,8 @@ import enum
 import json
 import sys
 from dataclasses import fields, is_dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from spark_replog.log.codec.commands import encode_entry
 from spark_replog.log.codec.data_object import HEADERS_TYPE, data_schema, decode_section, encode_data_object
 from spark_replog.log.model import inputs_digest
 from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
+from spark_replog.log.row_schema import RowSchema
 
 TOPIC, LEDGER = "0123456789abcdef" * 2, "fedcba9876543210" * 2
 QUERY, RUN = "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "12345678-9abc-def0-1234-56789abcdef0"
@@ -81,7 +84,47 @@ def entries() -> dict[str, list[c.Command]]:
         "entry_producers": producer_commands(),
         "entry_access": access_commands(),
         "entry_inline": inline_commands(),
+        "entry_typed": typed_commands(),
     }
+
+
+def typed_schema() -> RowSchema:
+    """Return columns of every type."""
+    flat = (
+        "id BIGINT NOT NULL, region STRING, `odd ``name` BOOLEAN, t TINYINT, s SMALLINT, i INT, f FLOAT, d DOUBLE, "
+        "amount DECIMAL(38,6), raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, took INTERVAL DAY TO SECOND"
+    )
+    nested = "tags ARRAY<STRING>, m MAP<STRING, ARRAY<INT>>, place STRUCT<x: DOUBLE, in: STRUCT<y: DATE>>, e STRUCT<>"
+    return RowSchema(f"{flat}, {nested}", ("region", "id"))
+
+
+def typed_commands() -> list[c.Command]:
+    """Return a typed topic, its second version, and an append of its rows."""
+    schema = typed_schema()
+    sections = (c.Section(TOPIC, 1, 3, 8, 320, 7, 1_000, 1_002),)
+    name = ObjectId(2, f"12345678-0-0-{LEDGER}.arrow")
+    item = c.DataObject(name, 700, False, frozenset({0, 2}), sections, schema_version=2)
+    random = model.ProducerIdentity(LEDGER, LEDGER, 0, "", model.IdentityKind.ONE_SHOT)
+    return [
+        model.TopicInit(TOPIC, "orders", ((0, 1, 2),), (), schema),
+        model.SchemaEvolve(TOPIC, 2, RowSchema(f"{schema.ddl}, more INT", schema.key)),
+        c.Append(random, "User:a", "", 1_700_000_000_000, (item,)),
+    ]
+
+
+def typed_rows() -> pa.RecordBatch:
+    """Return rows with values at the ends of their ranges, and nulls."""
+    when = datetime(9999, 12, 31, 23, 59, 59, 999_999)
+    full = {
+        "id": -(2**63), "region": "z\u00fcrich", "odd `name": True, "t": -128, "s": 2**15 - 1, "i": -1, "f": 0.5,
+        "d": -1e300, "amount": Decimal("-99999999999999999999999999999999.000001"), "raw": b"\0\xff",
+        "day": date(1, 1, 1), "at": when.replace(tzinfo=UTC), "local": datetime(1960, 2, 29), "took": timedelta(-1),
+        "tags": ["", None], "m": [("k", [1, None]), ("l", None)],
+        "place": {"x": None, "in": {"y": date(2000, 1, 1)}}, "e": {},
+    }  # fmt: skip
+    least = {"id": 2**63 - 1, "region": ""}
+    made = [row | {"_replog_timestamp": 1_700_000_000_000_000 + at} for at, row in enumerate((full, least, full))]
+    return pa.RecordBatch.from_pylist(made, data_schema(False, rows=typed_schema()))
 
 
 def compaction_commands() -> list[c.Command]:
@@ -203,6 +246,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, c.DataObject):
         rest = {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.compare and f.name != "id"}
         return {"DataObject": {**value.id._asdict(), **rest}}
+    if isinstance(value, RowSchema):
+        return {"RowSchema": {"ddl": value.ddl, "key": list(value.key)}}
     if is_dataclass(value):
         return {type(value).__name__: {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.init}}
     if isinstance(value, bytes):
@@ -228,6 +273,16 @@ def plain_rows(
 def _readable(has_headers: bool, has_offsets: bool) -> pa.Schema:
     schema = data_schema(has_headers, has_offsets)
     return schema.set(2, pa.field("timestamp", pa.int64()))
+
+
+def plain_typed_rows(body: bytes, sections: list[c.Section]) -> list[dict[str, Any]]:
+    """Return what the sections of typed rows hold; values that JSON lacks as text."""
+    json_rows = []
+    for section in sections:
+        part = body[section.start_byte : section.start_byte + section.size_bytes]
+        batches = decode_section(part, section.crc32c, section.row_count, False, rows=typed_schema())
+        json_rows += json.loads(json.dumps(pa.Table.from_batches(batches).to_pylist(), default=str))
+    return json_rows
 
 
 def main(folder: Path) -> None:
@@ -264,6 +319,15 @@ def main(folder: Path) -> None:
         "has_offsets": True,
         "sections": [section._asdict() for section in sections],
         "rows": plain_rows(body, sections, True, True),
+    }
+    made = encode_data_object(
+        [("orders", TOPIC, 5, typed_rows(), QUERY)], compression="zstd", has_headers=False, rows=typed_schema()
+    )
+    body, sections = b"".join(made.buffers), list(made.sections)
+    (folder / "data_typed.arrow").write_bytes(body)
+    expected["typed"] = {
+        "sections": [section._asdict() for section in sections],
+        "rows": plain_typed_rows(body, sections),
     }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

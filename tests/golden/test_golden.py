@@ -49,3 +49,16 @@ def test_data_objects_mean_what_they_meant(version, name):
     kind = expected["has_headers"], expected.get("has_offsets", False)
     assert make_golden.plain_rows(body, sections, *kind) == expected["rows"]
     assert pa.ipc.open_file(body).read_all().num_rows == len(expected["rows"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_typed_data_objects_mean_what_they_meant(version):
+    expected = EXPECTED[version]["typed"]
+    body = (HERE / version / "data_typed.arrow").read_bytes()
+    sections = [Section(**section) for section in expected["sections"]]
+    assert make_golden.plain_typed_rows(body, sections) == expected["rows"]
+    with pa.ipc.open_file(body) as file:
+        assert file.read_all().num_rows == len(expected["rows"])
+        metadata = file.schema.metadata
+    assert metadata[b"replog.schema"].decode() == make_golden.typed_schema().ddl
+    assert json.loads(metadata[b"replog.key"]) == ["region", "id"]

@@ -28,14 +28,16 @@ from spark_replog.log.model import (
     LogStartAdvance,
     LogStartReason,
     ProducerIdentity,
+    SchemaEvolve,
     Section,
     TopicInit,
     TopicPublish,
 )
+from spark_replog.log.row_schema import RowSchema
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent for path in HERE.glob("v*/snapshot.json"))
-LEDGER, TOPIC = "fedcba9876543210" * 2, "0123456789abcdef" * 2
+LEDGER, TOPIC, TYPED = "fedcba9876543210" * 2, "0123456789abcdef" * 2, "89abcdef01234567" * 2
 
 
 def meaning(topics, cluster):
@@ -43,7 +45,13 @@ def meaning(topics, cluster):
     partitions = topics.topics[TOPIC].partitions
     refs = [row.object for p in range(len(partitions)) for row in topics.sections(TOPIC, p, 0, 999)]
     inline = {reference.id.name: reference.inline.hex() for reference in refs if reference.inline}
+    typed = topics.topics[TYPED]
     return {
+        "schemas": [[schema.version, schema.ddl, list(schema.key)] for schema in typed.schemas],
+        "typed": [
+            [row.base_offset, row.row_count, row.object.id.name, row.object.schema_version]
+            for row in topics.sections(TYPED, 0, 0, 999)
+        ],
         "inline": inline,
         "cluster": [cluster.topics, cluster.ledgers, cluster.config, [root.url for root in cluster.brokers.values()]],
         "index": topics.applied_index,
@@ -100,19 +108,26 @@ def write(folder):
         ClusterConfigSet((("x", "1"),)),
     )
     entry(topics, TopicInit(TOPIC, "orders", ((0, 1), (1, 0)), (("retention.ms", "1000"),)))
+    entry(topics, TopicInit(TYPED, "typed", ((0, 1),), (), RowSchema("id BIGINT, at TIMESTAMP", ("id",))))
     for number in range(40):
         sections = tuple(Section(TOPIC, p, 2 + p, 100 * p, 90, 2**31 + number, number, number + 5) for p in range(2))
         holders = frozenset({0, 1} if number != 31 else {0})
         item = DataObject(ObjectId(0, f"o-{number}"), 200, number % 2 == 1, holders, sections[: 1 + number % 2])
+        rows = DataObject(
+            ObjectId(0, f"t-{number}"), 90, False, holders, (Section(TYPED, 0, 3, 0, 90, number, number, number),),
+            schema_version=1 + (number > 20),
+        )  # fmt: skip
         if number in (3, 38):
             inline = bytes(range(number, number + 200))
             item = replace(item, id=ObjectId(0, f"i-{number}"), holders=frozenset(), inline=inline)
-        entry(topics, Append(ProducerIdentity("q", "q", number, "r", IdentityKind.STREAM), "u", "c", number, (item,)))
+        who = ProducerIdentity("q", "q", number, "r", IdentityKind.STREAM)
+        entry(topics, Append(who, "u", "c", number, (item, rows)))
         if number % 6 == 5:
             frozen = topics.freeze()
             pages.update(frozen.pages)
             topics.adopted(frozen)
         if number == 20:
+            entry(topics, SchemaEvolve(TYPED, 2, RowSchema("id BIGINT, at TIMESTAMP, more STRING", ("id",))))
             entry(topics, LogStartAdvance(TOPIC, LogStartReason.RETENTION, ((0, 7),)))
     frozen = topics.freeze()
     (folder / "pages").mkdir()

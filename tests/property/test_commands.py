@@ -35,6 +35,7 @@ from spark_replog.log.model import (
     ProducerIdentity,
     Replace,
     ResetPolicy,
+    SchemaEvolve,
     Section,
     SnapshotCommit,
     TopicClose,
@@ -44,6 +45,7 @@ from spark_replog.log.model import (
     Truncate,
 )
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.storage.paths import object_name
 from spark_replog.wire import Reader, Writer
 from tests.examples import examples
@@ -140,14 +142,24 @@ bindings = st.lists(
     max_size=3,
 ).map(tuple)
 quota_changes = st.lists(st.tuples(text, st.none() | uint), max_size=3).map(tuple)
+key_columns = st.sampled_from([(), ("id",)])
 id_lists = st.lists(broker_ids, max_size=4).map(tuple)
+schemas = st.builds(RowSchema, st.sampled_from(["id INT, x STRING", "`a b` MAP<INT, DATE>, id BIGINT"]), key_columns)
 commands = st.one_of(
     st.builds(AclsAdd, bindings),
     st.builds(AclsRemove, bindings),
     st.builds(QuotaAlter, st.builds(QuotaEntity, st.none() | text, st.none() | text), quota_changes),
     st.builds(ClusterConfigSet, st.lists(st.tuples(text, st.none() | text), max_size=3).map(tuple)),
     st.builds(Append, identities, text, text, time_ms, st.lists(objects | inline_objects(), max_size=4).map(tuple)),
-    st.builds(TopicInit, topic_ids, topic_names, replica_lists, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
+    st.builds(
+        TopicInit,
+        topic_ids,
+        topic_names,
+        replica_lists,
+        st.lists(st.tuples(text, text), max_size=3).map(tuple),
+        st.none() | schemas,
+    ),
+    st.builds(SchemaEvolve, topic_ids, uint, schemas),
     st.builds(TopicClose, topic_ids),
     st.builds(
         PartitionChange,

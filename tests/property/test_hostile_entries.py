@@ -19,6 +19,7 @@ from spark_replog.log.codec.group_records import GroupRecord, OffsetAndMetadata,
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Outcome
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.storage.paths import data_key
 from spark_replog.wire import Writer
 from tests.examples import examples
@@ -258,7 +259,7 @@ sections = st.lists(
 ).map(tuple)  # fmt: skip
 objects = st.lists(
     st.builds(c.DataObject, st.builds(ObjectId, small, st.sampled_from(["a", "b"])), small, st.booleans(),
-              brokers.map(frozenset), sections), max_size=2
+              brokers.map(frozenset), sections, schema_version=st.sampled_from([0, 0, 1, 2])), max_size=2
 ).map(tuple)  # fmt: skip
 identities = st.builds(
     model.ProducerIdentity, st.sampled_from("pq"), st.sampled_from("ij"), number, st.sampled_from("rs"),
@@ -270,11 +271,15 @@ records = st.lists(
               st.none() | st.builds(OffsetAndMetadata, number.filter(lambda n: n < 2**63)))
     | st.builds(GroupRecord, st.sampled_from("gh"), st.none()), max_size=3
 ).map(tuple)  # fmt: skip
+schemas = st.builds(RowSchema, st.sampled_from(["id INT, x STRING", "id INT, x STRING, y DATE", "id BIGINT"]),
+                    st.sampled_from([(), ("id",)]))  # fmt: skip
 anything = st.one_of(
     st.builds(c.Append, identities, st.sampled_from(["", "User:a"]), st.just(""), number, objects),
     st.builds(c.SequencedAppend, identities, st.just(""), st.just(""), number, objects, batches),
     st.builds(model.ProducerInit, st.sampled_from("pq"), st.sampled_from("ij"), positive),
-    st.builds(model.TopicInit, ids, st.just("t"), assignments, st.lists(config, max_size=2).map(tuple)),
+    st.builds(model.TopicInit, ids, st.just("t"), assignments, st.lists(config, max_size=2).map(tuple),
+              st.none() | schemas),
+    st.builds(model.SchemaEvolve, ids, small, schemas),
     st.builds(model.TopicClose, ids),
     st.builds(model.PartitionsAdd, ids, positive, assignments),
     st.builds(model.ConfigSet, ids, st.lists(config, max_size=2).map(tuple)),

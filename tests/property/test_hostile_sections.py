@@ -16,18 +16,24 @@ from spark_replog.log.codec.data_object import HEADERS_TYPE, TIMESTAMP_TYPE, dat
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/golden/v1"
-OBJECTS = json.loads((GOLDEN / "expected.json").read_text())["objects"]
+EXPECTED = json.loads((GOLDEN / "expected.json").read_text())
+OBJECTS, TYPED = EXPECTED["objects"], EXPECTED["typed"]
 
 MUTATE_AND_READ = """
+import json
 import resource
 import sys
 from pathlib import Path
 import crc32c
+import pyarrow as pa
 from spark_replog.errors import CorruptDataError
 from spark_replog.log.codec.data_object import decode_section
-from spark_replog.read.rows import Run, read_columns, stored_columns
+from spark_replog.log.row_schema import RowSchema
+from spark_replog.read.rows import RowView, Run, read_columns, stored_columns
 
-path, start, size, rows, has_headers, step = sys.argv[1], *map(int, sys.argv[2:])
+path, start, size, rows, has_headers, step = sys.argv[1], *map(int, sys.argv[2:7])
+schema = RowSchema(*json.loads(sys.argv[7])) if sys.argv[7:] else None
+view = RowView(schema)
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 part = Path(path).read_bytes()[start : start + size]
 read = refused = 0
@@ -37,10 +43,17 @@ for at in range(0, len(part), step):
         damaged[at] ^= mask
         print(at, mask, file=sys.stderr)
         try:
-            found = list(decode_section(bytes(damaged), crc32c.crc32c(damaged), rows, bool(has_headers)))
-            columns = [stored_columns(each, include_headers=True, append_time_ms=None) for each in found]
-            rows_read = read_columns(columns, Run("t", 0, 0), 0)
-            rows_read.set_column(5, "timestamp", rows_read.column("timestamp").cast("int64")).to_pylist()
+            shape = bytes(damaged), crc32c.crc32c(damaged), rows, bool(has_headers), False, schema
+            found = list(decode_section(*shape))
+            columns = [stored_columns(each, include_headers=True, append_time_ms=None, view=view) for each in found]
+            rows_read = read_columns(columns, Run("t", 0, 0, view), 0)
+            for column in rows_read.columns:  # numbers of any time and day: not all are dates of Python's
+                (column.cast("int64") if pa.types.is_timestamp(column.type) else column).validate(full=True)
+                if pa.types.is_string(column.type) or pa.types.is_binary(column.type) or pa.types.is_list(column.type):
+                    column.to_pylist()
+            if schema is not None:
+                some = [schema.names[0], schema.names[-1]]
+                list(decode_section(*shape, columns=some))
             read += 1
         except CorruptDataError:
             refused += 1
@@ -61,6 +74,21 @@ def test_every_mutated_byte_is_read_or_refused(name):
     read, refused = map(int, done.stdout.split())
     assert read + refused == 4 * section["size_bytes"]
     assert refused > section["size_bytes"] // 4
+
+
+def test_every_mutated_byte_of_typed_rows_is_read_or_refused():
+    section = TYPED["sections"][0]
+    shape = [section["start_byte"], section["size_bytes"], section["row_count"], 0, 3]
+    metadata = pa.ipc.open_file(GOLDEN / "data_typed.arrow").schema.metadata
+    schema = json.dumps([metadata[b"replog.schema"].decode(), json.loads(metadata[b"replog.key"])])
+    done = subprocess.run(
+        [sys.executable, "-c", MUTATE_AND_READ, str(GOLDEN / "data_typed.arrow"), *map(str, shape), schema],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"exit {done.returncode} at byte and mask {done.stderr.splitlines()[-3:]}"
+    read, refused = map(int, done.stdout.split())
+    assert read + refused == 4 * -(-section["size_bytes"] // 3)
+    assert refused > section["size_bytes"] // 12
 
 
 def section_of(name):

@@ -17,6 +17,7 @@ from spark_replog.log.acl import AclBinding, AclOperation, AclsAdd, AclsRemove, 
 from spark_replog.log.codec.group_records import Record, decode_record, encode_record
 from spark_replog.log.model import Append, BatchSequence, Command, DataObject, Replace, Section, SequencedAppend
 from spark_replog.log.quotas import QuotaAlter, QuotaEntity
+from spark_replog.log.row_schema import OPTIONAL_ROW_SCHEMA, ROW_SCHEMA
 from spark_replog.snapshot import SNAPSHOT_NAME
 from spark_replog.wire import (
     BOOL,
@@ -46,11 +47,13 @@ OBJECT_BYTES_MAX = 2**62
 ROW_COUNT_MAX = 2**31 - 1
 PARTITION_MAX = 2**31 - 1
 SEQUENCE_COUNT = 2**31
+SCHEMA_VERSION_MAX = 2**31 - 1
 CRC_MAX = 2**32 - 1
 _OBJECT_HEADERS = 0x01
 _OBJECT_SHORT_NAME = 0x02
 _OBJECT_OFFSETS = 0x04
 _OBJECT_INLINE = 0x08
+_OBJECT_TYPED = 0x10
 _FLAG_EVIDENCE = 0x10
 _FLAG_SAME_INCARNATION = 0x80
 _SHORT_NAME = re.compile(r"(?P<prefix>.+-)(?P<task>0|[1-9][0-9]{0,17})-(?P<uuid>[0-9a-f]{32})\.arrow")
@@ -182,6 +185,7 @@ def _encode_object(
         | (_OBJECT_OFFSETS if item.has_offsets else 0)
         | (_OBJECT_SHORT_NAME if short else 0)
         | (_OBJECT_INLINE if item.inline else 0)
+        | (_OBJECT_TYPED if item.schema_version else 0)
     )
     if short and match is not None:
         writer.uint(int(match["task"]))
@@ -189,6 +193,8 @@ def _encode_object(
     else:
         writer.text(item.id.name)
     _OBJECT_TAIL.write(writer, (item.id.generation, item.size_bytes, holder_number))
+    if item.schema_version:
+        writer.uint(item.schema_version)
     if item.inline:
         BYTES.write(writer, item.inline)
     sections = item.sections
@@ -222,6 +228,9 @@ def _decode_object(
         raise corrupt(f"object {name!r} of generation {generation} with {size_bytes} bytes cannot exist")
     if holder_number >= len(holder_sets):
         raise corrupt(f"holder set {holder_number} is not in the table")
+    schema_version = reader.uint() if flags & _OBJECT_TYPED else 0
+    if schema_version > SCHEMA_VERSION_MAX:
+        raise corrupt(f"object {name!r} names version {schema_version} of a schema")
     inline = bytes(BYTES.read(reader)) if flags & _OBJECT_INLINE else b""
     sections = _decode_sections(reader, reader.row_count(), topics, base_ms)
     end = sections[-1].start_byte + sections[-1].size_bytes if inline and sections else 0
@@ -235,6 +244,7 @@ def _decode_object(
         sections,
         bool(flags & _OBJECT_OFFSETS),
         inline=inline,
+        schema_version=schema_version,
     )
 
 
@@ -416,7 +426,16 @@ def _row(type_id: int, made: type, **kinds: Kind) -> tuple[int, type, Kind]:
 _CODECS = (
     (1, Append, Kind(encode_append, decode_append)),
     (76, SequencedAppend, Kind(encode_sequenced_append, decode_sequenced_append)),
-    _row(2, model.TopicInit, topic_id=ID, name=_TOPIC_NAME, assignments=_ASSIGNMENTS, config=list_of(TEXT, TEXT)),
+    _row(
+        2,
+        model.TopicInit,
+        topic_id=ID,
+        name=_TOPIC_NAME,
+        assignments=_ASSIGNMENTS,
+        config=list_of(TEXT, TEXT),
+        schema=OPTIONAL_ROW_SCHEMA,
+    ),
+    _row(9, model.SchemaEvolve, topic_id=ID, version=UINT, schema=ROW_SCHEMA),
     _row(3, model.TopicClose, topic_id=ID),
     _row(4, model.PartitionsAdd, topic_id=ID, total=UINT, assignments=_ASSIGNMENTS),
     _row(5, model.ConfigSet, topic_id=ID, changes=_CHANGES),

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import mmap
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import crc32c as crc32c_module
 import numpy as np
@@ -23,6 +24,9 @@ import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, RetriableError
 from spark_replog.log.model import Section
+
+if TYPE_CHECKING:
+    from spark_replog.log.row_schema import RowSchema
 
 DATA_OBJECT_FORMAT_VERSION = 1
 BATCH_SIZE_BYTES_TARGET = 4 * 1024 * 1024
@@ -65,6 +69,9 @@ _BASE_FIELDS = [
     pa.field("value", pa.binary()),
     pa.field("timestamp", TIMESTAMP_TYPE),
 ]
+LOG_PREFIX = "_replog_"
+"""Begins the names of the log's own columns beside those of a typed topic, which may not have it."""
+TYPED_TIMESTAMP, TYPED_HEADERS, TYPED_OFFSET = (LOG_PREFIX + name for name in ("timestamp", "headers", "offset"))
 _HEADERS_FIELD, _OFFSET_FIELD = pa.field("headers", HEADERS_TYPE), pa.field("offset", pa.int64())
 _SCHEMAS = {
     (has_headers, has_offsets): pa.schema(
@@ -83,9 +90,48 @@ SectionInput = tuple[str, str, int, "pa.RecordBatch | Iterable[pa.RecordBatch]",
 """(topic name, topic id, partition, rows, producer); rows are consumed while they are written."""
 
 
-def data_schema(has_headers: bool, has_offsets: bool = False) -> pa.Schema:
-    """Return the columns of a data object: key, value, timestamp[, headers][, offset]."""
-    return _SCHEMAS[has_headers, has_offsets]
+def data_schema(has_headers: bool, has_offsets: bool = False, rows: RowSchema | None = None) -> pa.Schema:
+    """Return the columns of a data object: key, value, timestamp[, headers][, offset].
+
+    With `rows`: the columns of that schema, then ``_replog_timestamp``[, ``_replog_headers``][, ``_replog_offset``].
+    """
+    return _SCHEMAS[has_headers, has_offsets] if rows is None else _typed_schema(rows, has_headers, has_offsets)
+
+
+@functools.lru_cache(maxsize=256)
+def _typed_schema(rows: RowSchema, has_headers: bool, has_offsets: bool) -> pa.Schema:
+    fields = [*rows.arrow, pa.field(TYPED_TIMESTAMP, TIMESTAMP_TYPE)]
+    fields += [pa.field(TYPED_HEADERS, HEADERS_TYPE)] * has_headers + [pa.field(TYPED_OFFSET, pa.int64())] * has_offsets
+    return pa.schema(fields)
+
+
+def _file_schema(has_headers: bool, has_offsets: bool, rows: RowSchema | None) -> pa.Schema:
+    if rows is None:
+        return _FILE_SCHEMAS[has_headers, has_offsets]
+    metadata = {**_FILE_METADATA, b"replog.schema_version": b"%d" % rows.version}
+    metadata |= {b"replog.schema": rows.ddl.encode(), b"replog.key": json.dumps(rows.key).encode()}
+    return _typed_schema(rows, has_headers, has_offsets).with_metadata(metadata)
+
+
+def times_of(batch: pa.RecordBatch) -> pa.Array:
+    """Return the times of stored rows, whatever their other columns are."""
+    names = batch.schema.names
+    is_typed = names[-1].startswith(LOG_PREFIX)
+    return batch.column(len(names) - 1 - names[::-1].index(TYPED_TIMESTAMP if is_typed else "timestamp"))
+
+
+def has_headers(batch: pa.RecordBatch) -> bool:
+    """Return whether stored rows, without an offset column, have one of headers."""
+    return bool(batch.schema.names[-1] in ("headers", TYPED_HEADERS))
+
+
+def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return stored rows, without an offset column, with a headers column: all null if they had none."""
+    if has_headers(batch):
+        return batch
+    name = TYPED_HEADERS if batch.schema.names[-1] == TYPED_TIMESTAMP else "headers"
+    columns = [*batch.columns, pa.nulls(len(batch), HEADERS_TYPE)]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema.append(pa.field(name, HEADERS_TYPE)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,35 +246,33 @@ def encode_data_object(
     has_offsets: bool = False,
     is_sized: bool = False,
     is_small: bool = False,
+    rows: RowSchema | None = None,
 ) -> EncodedObject:
     """Return one Arrow IPC file with the rows of each input, in order, as zero or more sections each.
 
     Args:
-        sections: rows with the columns of `data_schema(has_headers, has_offsets)`, by name; no null timestamp.
+        sections: rows with the columns of `data_schema(has_headers, has_offsets, rows)`, by name; no null timestamp.
         compression: none, lz4 or zstd.
         has_headers: whether the object has a headers column.
         has_offsets: whether it has an offset column: compaction left gaps.
         is_sized: whether batches are written as they come, which copies nothing; else they are cut and joined first.
         is_small: whether all rows together have at most `SMALL_SIZE_BYTES_MAX` bytes. Then the object is a copy.
+        rows: the columns of typed rows.
 
     Raises:
         InvalidConfigError: UNSUPPORTED_COMPRESSION_TYPE; INVALID_TIMESTAMP.
     """
-    if compression not in COMPRESSION_TYPES:
-        raise InvalidConfigError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression.type '{compression}' is not supported. Use one of: {', '.join(COMPRESSION_TYPES)}.",
-        )
-    schema = _SCHEMAS[has_headers, has_offsets]
+    _check_compression(compression)
+    schema = data_schema(has_headers, has_offsets, rows)
     sink: _Gather | _Copy = _Copy() if is_small else _Gather()
     codec = pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else None if compression == "none" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=pa.ipc.MetadataVersion.V5)
     written: list[_Written] = []
     join = sink.join if isinstance(sink, _Gather) and codec is None else join_batches
     file = sink.file if isinstance(sink, _Copy) else pa.PythonFile(sink, mode="w")
-    with pa.ipc.new_file(file, _FILE_SCHEMAS[has_headers, has_offsets], options=options) as writer:
-        for topic, topic_id, partition, rows, producer in sections:
-            batches = [rows] if isinstance(rows, pa.RecordBatch) else rows
+    with pa.ipc.new_file(file, _file_schema(has_headers, has_offsets, rows), options=options) as writer:
+        for topic, topic_id, partition, records, producer in sections:
+            batches = [records] if isinstance(records, pa.RecordBatch) else records
             conformed = (batch if batch.schema.equals(schema) else _conform(batch, schema) for batch in batches)
             groups: Iterable[Iterable[Sequence[pa.RecordBatch]]]
             if is_small:
@@ -263,16 +307,24 @@ def encode_data_object(
     return _sealed(sink, written)
 
 
+def _check_compression(compression: str) -> None:
+    if compression not in COMPRESSION_TYPES:
+        raise InvalidConfigError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression.type '{compression}' is not supported. Use one of: {', '.join(COMPRESSION_TYPES)}.",
+        )
+
+
 def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject:
     """Return the object of a written file: one part for each message, and one for the end."""
     parts, starts = sink.parts(), sink.starts
     buffers: list[Buffer] = []
     if written:
         # Arrow writes the magic and the schema message with the first batch. They belong to no section.
-        head = parts[0][0]
-        assert isinstance(head, bytearray)  # all of it is small, so it was joined
         schema_at = len(_MAGIC) + _MESSAGE_PREFIX_BYTES
+        head = _join_head(parts[0], schema_at)
         starts[0] = schema_at + int.from_bytes(head[schema_at - 4 : schema_at], "little")
+        head = _join_head(parts[0], starts[0])
         buffers.append(head[: starts[0]])
         parts[0][0] = head[starts[0] :]
     number, sections = 0, list[Section]()
@@ -287,13 +339,31 @@ def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject
     return EncodedObject(buffers, sum([len(piece) for piece in buffers]), tuple(sections))
 
 
+def _join_head(pieces: list[Buffer], size_bytes: int) -> bytearray:
+    """Make the first bytes of a part one piece, if they are not: those of hundreds of columns are written apart."""
+    head = pieces[0] if isinstance(pieces[0], bytearray) else bytearray(pieces[0])
+    count = 1
+    while len(head) < size_bytes:
+        head += pieces[count]
+        count += 1
+    pieces[:count] = [head]
+    return head
+
+
 def decode_section(
-    buffer: Buffer, crc32c: int, row_count: int, has_headers: bool, has_offsets: bool = False
+    buffer: Buffer,
+    crc32c: int,
+    row_count: int,
+    has_headers: bool,
+    has_offsets: bool = False,
+    rows: RowSchema | None = None,
+    columns: Collection[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of a section; columns point into the buffer unless compressed.
 
     The checksum is verified on the call, before anything is yielded. `buffer` is exactly the section's byte range;
-    the other arguments come from the ledger.
+    the other arguments come from the ledger, but for `columns`: the only ones to decode and yield, at least one, in
+    the order in which they are stored; None: all.
 
     Raises:
         CorruptDataError: CORRUPT_MESSAGE: wrong checksum, or bytes that are not a section of this shape.
@@ -303,22 +373,58 @@ def decode_section(
     crc = crc32c_module.crc32c(buffer)
     if crc != crc32c:
         raise _damaged(f"its checksum is {crc:08x}, the ledger has {crc32c:08x}")
-    return _read_batches(buffer, row_count, _SCHEMAS[has_headers, has_offsets])
+    schema = data_schema(has_headers, has_offsets, rows)
+    assert columns is None or columns, "Arrow takes no columns for all of them"
+    if columns is None or len(columns) == len(schema):
+        return _read_batches(buffer, row_count, schema, rows)
+    return _read_batches(buffer, row_count, schema, rows, [n for n, name in enumerate(schema.names) if name in columns])
 
 
-def _read_batches(buffer: Buffer, row_count: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+class _Joined(io.RawIOBase):
+    """A file of several buffers, read from its begin to its end without a copy."""
+
+    def __init__(self, *parts: Buffer) -> None:
+        super().__init__()
+        self._parts = deque([memoryview(part) for part in parts])
+
+    def read(self, size_bytes: int = -1, /) -> Any:
+        while len(self._parts) > 1 and not self._parts[0].nbytes:
+            self._parts.popleft()
+        part = self._parts[0]
+        size_bytes = part.nbytes if size_bytes < 0 else size_bytes
+        self._parts[0] = part[size_bytes:]
+        return part[:size_bytes]
+
+    def readable(self) -> bool:
+        return True
+
+
+def _some_columns(message: Buffer, schema: pa.Schema, numbers: list[int]) -> pa.RecordBatch:
+    """Return only some columns of a record batch message; the others are not even decompressed."""
+    options = pa.ipc.IpcReadOptions(included_fields=numbers)
+    with pa.ipc.open_stream(pa.PythonFile(_Joined(schema.serialize(), message), mode="r"), options=options) as reader:
+        return reader.read_next_batch()
+
+
+def _read_batches(
+    buffer: Buffer, row_count: int, schema: pa.Schema, typed: RowSchema | None, numbers: list[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    view = memoryview(buffer)
     source = pa.BufferReader(pa.py_buffer(buffer))
-    size_bytes, rows = memoryview(buffer).nbytes, 0
-    while source.tell() < size_bytes:
+    size_bytes, rows = view.nbytes, 0
+    while (at := source.tell()) < size_bytes:
         try:
             message = pa.ipc.read_message(source)
             if _largest_claim(message) > max(BUFFER_BYTES_MAX, 8 * (row_count + 1)):
                 raise _damaged("a compressed buffer claims more bytes than a column of its rows can have")
-            batch = pa.ipc.read_record_batch(message, schema)
+            if numbers is None:
+                batch = pa.ipc.read_record_batch(message, schema)
+            else:
+                batch = _some_columns(view[at : source.tell()], schema, numbers)
             # The checksum proves that the bytes are the writer's, not that Arrow may follow their offsets.
             batch.validate(full=True)
-            if _has_holes(batch):
-                raise _damaged("a row has no timestamp, no offset or a header without key")
+            if _has_holes(batch) if typed is None else _has_typed_holes(batch):
+                raise _damaged("a row lacks its timestamp, its offset, a NOT NULL value, or the key of a header")
         except MemoryError as error:
             raise RetriableError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -342,6 +448,17 @@ def _has_holes(batch: pa.RecordBatch) -> bool:
         return True
     pairs = batch.column(3).values if "headers" in names else None
     return pairs is not None and pairs.null_count + pairs.field(0).null_count > 0
+
+
+def _has_typed_holes(batch: pa.RecordBatch) -> bool:
+    """Return the same of typed rows, of which some columns may be left out."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        is_required = not field.nullable or field.name in (TYPED_TIMESTAMP, TYPED_OFFSET)
+        if is_required and column.null_count:
+            return True
+        if field.name == TYPED_HEADERS and column.values.null_count + column.values.field(0).null_count:
+            return True
+    return False
 
 
 def _largest_claim(message: pa.Message) -> int:
@@ -479,7 +596,7 @@ def _offsets(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def _time_range_us(batch: pa.RecordBatch) -> tuple[int, int]:
-    times = batch.column("timestamp")
+    times = times_of(batch)
     if times.null_count:
         raise InvalidConfigError(ErrorCode.INVALID_TIMESTAMP, "a record has no timestamp.")
     micros = np.frombuffer(times.buffers()[1], dtype="<i8")[times.offset : times.offset + len(times)]
@@ -491,9 +608,9 @@ def _seal(message: list[Buffer], hole: str, section_crc: int) -> int:
 
     The checksum is part of the message's metadata, before the body, so it is filled in afterwards.
     """
-    head = message[0]
-    assert isinstance(head, bytearray)  # prefix and metadata are small, so `_Gather` joined them
+    head = _join_head(message, _MESSAGE_PREFIX_BYTES)
     metadata_end = _MESSAGE_PREFIX_BYTES + int.from_bytes(head[4:_MESSAGE_PREFIX_BYTES], "little")
+    head = _join_head(message, metadata_end)
     body = [memoryview(head)[metadata_end:], *message[1:]]
     body_crc = 0
     for piece in body:

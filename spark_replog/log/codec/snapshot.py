@@ -315,7 +315,7 @@ class ObjectColumn(IntEnum):
     GENERATION = 3
     SIZE_BYTES = 4
     FLAGS = 5
-    """1: has headers, 2: has offsets."""
+    """1: has headers, 2: has offsets, and four times the version of its rows' schema."""
     COMMAND_NO = 6
     OBJECT_NO = 7
     APPEND_TIME_MS = 8

@@ -88,6 +88,7 @@ class LogObject:
     holders: frozenset[BrokerId]
     place: ObjectPlace
     has_offsets: bool = False
+    schema_version: int = 0
     live_count: int = 0
     """Sections that name it, in memory and in pages; those in pages that are gone count until the next snapshot."""
     changed_index: int = 0
@@ -127,7 +128,7 @@ _LACKED = list_of(UINT, list_of(UINT, UINT, UINT), list_of(TEXT, UINT, UINT, UIN
 _MISSING = map_of(BROKER_ID, _NUMBERS)
 _UNSTABLE = list_of(UINT, _NUMBERS, _BY_SLOT, _BY_SLOT, list_of(UNDO))
 _OPEN = fields(UINT, _LACKED, _MISSING, _UNSTABLE, list_of(UINT, BYTES))
-_HAS_HEADERS, _HAS_OFFSETS = 1, 2
+_HAS_HEADERS, _HAS_OFFSETS, _SCHEMA_VERSION = 1, 2, 4
 _REF_COLUMNS = (
     BASE,
     ObjectColumn.GENERATION,
@@ -214,7 +215,10 @@ class ObjectTable:
         """
         in_memory = {number: self._objects[number] for number in numbers if number in self._objects}
         owner, items = self._ledger_id, in_memory.values()
-        fields = [(owner, i.id, i.size_bytes, i.has_headers, i.holders, i.has_offsets, i.inline) for i in items]
+        fields = [
+            (owner, i.id, i.size_bytes, i.has_headers, i.holders, i.has_offsets, i.inline, i.schema_version)
+            for i in items
+        ]
         times = [item.place.append_time_ms for item in items]
         refs = dict(zip(in_memory, zip(tuples_of(ObjectRef, fields), times, strict=True), strict=True))
         for page, *span in self._in_pages(numbers) if len(in_memory) < len(numbers) else ():
@@ -224,7 +228,8 @@ class ObjectTable:
             holders, owners = some_of(page.holders, some), repeat(owner, len(flags))
             has_headers, has_offsets = _bits(flags, _HAS_HEADERS), _bits(flags, _HAS_OFFSETS)
             no_bytes = repeat(b"", len(flags))  # inline objects are in memory
-            rows = zip(owners, ids, sizes, has_headers, holders, has_offsets, no_bytes, strict=True)
+            versions = [flag // _SCHEMA_VERSION for flag in flags]
+            rows = zip(owners, ids, sizes, has_headers, holders, has_offsets, no_bytes, versions, strict=True)
             refs.update(zip(numbers_here, zip(tuples_of(ObjectRef, rows), times, strict=True), strict=True))
         return refs
 
@@ -263,7 +268,9 @@ class ObjectTable:
                 number + 1,
                 item.id.generation,
                 item.size_bytes,
-                item.has_headers * _HAS_HEADERS | item.has_offsets * _HAS_OFFSETS,
+                item.has_headers * _HAS_HEADERS
+                | item.has_offsets * _HAS_OFFSETS
+                | item.schema_version * _SCHEMA_VERSION,
                 item.place.command_no,
                 item.place.object_no,
                 item.place.append_time_ms,
@@ -356,7 +363,7 @@ class ObjectTable:
 
     def ref(self, item: LogObject) -> ObjectRef:
         """Return the object as a reader needs it."""
-        flags = item.has_headers, item.holders, item.has_offsets, item.inline
+        flags = item.has_headers, item.holders, item.has_offsets, item.inline, item.schema_version
         return ObjectRef(self._ledger_id, item.id, item.size_bytes, *flags)
 
     def partitions_lacking(self, broker_id: BrokerId) -> set[PartitionState]:
@@ -409,8 +416,8 @@ class ObjectTable:
         """
         assert len(spans) == len(item.sections) and (is_stable or self.unstable), place
         number, self.next_number = self.next_number, self.next_number + 1
-        fields = (item.id, item.size_bytes, item.has_headers, item.holders, place, item.has_offsets)
-        added = LogObject(*fields, len(spans))
+        fields = (item.id, item.size_bytes, item.has_headers, item.holders, place)
+        added = LogObject(*fields, item.has_offsets, item.schema_version, len(spans))
         self._keep(number, added)
         lacking = {b for replicas in {partition.replicas for partition, *_ in spans} for b in replicas} - item.holders
         if item.inline:
@@ -669,6 +676,7 @@ def _objects_of(rows: Rows) -> dict[int, LogObject]:
             holders,
             place,
             bool(flags & _HAS_OFFSETS),
+            flags // _SCHEMA_VERSION,
             live_count,
         )
     return objects

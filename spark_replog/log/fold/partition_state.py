@@ -160,6 +160,8 @@ class ObjectRef(NamedTuple):
     """Whether the rows store their offsets: a segment with gaps."""
     inline: bytes = b""
     """The object's bytes, if the ledger holds them: then there is no file."""
+    schema_version: int = 0
+    """Of its topic, that its rows have; 0: bytes."""
 
 
 class SectionRef(NamedTuple):

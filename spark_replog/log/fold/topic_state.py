@@ -404,6 +404,8 @@ class TopicLedgerState(EntryFold):
                 if section.row_count < 1:
                     invalid = f"a section of '{item.id.name}' has {section.row_count} rows"
                     return CommandResult(Outcome.INVALID, invalid)
+            if invalid := self._topics.find_bad_schema(item):
+                return CommandResult(Outcome.INVALID, invalid)
         ranges = {}
         for where, rows in append.row_counts.items():
             base = self._topics.partitions[where].log_end_offset
@@ -480,7 +482,8 @@ class TopicLedgerState(EntryFold):
         partition = self._topics.partitions.get((command.topic_id, command.partition))
         first, end = command.first_offset, command.end_offset
         inputs = [] if partition is None or first >= end else list(partition.sections_between(first, end))
-        invalid = find_bad_outputs(command)
+        bad_schemas = filter(None, map(self._topics.find_bad_schema, command.outputs))
+        invalid = find_bad_outputs(command) or next(bad_schemas, "")
         if partition is None or invalid:
             return CommandResult(Outcome.INVALID, invalid or f"partition {command.partition} does not exist")
         objects = self.objects.many({row.object_number for row in inputs})
@@ -555,6 +558,7 @@ class TopicLedgerState(EntryFold):
         model.SequencedAppend: _apply_append,
         model.ProducerInit: lambda state, command, *_: state.producers.sequenced.apply_init(command),
         model.TopicInit: lambda state, command, *_: state._topics.apply_topic_init(command, state.fenced),
+        model.SchemaEvolve: lambda state, command, *_: state._topics.apply_schema_evolve(command),
         model.TopicClose: lambda state, command, *_: state._topics.apply_topic_close(command),
         model.LogStartAdvance: lambda state, command, *_: state._topics.apply_log_start_advance(command),
         model.PartitionsAdd: lambda state, command, *_: state._topics.apply_partitions_add(command, state.fenced),

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, InvalidConfigError
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log import model
 from spark_replog.log.fold.entry_fold import change
 from spark_replog.log.fold.object_table import ObjectTable
 from spark_replog.log.fold.paged_table import SectionPages
 from spark_replog.log.fold.partition_state import NO_LEADER, PARTITION, Moves, PartitionState
-from spark_replog.log.model import OK, CommandResult, Outcome
+from spark_replog.log.model import OK, CommandResult, DataObject, Outcome
+from spark_replog.log.row_schema import ROW_SCHEMA_VERSIONS, RowSchema
 from spark_replog.quorum import majority_of
 from spark_replog.wire import BOOL, BROKER_ID, SINT, TEXT, UINT, Reader, Writer, fields, list_of, map_of, set_of
 
@@ -33,6 +34,17 @@ class TopicState:
     config: dict[str, str]
     closed: bool
     partitions: list[PartitionState]
+    schemas: tuple[RowSchema, ...] = ()
+    """The versions 1 to N of its rows' columns; none: its rows are bytes."""
+
+    @property
+    def schema(self) -> RowSchema | None:
+        """Return the newest version of the columns; None: its rows are bytes."""
+        return self.schemas[-1] if self.schemas else None
+
+    def rows_of(self, schema_version: int) -> RowSchema | None:
+        """Return the columns that the rows of an object have; None: they are bytes."""
+        return self.schemas[schema_version - 1] if schema_version else None
 
 
 class TopicTable:
@@ -58,12 +70,13 @@ class TopicTable:
 
     def write(self, writer: Writer) -> None:
         """Write all topics to a snapshot."""
-        _TOPICS.write(writer, [(t.topic_id, t.name, t.config, t.closed, t.partitions) for t in self.topics.values()])
+        topics = self.topics.values()
+        _TOPICS.write(writer, [(t.topic_id, t.name, t.config, t.closed, t.partitions, t.schemas) for t in topics])
 
     def read(self, reader: Reader) -> None:
         """Read the topics from a snapshot."""
-        for topic_id, name, config, closed, partitions in _TOPICS.read(reader):
-            self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions))
+        for topic_id, name, config, closed, partitions, schemas in _TOPICS.read(reader):
+            self.topics[topic_id] = TopicState(topic_id, name, config, closed, list(partitions), schemas)
             for number, partition in enumerate(partitions):
                 partition.retired, partition.sections.pages = closed, self.pages
                 _follow_config(partition, config)
@@ -78,7 +91,8 @@ class TopicTable:
         invalid = find_bad_replicas(command.assignments)
         if invalid:
             return CommandResult(Outcome.INVALID, invalid)
-        topic = TopicState(command.topic_id, command.name, dict(command.config), False, [])
+        schemas = () if command.schema is None else (command.schema,)
+        topic = TopicState(command.topic_id, command.name, dict(command.config), False, [], schemas)
         self.topics[command.topic_id] = topic
         self._add_partitions(topic, command.assignments, fenced)
         return OK
@@ -89,6 +103,42 @@ class TopicTable:
         if topic is None:
             return CommandResult(Outcome.UNKNOWN_TOPIC, f"topic id {topic_id} is not in this ledger")
         return CommandResult(Outcome.TOPIC_CLOSED, f"topic '{topic.name}' was deleted") if topic.closed else topic
+
+    def apply_schema_evolve(self, command: model.SchemaEvolve) -> CommandResult:
+        """Fold the next version of a topic's schema."""
+        topic = self.open_topic(command.topic_id)
+        if isinstance(topic, CommandResult):
+            return topic
+        newest = topic.schema
+        if newest is None:
+            detail = f"the rows of topic '{topic.name}' are bytes: it has no schema"
+            return CommandResult(Outcome.REFUSED, detail, error_code=ErrorCode.REPLOG_INVALID_SCHEMA)
+        if command.version != newest.version + 1:
+            is_same = command.version == newest.version and command.schema.ddl == newest.ddl
+            detail = f"the schema of topic '{topic.name}' is at version {newest.version}"
+            return CommandResult(
+                Outcome.EXISTS if is_same else Outcome.REFUSED, detail, error_code=ErrorCode.INVALID_UPDATE_VERSION
+            )
+        try:
+            topic.schemas += (newest.evolve(command.schema),)
+        except InvalidConfigError as error:
+            return CommandResult(Outcome.REFUSED, str(error.args[0]), error_code=ErrorCode.REPLOG_INVALID_SCHEMA)
+        return OK
+
+    def find_bad_schema(self, item: DataObject) -> str:
+        """Return why the columns of an object are not its topics', '' if they are.
+
+        Typed rows of two topics are never in one object, so that its file has one schema.
+        """
+        topic_ids = {section.topic_id for section in item.sections}
+        for topic_id in topic_ids:
+            topic = self.topics.get(topic_id)
+            count = 0 if topic is None else len(topic.schemas)
+            if item.schema_version > count or (count and not item.schema_version):
+                return f"object '{item.id.name}' has version {item.schema_version} of a schema, its topic has {count}"
+        if item.schema_version and len(topic_ids) != 1:
+            return f"object '{item.id.name}' has typed rows of {len(topic_ids)} topics"
+        return ""
 
     def apply_topic_close(self, command: model.TopicClose) -> CommandResult:
         """Fold a deletion: every later append is refused."""
@@ -173,7 +223,7 @@ class TopicTable:
             topic.partitions.append(partition)
 
 
-_TOPICS = list_of(TEXT, TEXT, map_of(TEXT, TEXT), BOOL, list_of(PARTITION))
+_TOPICS = list_of(TEXT, TEXT, map_of(TEXT, TEXT), BOOL, list_of(PARTITION), ROW_SCHEMA_VERSIONS)
 
 
 def _follow_config(partition: PartitionState, config: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
+from spark_replog.log.row_schema import require_bytes
 from spark_replog.logs import Once
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
 from spark_replog.spark.messages import ReadPartition
@@ -209,6 +210,7 @@ def _bounds_of(
         with ledger.lock:
             topic = ledger.state.topics.get(handle.topic_id)
             if topic is not None and not topic.closed:
+                require_bytes(topic.name, topic.schema, "Spark's source is")
                 bounds = [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
                 cut = [
                     number

@@ -155,8 +155,8 @@ def test_an_empty_table_is_done_at_once(shop):
 def test_a_topic_that_comes_in_time_is_waited_for(shop):
     producer = shop.producer(max__block__ms=10_000)
     left_ms = []
-    real = producer._append_record
-    producer._append_record = lambda *arguments: (left_ms.append(arguments[6]), real(*arguments))[1]
+    real = producer._append
+    producer._append = lambda *arguments: (left_ms.append(arguments[6]), real(*arguments))[1]
     timer = threading.Timer(0.2, shop.topic)
     timer.start()
     assert producer.send("orders", b"v").result(10).offset == 0

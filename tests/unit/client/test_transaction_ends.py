@@ -148,14 +148,14 @@ def test_an_end_waits_for_the_sends_of_other_threads(shop, monkeypatch, end):
     producer.begin_transaction()
     producer.send("orders", b"first")
     entered, go = threading.Event(), threading.Event()
-    real = producer._append_record
+    real = producer._append
 
     def append(*arguments):
         entered.set()
         assert go.wait(20)
         return real(*arguments)
 
-    producer._append_record = append
+    producer._append = append
     with ThreadPoolExecutor(2) as pool:
         sent = pool.submit(producer.send, "orders", b"second")
         assert entered.wait(20)

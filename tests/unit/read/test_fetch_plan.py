@@ -33,7 +33,7 @@ def state_of(spans, *, end=None, start=0, closed=False):
     )
     return SimpleNamespace(
         ledger_id="L",
-        topics={TOPIC: SimpleNamespace(partitions=[partition], closed=closed)},
+        topics={TOPIC: SimpleNamespace(partitions=[partition], closed=closed, schemas=())},
         objects=SimpleNamespace(refs=lambda numbers: {number: (ref(number), 5) for number in numbers}),
     )
 
