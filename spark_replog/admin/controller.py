@@ -9,6 +9,7 @@ Source of the order of checks and of the codes: Kafka's ``ReplicationControlMana
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from spark_replog.admin.topic_rules import Assignment, check_explicit, place_rep
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.cluster.root_check import make_ledger_folders
 from spark_replog.commit.retention import Retired, appended_rule, retired_of
+from spark_replog.commit.schema_changes import checked_evolution, decide_schema, overtaken, schema_versions
 from spark_replog.commit.state_changes import (
     check_deleted,
     close_topic,
@@ -44,7 +46,6 @@ from spark_replog.log.model import (
     LogStartReason,
     Outcome,
     PartitionsAdd,
-    SchemaEvolve,
     TopicInit,
     TopicPublish,
     TopicUnpublish,
@@ -250,34 +251,52 @@ class Controller(Admin):
         self._decide(ledger, propose)
         return self._describe(name)
 
-    def evolve_schema(self, name: str, schema: pa.Schema | str | RowSchema) -> TopicDescription:
-        """Give a typed topic the next version of its schema; nothing changes if it has these columns already.
-
-        Older rows read as the new version. Writers that still have the older one go on: their rows get its new columns
-        as null.
-
-        Args:
-            schema: all columns; the key stays.
+    def schema_history(self, name: str) -> tuple[RowSchema, ...]:
+        """Return all versions of a typed topic's schema, from version 1 to the newest.
 
         Raises:
-            InvalidConfigError: REPLOG_INVALID_SCHEMA: the topic's rows are bytes, or older rows may not fit: only
-                nullable columns may be added, numbers widened, NOT NULL dropped.
-            ReplogError: INVALID_UPDATE_VERSION: another program was first; look at its version.
+            InvalidConfigError: REPLOG_INVALID_SCHEMA: its rows are bytes.
         """
-        self._require_topic(AclOperation.ALTER, name)
+        self._require_topic(AclOperation.DESCRIBE, name)
         handle, ledger = self._open(name)
-        current = ledger.ask(lambda state: live_topic(state, handle.topic_id).schema)
-        if current is None:
-            raise topic_rules.has_no_schema(name)
-        newer = RowSchema.of(schema, current.key)
-        if newer.ddl != current.ddl:
-            made = SchemaEvolve(handle.topic_id, current.version + 1, current.evolve(newer))
+        return schema_versions(ledger, handle.topic_id)
 
-            def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
-                topic_rules.check_version(name, live_topic(state, handle.topic_id).schema, made.schema)
-                return (encode_command(made),)
+    def evolve_schema(
+        self,
+        name: str,
+        schema: pa.Schema | str | RowSchema,
+        *,
+        key: Sequence[str] | None = None,
+        from_version: int | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Give a typed topic the next version of its schema; without a difference nothing changes.
 
-            self._decide(ledger, propose)
+        A version may add nullable columns, widen numbers and decimals, and drop NOT NULL. Older rows read through it.
+        Writers and readers that are open keep their version; those that open later have the new one.
+
+        Args:
+            schema: all columns afterwards, as Arrow fields or Spark's DDL.
+            key: the key columns, for a check: they cannot change. None: they are kept.
+            from_version: the version that the change was made from, for programs that may run late or again; None: the
+                newest. With it a repetition succeeds also if later versions were made since.
+            validate_only: check everything and change nothing; return the topic with the schema that it would have.
+
+        Raises:
+            InvalidConfigError: REPLOG_INVALID_SCHEMA: the topic's rows are bytes, the text does not parse, or a column
+                would be dropped, renamed, narrowed, made NOT NULL or added as NOT NULL, or the key would change.
+            ReplogError: INVALID_UPDATE_VERSION: another change was made first; nothing of this one was.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN: repeat it.
+        """
+        self._require_topic(AclOperation.DESCRIBE if validate_only else AclOperation.ALTER_CONFIGS, name)
+        handle, ledger = self._open(name)
+        versions = schema_versions(ledger, handle.topic_id)
+        path = self._cluster.path
+        wanted = checked_evolution(name, path, versions, schema, key, from_version)
+        if validate_only:
+            return replace(self._describe(name), schema=wanted)
+        if wanted.version > len(versions) and not decide_schema(ledger, handle.topic_id, wanted, self._timeout_ms):
+            raise overtaken(name, path, schema_versions(ledger, handle.topic_id)[-1], wanted.version - 1)
         return self._describe(name)
 
     def aged_out(self, name: str, changes: Mapping[str, str | None] | None = None) -> list[Retired]:

@@ -225,22 +225,6 @@ def checked_schema(
     return columns
 
 
-def has_no_schema(name: str) -> InvalidConfigError:
-    """Return the error for a change of the columns of a topic whose rows are bytes."""
-    text = f"the rows of topic '{name}' are bytes, and remain so. Create a topic with a schema."
-    return InvalidConfigError(ErrorCode.REPLOG_INVALID_SCHEMA, text, topic=name)
-
-
-def check_version(name: str, current: RowSchema | None, newer: RowSchema) -> None:
-    """Refuse a version whose base is not the newest any more. Raises INVALID_UPDATE_VERSION."""
-    if current is None or newer.version != current.version + 1:
-        now = "" if current is None else f"version {current.version}: {current.ddl}"
-        text = (
-            f"another program changed the schema of topic '{name}' meanwhile, to {now}. Make your change to that one."
-        )
-        raise ReplogError(ErrorCode.INVALID_UPDATE_VERSION, text, topic=name)
-
-
 def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:
     """Refuse to place a topic if every broker is out of service. Raises INVALID_REPLICATION_FACTOR."""
     if set(brokers) <= set(fenced):

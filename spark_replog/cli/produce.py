@@ -8,19 +8,33 @@ import io
 import json
 import math
 import os
-import re
-import sys
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from csv import reader as csv_reader
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from spark_replog.cli.completion import complete_topics, config_flag
+from spark_replog.cli.input_files import (
+    FORMATS,
+    LOG_PREFIX,
+    POSITION_FIELDS,
+    READ_BYTES,
+    RECORD_FIELDS,
+    Joined,
+    bad_input,
+    chunks,
+    decoded,
+    format_of,
+    header_name,
+    json_values,
+    microseconds,
+    no_json,
+    opened,
+    tables,
+)
 from spark_replog.cli.output import EXIT_INTERRUPTED, ProgressLine, emit, error_item, exit_code_of, note
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values, named_values
 from spark_replog.cli.tables import Table
@@ -31,8 +45,8 @@ if TYPE_CHECKING:
 
     from spark_replog.client.arrow_sender import TableHandle
     from spark_replog.client.producer import Producer
+    from spark_replog.log.row_schema import RowSchema
 
-FORMATS = ("lines", "jsonl", "json", "csv", "parquet", "arrow")
 HANDLES_OPEN_MAX = 64
 """Maximum number of batches that wait for their acknowledgement."""
 
@@ -64,6 +78,9 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
 
     A table with a column 'value' gives its columns key, value, headers, partition and timestamp as they
     are (a time without a zone is UTC); of any other table a row becomes a JSON object.
+
+    The rows of a typed topic come by the names of its columns, from CSV, JSON lines, parquet or Arrow. A value that
+    does not fit its column is refused with its line.
     """
     settings = current_settings()
     settings.required_store()
@@ -86,9 +103,11 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     try:
         with ProgressLine(quiet=settings.quiet) as progress, Producer(settings.open_cluster(), config) as producer:
             producer.partitions_for(topic, waits_for_new=False)  # a mistyped name: before the input is read
-            for batch in _batches(files, given):
+            rows = producer.schema_for(topic)
+            for batch in _batches(files, given) if rows is None else _typed_batches(files, given, topic, rows):
                 _check_partition(producer, topic, given["partition"])
-                written.send(producer, _with_constants(batch, headers, given["partition"]))
+                prefix = "" if rows is None else LOG_PREFIX
+                written.send(producer, _with_constants(batch, headers, given["partition"], prefix))
                 if written.row_count:
                     progress.update(f"{written.row_count:,} records acknowledged")
             written.settle(0)
@@ -102,13 +121,9 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
             note(f"replog: {written.row_count:,} records were acknowledged, the others were not")
     item = written.item() if failure is None else error_item(failure, **written.item())
     # With acks=0 the first offset is unknown.
-    rows = [(str(number), None if first < 0 else first, count) for number, first, count in written.rows()]
-    shown = [Table(["partition", "first offset", "records"], rows)] if failure is None else []
+    lines = [(str(number), None if first < 0 else first, count) for number, first, count in written.rows()]
+    shown = [Table(["partition", "first offset", "records"], lines)] if failure is None else []
     return emit([item], *shown, exit_code=None if failure is None else exit_code_of(failure))
-
-
-def _bad_input(text: str) -> InvalidConfigError:
-    return InvalidConfigError(ErrorCode.REPLOG_INPUT, text)
 
 
 class _Written:
@@ -187,96 +202,49 @@ def _batches(files: tuple[str, ...], given: dict[str, Any]) -> Iterator[pa.Recor
         kind = given["kind"] or format_of(name)
         if kind == "lines" and given["value"] is not None:
             raise click.UsageError("--value needs fields, and lines have none: add --input jsonl, csv or parquet")
-        with _opened(name, kind) as stream:
+        with opened(name, kind) as stream:
             yield from read_batches(stream, name, kind, given["key"], given["value"], is_typed=given["typed"])
 
 
-@contextmanager
-def _opened(name: str, kind: str) -> Iterator[IO[bytes]]:
-    if name != "-":
-        compression = _COMPRESSIONS.get(Path(name).suffix.lower())
-        if compression is not None and kind in ("parquet", "arrow"):
-            raise _bad_input(f"{name} is compressed, and {kind} needs a plain file. Decompress it first.")
-        try:
-            stream = open(name, "rb")  # noqa: SIM115
-        except OSError as error:
-            raise _bad_input(f"Cannot open {name}: {error.strerror}. Correct the path.") from error
-        with stream:
-            if compression is None and (kind in ("lines", "jsonl", "json") or not os.path.isfile(name)):
-                yield stream
-                return
-            import pyarrow as pa
+def _typed_batches(
+    files: tuple[str, ...], given: dict[str, Any], topic: str, rows: RowSchema
+) -> Iterator[pa.RecordBatch]:
+    from spark_replog.cli.row_files import read_rows
 
-            if compression is not None:
-                with pa.CompressedInputStream(stream, compression) as plain:
-                    yield plain
-                return
-            # Arrow's threads read ahead, and must not use a Python file object at interpreter exit.
-            with pa.OSFile(name) as native:
-                yield native
-        return
-    if kind == "parquet":
-        raise click.UsageError("Parquet cannot be read from a pipe: give a file name")
-    if sys.stdin is None:
-        raise _bad_input("Standard input is closed. Give a file name, or pipe records in.")
-    yield sys.stdin.buffer
+    for flag in ("key", "value", "typed"):
+        if given[flag]:
+            raise click.UsageError(f"--{flag} is for topics of bytes, and {topic} is typed: its columns are {rows.ddl}")
+    for name in files or ("-",):
+        kind = given["kind"] or format_of(name)
+        if kind == "lines":
+            raise click.UsageError(f"{topic} is typed, and lines have no columns: add --input csv, jsonl or arrow")
+        with opened(name, kind) as stream:
+            yield from read_rows(stream, name, kind, rows)
 
 
-def _with_constants(batch: pa.RecordBatch, headers: list[tuple[str, str]], partition: int | None) -> pa.RecordBatch:
+def _with_constants(
+    batch: pa.RecordBatch, headers: list[tuple[str, str]], partition: int | None, prefix: str = ""
+) -> pa.RecordBatch:
     import pyarrow as pa
 
     if headers:
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         row = [{"key": name, "value": os.fsencode(value)} for name, value in headers]
-        place = batch.schema.get_field_index("headers")
+        place = batch.schema.get_field_index(prefix + "headers")
         column = pa.nulls(batch.num_rows, kind) if place < 0 else batch.column(place)
         if pa.types.is_list(column.type) and pa.types.is_struct(
             column.type.value_type
         ):  # other types are refused when sent
             added = pa.array([[*(pairs or ()), *row] for pairs in column.to_pylist()], kind)
-            batch = _with_column(batch, "headers", added)
+            batch = _with_column(batch, prefix + "headers", added)
     if partition is not None:
-        batch = _with_column(batch, "partition", pa.array([partition] * batch.num_rows, pa.int32()))
+        batch = _with_column(batch, prefix + "partition", pa.array([partition] * batch.num_rows, pa.int32()))
     return batch
 
 
 def _with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
     place = batch.schema.get_field_index(name)
     return batch.append_column(name, column) if place < 0 else batch.set_column(place, name, column)
-
-
-_SUFFIXES = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-    ".ipc": "arrow",
-}
-_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_NOT_LINES = frozenset(
-    {".zip", ".tgz", ".tar", ".xz", ".7z", ".br", ".snappy", ".sz", ".avro", ".orc", ".xls", ".xlsx", ".db", ".pkl"}
-)
-"""Suffixes of files whose lines mean nothing."""
-READ_BYTES = 1 << 20
-_RECORD_FIELDS = frozenset({"key", "value", "headers", "timestamp"})
-"""Fields in each line of ``replog consume -f jsonl``, besides ``_POSITION_FIELDS``."""
-_POSITION_FIELDS = frozenset({"topic", "partition", "offset"})
-_NEXT_ELEMENT = re.compile(r"[\s,]*")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def format_of(path: str) -> str:
-    """Return the format of a file by its suffix, before that of a compression, else ``lines``; refuse binary ones."""
-    *before, last = ["", *(suffix.lower() for suffix in Path(path).suffixes)]
-    if last in _NOT_LINES:
-        raise _bad_input(
-            f"Cannot read {path}: {last} is none of {', '.join(sorted({*_SUFFIXES, *_COMPRESSIONS}))}. Convert the "
-            "file, or append its lines as they are with --input lines."
-        )
-    return _SUFFIXES.get(before[-1] if last in _COMPRESSIONS else last, "lines")
 
 
 def read_batches(
@@ -300,11 +268,12 @@ def read_batches(
         if kind == "lines":
             yield from _lines(stream, key)
         elif kind == "jsonl":
-            yield from _json_lines(_chunks(stream), name, key, value)
+            yield from _json_lines(chunks(stream), name, key, value)
         elif kind == "json":
-            yield from _json_lines(_json_values(stream.read()), name, key, value)
+            yield from _json_lines(json_values(stream.read()), name, key, value)
         else:
-            for batch in _tables(stream, kind, key, value, is_typed=is_typed):
+            batches = _csv(stream, key, value, is_typed=is_typed) if kind == "csv" else tables(stream, kind)
+            for batch in batches:
                 yield _columns(batch, name, key, value)
     except (pa.ArrowException, OSError, UnicodeError) as error:
         remedy = "Correct it, or give its format with --input."
@@ -312,32 +281,13 @@ def read_batches(
             remedy = "Convert the file to UTF-8, as with iconv."
         elif "CSV conversion error" in str(error):
             remedy = "With --typed the first MiB of a CSV file gives the types of its columns. Leave --typed out."
-        raise _bad_input(f"Cannot read {name} as {kind}: {error}. {remedy}") from error
-
-
-def _chunks(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Yield lists of lines without line ends; a pipe's lines are yielded without waiting for more."""
-    read = getattr(stream, "read1", stream.read)
-    rest: list[bytes] = []  # parts of an incomplete line, joined once
-    while True:
-        data = read(READ_BYTES)
-        if not data:
-            break
-        first, *others = data.split(b"\n")
-        rest.append(first)
-        if others:
-            lines = [b"".join(rest), *others]
-            rest = [lines.pop()]
-            yield [line.removesuffix(b"\r") for line in lines]
-    last = b"".join(rest)
-    if last:
-        yield [last.removesuffix(b"\r")]
+        raise bad_input(f"Cannot read {name} as {kind}: {error}. {remedy}") from error
 
 
 def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    for lines in _chunks(stream):
+    for lines in chunks(stream):
         if separator is None:
             yield pa.record_batch({"value": pa.array(lines, pa.binary())})
             continue
@@ -345,29 +295,6 @@ def _lines(stream: IO[bytes], separator: str | None) -> Iterator[pa.RecordBatch]
         keys = [head if divider else None for head, divider, _ in parts]
         values = [tail if divider else head for head, divider, tail in parts]
         yield pa.record_batch({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
-
-
-def _json_values(data: bytes) -> Iterator[list[bytes]]:
-    """Yield the elements of an array as they are written, or one other value; else the lines of the text, of UTF-8."""
-    text = data.removeprefix(codecs.BOM_UTF8).decode().strip()
-    decoder = json.JSONDecoder(parse_constant=_no_json)
-    try:
-        whole, end = decoder.raw_decode(text)
-    except (ValueError, RecursionError):
-        end = 0
-    if not text or end != len(text):
-        yield [line.removesuffix("\r").encode() for line in text.split("\n")]
-        return
-    if not isinstance(whole, list):
-        yield [text.encode()]
-        return
-    at, values = 1, []
-    for _ in whole:
-        at = _NEXT_ELEMENT.match(text, at).end()  # type: ignore[union-attr]
-        _, end = decoder.raw_decode(text, at)
-        values.append(text[at:end].encode())
-        at = end
-    yield values
 
 
 def _json_lines(
@@ -380,7 +307,7 @@ def _json_lines(
         if first == 1 and lines:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)  # with it the line is not JSON, and readers would fail
             if lines[0].strip() in (b"[", b"[{"):
-                raise _bad_input(f"{name} is not JSON lines: it seems to be one JSON array. Read it with --input json.")
+                raise bad_input(f"{name} is not JSON lines: it seems to be one JSON array. Read it with --input json.")
         rows = [(number, line) for number, line in enumerate(lines, first) if line.strip()]
         columns: dict[str, Any] = {}
         if key is None and value is None:
@@ -415,13 +342,13 @@ def _record(line: bytes, name: str, number: int) -> _Record:
 
     A record with a malformed field is REPLOG_INPUT.
     """
-    if not all(b'"%b"' % field.encode() in line for field in _RECORD_FIELDS):
+    if not all(b'"%b"' % field.encode() in line for field in RECORD_FIELDS):
         return _Record(line)
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return _Record(line)
-    if not isinstance(row, dict) or not row.keys() >= _RECORD_FIELDS or row.keys() - _RECORD_FIELDS - _POSITION_FIELDS:
+    if not isinstance(row, dict) or not row.keys() >= RECORD_FIELDS or row.keys() - RECORD_FIELDS - POSITION_FIELDS:
         return _Record(line)
     field = "partition"
     try:
@@ -429,46 +356,18 @@ def _record(line: bytes, name: str, number: int) -> _Record:
         if partition is not None and type(partition) is not int:
             raise ValueError("not a number")
         field = "timestamp"
-        timestamp_us = None if row[field] is None else _microseconds(row[field])
+        timestamp_us = None if row[field] is None else microseconds(row[field])
         field = "headers"
-        headers = [(_header_name(header_key), _decoded(value)) for header_key, value in row[field] or ()]
+        headers = [(header_name(header_key), decoded(value)) for header_key, value in row[field] or ()]
         field = "key"
-        key = _decoded(row[field])
+        key = decoded(row[field])
         field = "value"
-        return _Record(_decoded(row[field]), key, headers or None, partition, timestamp_us)
+        return _Record(decoded(row[field]), key, headers or None, partition, timestamp_us)
     except (ValueError, TypeError) as error:
-        raise _bad_input(
+        raise bad_input(
             f"Line {number} of {name} is a record of 'replog consume', and its field '{field}' is malformed: {error}. "
             "Correct it, or append the lines as they are with --input lines."
         ) from error
-
-
-def _decoded(text: object) -> bytes | None:
-    """Return the bytes of a key or a value: text is UTF-8, other bytes are ``{"b64": ...}``."""
-    if text is None:
-        return None
-    if isinstance(text, str):
-        return text.encode()
-    if isinstance(text, dict) and list(text) == ["b64"] and isinstance(text["b64"], str):
-        return base64.b64decode(text["b64"], validate=True)
-    raise ValueError('not text, null or {"b64": TEXT}')
-
-
-def _header_name(text: object) -> str:
-    if not isinstance(text, str):
-        raise ValueError("a header's name is not text")
-    return text
-
-
-def _microseconds(text: object) -> int:
-    if not isinstance(text, str):
-        raise ValueError("not an ISO 8601 time")
-    if text.startswith("+"):  # after the year 9999, where Python's type ends
-        import numpy as np
-
-        return int(np.datetime64(text[1:].removesuffix("Z"), "us").astype(np.int64))
-    moment = datetime.fromisoformat(text)
-    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _record_columns(records: list[_Record]) -> dict[str, pa.Array]:
@@ -494,32 +393,12 @@ def _record_columns(records: list[_Record]) -> dict[str, pa.Array]:
 
 def _parsed(line: bytes, name: str, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line, parse_constant=_no_json)
+        row = json.loads(line, parse_constant=no_json)
     except (ValueError, RecursionError) as error:
-        raise _bad_input(f"Line {number} of {name} is not JSON: {error}. Correct it, or use --input lines.") from error
+        raise bad_input(f"Line {number} of {name} is not JSON: {error}. Correct it, or use --input lines.") from error
     if not isinstance(row, dict):
-        raise _bad_input(f"Line {number} of {name} is not a JSON object, so it has no fields. Omit -k.")
+        raise bad_input(f"Line {number} of {name} is not a JSON object, so it has no fields. Omit -k.")
     return row
-
-
-def _no_json(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON value")
-
-
-class _Joined(io.RawIOBase):
-    """Bytes that were read ahead, then the rest of their stream."""
-
-    def __init__(self, ahead: bytes, rest: IO[bytes]) -> None:
-        self._ahead, self._rest = ahead, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        chunk = self._ahead[: len(buffer)] if self._ahead else self._rest.read(len(buffer))
-        self._ahead = self._ahead[len(chunk) :]
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
 
 
 def _csv(stream: IO[bytes], key: str | None, value: str | None, *, is_typed: bool) -> Iterator[pa.RecordBatch]:
@@ -539,7 +418,7 @@ def _csv(stream: IO[bytes], key: str | None, value: str | None, *, is_typed: boo
         texts = [name for name in texts if name not in ("partition", "timestamp") or name == key]
     options = csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string()))
     parsing = csv.ParseOptions(newlines_in_values=True)  # else blocks are cut at any line end, those in quotes too
-    source: IO[bytes] | _Joined = _Joined(ahead, stream)
+    source: IO[bytes] | Joined = Joined(ahead, stream)
     if stream.seekable():  # read it twice, so that of a file with a value that does not fit nothing is appended
         source = stream
         stream.seek(begin)
@@ -549,31 +428,6 @@ def _csv(stream: IO[bytes], key: str | None, value: str | None, *, is_typed: boo
     yield from csv.open_csv(source, convert_options=options, parse_options=parsing)
 
 
-def _tables(
-    stream: IO[bytes], kind: str, key: str | None, value: str | None, *, is_typed: bool
-) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    if kind == "csv":
-        yield from _csv(stream, key, value, is_typed=is_typed)
-        return
-    if kind == "parquet":
-        from pyarrow import parquet
-
-        yield from parquet.ParquetFile(stream).iter_batches()
-        return
-    if stream.seekable():
-        try:
-            reader = pa.ipc.open_file(stream)
-        except pa.ArrowInvalid:  # a stream in a file
-            stream.seek(0)
-        else:
-            for number in range(reader.num_record_batches):
-                yield reader.get_batch(number)
-            return
-    yield from pa.ipc.open_stream(stream)
-
-
 def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | None) -> pa.RecordBatch:
     """Return the columns of the log; without a value column a row becomes a JSON object."""
     import pyarrow as pa
@@ -581,10 +435,10 @@ def _columns(batch: pa.RecordBatch, name: str, key: str | None, value: str | Non
     names = batch.schema.names
     twice = sorted({field for field in names if names.count(field) > 1})
     if twice:
-        raise _bad_input(f"{name} has more than one column '{twice[0]}'. Rename all but one.")
+        raise bad_input(f"{name} has more than one column '{twice[0]}'. Rename all but one.")
     for wanted in (key, value):
         if wanted is not None and wanted not in names:
-            raise _bad_input(f"{name} has no column '{wanted}'. It has: {', '.join(names)}.")
+            raise bad_input(f"{name} has no column '{wanted}'. It has: {', '.join(names)}.")
     columns: dict[str, pa.Array] = {}
     is_log = value is None and "value" in names
     if is_log:
@@ -629,7 +483,7 @@ def _python_values(rows: pa.Array | pa.RecordBatch, name: str) -> list[Any]:
     try:
         values: list[Any] = rows.to_pylist()
     except (ValueError, OverflowError) as error:
-        raise _bad_input(
+        raise bad_input(
             f"{name} has a time that Python's types cannot hold: {error}. Convert its column to text or to a number."
         ) from error
     return values

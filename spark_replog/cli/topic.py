@@ -11,6 +11,7 @@ from spark_replog.cli.completion import complete_settings, complete_topics, conf
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of, note
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values, parse_time_ms, yes_flag
 from spark_replog.cli.tables import Table, human_bytes, human_time, table
+from spark_replog.cli.topic_schema import columns_table, schema, schema_of_file
 from spark_replog.cli.view import (
     finding_items,
     finding_parts,
@@ -47,6 +48,7 @@ def _controller() -> Controller:
     return Controller(current_settings().open_cluster())
 
 
+topic.add_command(schema)
 _name = click.argument("name", shell_complete=complete_topics)
 _numbers_flag = click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 
@@ -62,6 +64,7 @@ def _status(part: PartitionDescription) -> str:
         "topic create orders -p 6 --replicas 3",
         "topic create payments --ledger shop -c min.insync.replicas=2",
         'topic create sales -p 6 --schema "id BIGINT NOT NULL, amount DECIMAL(12,2), tags ARRAY<STRING>" --key id',
+        "topic create sales --schema-from sales.parquet --key id --validate-only",
     ],
 )
 @click.argument("name")
@@ -73,21 +76,33 @@ def _status(part: PartitionDescription) -> str:
 @click.option("--ledger", metavar="NAME", help="Ledger to share; topics of one ledger commit atomically. [a new one]")
 @config_flag("Topic setting. Repeatable.", "topic")
 @click.option("--schema", metavar="DDL", help="Columns of the rows, as in Spark's DDL. [rows are bytes]")
+@click.option("--schema-from", "schema_file", type=click.Path(dir_okay=False), metavar="FILE",
+              help="File with these columns: parquet, Arrow, CSV with a header, JSON lines. Asks first.")  # fmt: skip
 @click.option("--key", metavar="COLUMN,...", help="Columns of the schema that choose the partition.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic already exists.")
+@yes_flag
 def create(
     name: str,
     replica_assignment: str | None,
     ledger: str | None,
     configs: tuple[str, ...],
     key: str | None,
+    schema_file: str | None,
+    yes: bool,
     **how: Any,
 ) -> int:
-    """Create a topic."""
+    """Create a topic. With a schema its rows are typed: they have columns in place of a value."""
     config = {key: value.strip() for key, value in key_values("-c", configs).items()}
     assignment = parse_assignment(replica_assignment)
     how["key"] = [column.strip() for column in key.split(",")] if key else []
+    if schema_file is not None and how["schema"] is not None:
+        raise click.UsageError("give --schema DDL, or --schema-from FILE")
     controller = _controller()
+    if schema_file is not None:
+        how["schema"] = schema_of_file(schema_file, how["key"])
+        if not (yes or how["validate_only"]):
+            note(str(columns_table(how["schema"])))
+            confirm(yes, f"Create {name} with these columns, which {schema_file} has?")
 
     def act(name: str) -> dict[str, Any]:
         return topic_item(

@@ -35,6 +35,7 @@ from spark_replog.errors import (
     stays_in_process,
 )
 from spark_replog.ids import TopicPartition
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.process_state import in_each_child
 from spark_replog.storage.call_counter import totals
 from spark_replog.write.arrow_appender import check_times, too_large
@@ -43,6 +44,7 @@ from spark_replog.write.interceptors import Interceptors, ProducerRecord
 from spark_replog.write.partitioner import StickyPartitioner
 from spark_replog.write.producer_batch import record_size
 from spark_replog.write.record_handle import BatchResult, RecordHandle, RecordMetadata
+from spark_replog.write.typed_columns import TypedColumns
 
 _log = logging.getLogger(__name__)
 _numbers = itertools.count(1)
@@ -125,13 +127,11 @@ class Producer:
             value: for ``value.serializer``; None: a tombstone. For a typed topic a dict of its columns.
             key: for ``key.serializer``; None: any partition. Typed rows have their key in columns.
             partition: its number; None: chosen by the key, or the sticky one.
-            headers: pairs of str and bytes or None.
-            timestamp_ms: 0 or later; None: now.
+            headers, timestamp_ms: pairs of str and bytes or None; 0 or later, None: now.
 
         Returns:
-            A future of (topic, partition, offset, timestamp_ms). It has already failed if the record
-            is too large, the topic does not exist, the storage refuses to show it, or no memory became free
-            (``max.block.ms``).
+            A future of (topic, partition, offset, timestamp_ms). It has already failed if the record is too large, the
+            topic does not exist, the storage refuses to show it, or no memory became free (``max.block.ms``).
 
         Raises:
             InvalidConfigError: INVALID_RECORD, INVALID_PARTITIONS, INVALID_TIMESTAMP, INVALID_TXN_STATE:
@@ -154,8 +154,10 @@ class Producer:
                 self._transactions.add_ledger(topic, entry.plan.ledger_id)
             key_bytes, data, schema = key, value, entry.plan.schema
             is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
-            if schema is not None or not (is_plain and form.takes_bytes):
-                key_bytes, data = form.serialize(topic, key, value, schema)
+            if schema is not None:
+                entry, schema, key_bytes, data = self._row(entry, key, value)
+            elif not (is_plain and form.takes_bytes):
+                key_bytes, data = form.serialize(topic, key, value)
             sticky: StickyPartitioner | None = None
             if partition is None and form.partitioner is None and key_bytes is not None and not form.ignores_keys:
                 queue = entry.key_queues.get(key_bytes) or entry.queue_of_key(key_bytes)
@@ -197,7 +199,14 @@ class Producer:
             or self._parts.accumulator.pool.available_bytes < batch_size_bytes + 2 * size_bytes
         )
 
-    def send_arrow(self, topic: str, data: pa.Table | pa.RecordBatch, handle: TableHandle | None = None) -> TableHandle:
+    def send_arrow(
+        self,
+        topic: str,
+        data: pa.Table | pa.RecordBatch,
+        handle: TableHandle | None = None,
+        *,
+        merge_schema: bool = False,
+    ) -> TableHandle:
         """Append all rows of a table or batch; rows of one partition keep their order.
 
         Args:
@@ -206,6 +215,8 @@ class Producer:
                 see ``TypedColumns``: a nullable one may be missing, a narrower type is widened.
             handle: a new ``TableHandle``, to be returned. It gets each slice as it is appended: if this raises midway,
                 it has what was appended.
+            merge_schema: give a typed topic's schema the columns and wider types that it lacks, before any row is
+                appended; needs ALTER_CONFIGS on the topic.
 
         Returns:
             A future of the metadata of each slice's first row.
@@ -225,7 +236,7 @@ class Producer:
         try:
             if transactions is not None:
                 transactions.begin_send()
-            entry, _ = self._wait_for(topic, None)
+            entry = self._fitting(self._wait_for(topic, None)[0], data, merge_schema)
             entry.is_used = True
             if transactions is None:
                 self._parts.arrow.send(entry, data, table_handle)
@@ -280,6 +291,16 @@ class Producer:
         if self._refusal is not None:
             raise self._refusal
         return len(self._wait_for(topic, None, waits_for_new=waits_for_new)[0].queues)
+
+    def schema_for(self, topic: str) -> RowSchema | None:
+        """Return the version of a typed topic's schema that this producer writes; None: its rows are bytes.
+
+        A producer keeps the version with which it first used the topic until a row needs a newer one. Waits and raises
+        as ``partitions_for``.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        return self._wait_for(topic, None)[0].plan.schema
 
     # ------------------------------------------------------------------------------------ transactions
 
@@ -443,6 +464,31 @@ class Producer:
         began_ms = self._clock.monotonic_ms()
         entry = self._parts.metadata.wait_for(topic, partition, self._max_block_ms, waits_for_new=waits_for_new)
         return entry, max(0, self._max_block_ms - (self._clock.monotonic_ms() - began_ms))
+
+    def _row(self, entry: TopicEntry, key: Any, value: Any) -> tuple[TopicEntry, RowSchema, bytes | None, pa.Array]:
+        """Return a typed row, of a newer version of the schema if the one in use refuses it."""
+        plan = entry.plan
+        assert plan.schema is not None
+        try:
+            return entry, plan.schema, *self._form.row(plan.schema, plan.name, key, value)
+        except InvalidConfigError:
+            newer = self._parts.metadata.take_newest(plan.name)
+            if newer is None or newer.plan.schema is None:
+                raise
+            return newer, newer.plan.schema, *self._form.row(newer.plan.schema, plan.name, key, value)
+
+    def _fitting(self, entry: TopicEntry, data: pa.Table | pa.RecordBatch, merges: bool) -> TopicEntry:
+        """Return a typed topic with a version of its schema that the columns fit, if there is one."""
+        plan = entry.plan
+        if plan.schema is None or not isinstance(data, pa.Table | pa.RecordBatch):
+            return entry
+        if merges:
+            return self._parts.metadata.merge(plan.name, data.schema) or entry
+        try:
+            TypedColumns(data.schema, plan.schema, plan.name)
+        except InvalidConfigError:
+            return self._parts.metadata.take_newest(plan.name) or entry
+        return entry
 
     def _own_time(self, entry: TopicEntry, timestamp_ms: object) -> int:
         time_ms = checked_time(timestamp_ms)

@@ -14,10 +14,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from spark_replog.client.settings import ProducerSettings
 from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.schema_changes import merge_schema
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import (
     ErrorCode,
@@ -28,7 +31,7 @@ from spark_replog.errors import (
     command_line,
     is_refusal,
 )
-from spark_replog.ids import INTERNAL_TOPICS, TopicPartition, is_valid_topic_name
+from spark_replog.ids import INTERNAL_TOPICS, TopicId, TopicPartition, is_valid_topic_name
 from spark_replog.log.acl import AclOperation
 from spark_replog.log.write_plan import TopicPlan
 from spark_replog.write.accumulator import RecordAccumulator
@@ -105,7 +108,9 @@ class ProducerMetadata:
         self._lock = threading.Lock()
         self._is_closed = False
         self.topics: dict[str, TopicEntry] = {}
-        """By name; read without a lock."""
+        """By name; read without a lock. A typed topic keeps the version of its schema with which it came."""
+        self._told: set[TopicId] = set()
+        self._newest_asked_ms: float = -math.inf
         self._refreshed_ms = self._swept_ms = clock.monotonic_ms()
 
     def wait_for(
@@ -191,6 +196,42 @@ class ProducerMetadata:
                 with self._lock:
                     self._apply(plan.topics[0])
 
+    def take_newest(self, topic: str, *, is_certain: bool = False) -> TopicEntry | None:
+        """Go over to the newest version of a known topic's schema; None: this is it already.
+
+        For rows that do not fit the version in use. Unless a newer one is certain, the store is asked at most once in
+        ``retry.backoff.ms``, and not answering means None: the rows are refused then.
+        """
+        entry, now_ms = self.topics.get(topic), self._clock.monotonic_ms()
+        is_early = now_ms - self._newest_asked_ms < self._settings.producer.retry_backoff_ms
+        if entry is None or (is_early and not is_certain):
+            return None
+        self._newest_asked_ms = now_ms
+        try:
+            plan = make_write_plan(self._cluster, [topic], self._settings.client.principal).topics[0]
+        except ReplogError:
+            if is_certain:
+                raise
+            return None
+        with self._lock:
+            made = self._apply(plan, takes_newest=True)
+        return made if made.plan.schema != entry.plan.schema else None
+
+    def merge(self, topic: str, given: pa.Schema) -> TopicEntry | None:
+        """Have the topic's schema hold an input's columns, and go over to it; None: the version in use does.
+
+        Raises:
+            ReplogError: as ``commit.schema_changes.merge_schema``.
+        """
+        merge_schema(
+            self._cluster,
+            topic,
+            given,
+            principal=self._settings.client.principal,
+            timeout_ms=self._settings.producer.delivery_timeout_ms,
+        )
+        return self.take_newest(topic, is_certain=True)
+
     def _forget_idle(self) -> None:
         with self._lock:
             for name, entry in list(self.topics.items()):
@@ -231,11 +272,14 @@ class ProducerMetadata:
             )
         return entry  # not looked up again: the sender's thread may drop the topic meanwhile
 
-    def _apply(self, plan: TopicPlan) -> TopicEntry:
-        """Adopt a topic's newest plan."""
+    def _apply(self, plan: TopicPlan, *, takes_newest: bool = False) -> TopicEntry:
+        """Adopt a topic's newest plan; of a typed topic with the version of its schema that is in use."""
         current = self.topics.get(plan.name)
-        if current is not None and current.plan.topic_id == plan.topic_id and current.plan.fold_index > plan.fold_index:
-            return current  # another thread's plan, of a newer fold
+        if current is not None and current.plan.topic_id == plan.topic_id:
+            if current.plan.fold_index > plan.fold_index:
+                return current  # another thread's plan, of a newer fold
+            if not takes_newest:
+                plan = self._with_kept_version(plan, current.plan)
         if current is not None and current.plan == plan:
             return current
         whole = self._builder.plan
@@ -254,6 +298,20 @@ class ProducerMetadata:
         limit = row_limit(plan, self._settings.producer, self._accumulator.pool.total_bytes)
         entry = self.topics[plan.name] = TopicEntry(plan, queues, sticky, limit)
         return entry
+
+    def _with_kept_version(self, plan: TopicPlan, current: TopicPlan) -> TopicPlan:
+        """Return a plan with the version of the schema that is in use; log once that there is a newer one."""
+        if plan.schema is None or current.schema is None or plan.schema.version <= current.schema.version:
+            return plan
+        if plan.topic_id not in self._told:
+            self._told.add(plan.topic_id)
+            logger.info(
+                "topic '%s' has version %d of its schema; this producer goes on with version %d until a row needs it",
+                plan.name,
+                plan.schema.version,
+                current.schema.version,
+            )
+        return replace(plan, schema=current.schema)
 
 
 def invalid_topic(topic: object) -> InvalidConfigError:

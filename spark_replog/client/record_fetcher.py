@@ -86,7 +86,7 @@ class RecordFetcher:
 
     Args:
         on_look: called each time a waiting fetch looks again; an error that it raises ends the fetch.
-        views: of typed topics; others are read with all columns of their newest version.
+        views: of typed topics; others are read with all columns of the version that is the newest at the first look.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class RecordFetcher:
         self._config = config
         self._metrics = metrics
         self._on_look = on_look
-        self._views = views or {}
+        self._views = dict(views or {})
+        self._told: set[TopicId] = set()
+        """Typed topics of which it was logged that a newer version exists."""
         self._fetcher = Fetcher(cluster.brokers, hedge_ratio=config.fetch_hedge_ratio, clock=cluster.clock)
         self._authorizer = Authorizer(cluster, config.principal)
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
@@ -159,6 +161,7 @@ class RecordFetcher:
         if errors:
             return errors
         asked = {key: self._ask(handles[key.topic], key, positions[key]) for key in self._in_turn(positions)}
+        self._keep_versions(asked.values())
         wait_for_rows(
             list(asked.values()),
             max_wait_ms=min(max_wait_ms, self._config.fetch_max_wait_ms),
@@ -453,14 +456,29 @@ class RecordFetcher:
         for key in ends:
             yield from _rest(key, ends, done)
 
+    def _keep_versions(self, asked: Iterable[FetchPartition]) -> None:
+        """Note the newest version of each new topic's schema: its rows are read as this one from now on."""
+        for item in asked:
+            if item.topic_id not in self._views:
+                topic = item.ledger.ask(lambda state: state.topics.get(item.topic_id))  # noqa: B023
+                self._views[item.topic_id] = RowView(None if topic is None else topic.schema)
+
     def _views_of(self, slices: Sequence[FetchSlice]) -> dict[TopicId, RowView]:
-        """Return the view of each typed topic of the slices."""
-        ledgers = {piece.topic_id: piece.object.ledger_id for piece in slices if piece.schema is not None}
-        views = {}
-        for topic_id, ledger_id in ledgers.items():
-            newest = self._cluster.topic_ledger(ledger_id).ask(lambda state: state.topics[topic_id].schema)  # noqa: B023
-            views[topic_id] = self._views.get(topic_id) or RowView(newest)
-        return views
+        """Return the view of each typed topic of the slices; log once if it is not of the newest version."""
+        pieces = {piece.topic_id: piece for piece in slices if piece.schema is not None}
+        for topic_id, piece in pieces.items():
+            ledger = self._cluster.topic_ledger(piece.object.ledger_id)
+            newest = ledger.ask(lambda state: state.topics[topic_id].schema)  # noqa: B023
+            used = self._views.setdefault(topic_id, RowView(newest)).schema
+            if newest and used and newest.version > used.version and topic_id not in self._told:
+                self._told.add(topic_id)
+                _LOG.info(
+                    "topic '%s' has version %d of its schema; this reader keeps version %d until it is opened again",
+                    piece.topic,
+                    newest.version,
+                    used.version,
+                )
+        return {topic_id: self._views[topic_id] for topic_id in pieces}
 
     def _plan_again(self, slices: Sequence[FetchSlice], done: Mapping[TopicPartition, int]) -> list[FetchSlice]:
         spans: dict[TopicPartition, tuple[FetchSlice, int]] = {}

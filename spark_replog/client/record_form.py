@@ -46,10 +46,8 @@ class RecordForm:
         self.partitioner = make_partitioner(objects.get("partitioner.class", producer.partitioner_class))
         self.ignores_keys = producer.partitioner_ignore_keys
 
-    def serialize(self, topic: str, key: Any, value: Any, schema: RowSchema | None = None) -> tuple[bytes | None, Any]:
+    def serialize(self, topic: str, key: Any, value: Any) -> tuple[bytes | None, bytes | None]:
         """Return key and value as bytes; of a typed topic see `row`."""
-        if schema is not None:
-            return self.row(schema, topic, key, value)
         key_bytes = serialize(self.key_serializer, "key", topic, key)
         return key_bytes, serialize(self.value_serializer, "value", topic, value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 """Decimal digits that hold every signed integer of so many bits."""
 _EXACT_BITS = {16: 11, 32: 24, 64: 53}
 """Bits of an integer that a float of so many bits holds exactly."""
@@ -49,7 +49,7 @@ def _integer_widens(old: pa.DataType, new: pa.DataType) -> bool:
         return bool(bits <= new.bit_width)
     if types.is_floating(new):
         return bool(bits - 1 <= _EXACT_BITS[new.bit_width])
-    digits = _INTEGER_DIGITS[old.bit_width] + (old == pa.uint64())
+    digits = INTEGER_DIGITS[old.bit_width] + (old == pa.uint64())
     return bool(types.is_decimal(new) and new.precision - new.scale >= digits)
 
 
@@ -75,9 +75,11 @@ def _is_same_kind(old: pa.DataType, new: pa.DataType) -> bool:
 def cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a column as a type that its own type `widens` to; the same memory where the layout is equal.
 
+    Also as a narrower one, which rows of a newer version may need: fields of structs that it lacks are left out.
+
     Raises:
-        pa.ArrowInvalid: a time is not a whole number of microseconds or out of range, or the column is too large for
-            32-bit offsets.
+        pa.ArrowInvalid: a value does not fit a narrower type exactly; a time is not a whole number of microseconds or
+            out of range, or the column is too large for 32-bit offsets.
     """
     types = pa.types
     if isinstance(column, pa.ExtensionArray):
@@ -100,9 +102,20 @@ def cast_column(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _cast_flat(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_timestamp(kind) and kind.tz is not None and column.type.unit == kind.unit:
+    types = pa.types
+    if types.is_timestamp(kind) and kind.tz is not None and column.type.unit == kind.unit:
         return column.view(kind)  # another zone: the same instants
-    return column.cast(kind)
+    made = column.cast(kind)
+    if types.is_floating(kind) and types.is_floating(column.type) and kind.bit_width < column.type.bit_width:
+        _check_floats(column, made)  # Arrow rounds them
+    return made
+
+
+def _check_floats(column: pa.Array, made: pa.Array) -> None:
+    is_other = pc.and_not(pc.not_equal(column, made.cast(column.type)), pc.is_nan(column))
+    if pc.any(is_other).as_py():
+        value = column.filter(is_other)[0].as_py()
+        raise pa.ArrowInvalid(f"{value!r} is not exactly a {made.type}")
 
 
 def _validity(column: pa.Array) -> pa.Buffer | None:
@@ -142,3 +155,9 @@ def _cast_map(column: pa.Array, kind: pa.DataType) -> pa.Array:
     )
     buffers = [_validity(column), column.buffers()[1]]
     return pa.Array.from_buffers(kind, len(column), buffers, column.null_count, children=[entries])
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a type's values are numbers, so that a narrower type may hold some of them."""
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))

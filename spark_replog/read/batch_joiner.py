@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from spark_replog.errors import InvalidConfigError
 from spark_replog.ids import TopicId
 from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, join_batches
+from spark_replog.log.ddl import invalid_schema
 from spark_replog.log.fold.partition_state import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.read.rows import BYTES, RowView, Run, read_columns, stored_columns
@@ -73,7 +75,10 @@ class BatchJoiner:
         is_same_time = piece.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
         if rows.num_columns > 3 or is_same_time or view is not BYTES:
             time_ms = piece.append_time_ms if is_same_time else None
-            rows = stored_columns(rows, include_headers=self._include_headers, append_time_ms=time_ms, view=view)
+            try:
+                rows = stored_columns(rows, include_headers=self._include_headers, append_time_ms=time_ms, view=view)
+            except pa.ArrowInvalid as error:
+                raise _too_new(piece, view, error) from error
         waiting.parts.append(rows)
         waiting.size_bytes += size_bytes
         waiting.next_offset = first_offset + rows.num_rows
@@ -94,6 +99,19 @@ class BatchJoiner:
         return read_columns(
             waiting.parts, waiting.run, waiting.first_offset, waiting.offsets, include_headers=self._include_headers
         )
+
+
+def _too_new(piece: FetchSlice, view: RowView, error: pa.ArrowInvalid) -> InvalidConfigError:
+    """Return the error for rows of a newer version that the reader's version cannot hold."""
+    version = 0 if view.schema is None else view.schema.version
+    return invalid_schema(
+        f"rows of {piece.topic}-{piece.partition} from offset {piece.start_offset} on have a newer version of its"
+        f" schema, and version {version}, with which this reader began, cannot hold them: {error}. Open the reader"
+        " again: it then reads as the newest version.",
+        topic=piece.topic,
+        partition=piece.partition,
+        offset=piece.start_offset,
+    )
 
 
 def join_small(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -25,7 +25,7 @@ from spark_replog.log.codec.data_object import (
     join_batches,
 )
 from spark_replog.log.column_cast import cast_column
-from spark_replog.log.ddl import invalid_schema
+from spark_replog.log.ddl import invalid_schema, type_text
 from spark_replog.log.row_schema import RowSchema
 
 _SHARED_ROWS_MIN = 1024
@@ -168,9 +168,7 @@ def _typed_columns(
 ) -> pa.RecordBatch:
     at = {name: number for number, name in enumerate(batch.schema.names)}
     columns = [
-        cast_column(batch.column(at[column.name]), column.type)
-        if column.name in at
-        else pa.nulls(batch.num_rows, column.type)
+        _as_viewed(batch.column(at[column.name]), column) if column.name in at else pa.nulls(len(batch), column.type)
         for column in view.fields
     ]
     times = batch.column(at[TYPED_TIMESTAMP]) if append_time_ms is None else _same_times(append_time_ms, batch.num_rows)
@@ -220,6 +218,20 @@ def read_columns(
         return pa.RecordBatch.from_arrays(columns, schema=run.view.read_schema(False))
     columns.append(batch.column(width + 1) if has_headers else pa.nulls(rows, HEADERS_TYPE))
     return pa.RecordBatch.from_arrays(columns, schema=run.view.read_schema(True))
+
+
+def _as_viewed(stored: pa.Array, column: pa.Field) -> pa.Array:
+    """Return a stored column as the view has it; of a newer version than the view's only what fits it exactly.
+
+    Raises:
+        pa.ArrowInvalid: a value does not.
+    """
+    if stored.null_count and not column.nullable:
+        raise pa.ArrowInvalid(f"column '{column.name}' is NOT NULL, and a row has null")
+    try:
+        return cast_column(stored, column.type)
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(f"column '{column.name}' {type_text(column.type)}: {error}") from error
 
 
 def _with_headers(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:

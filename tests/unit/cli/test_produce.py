@@ -15,6 +15,7 @@ import pytest
 from pyarrow import csv, parquet
 
 from spark_replog import Producer
+from spark_replog.cli import input_files
 from spark_replog.cli import produce as produce_module
 from spark_replog.client.arrow_sender import TableHandle
 from spark_replog.client.consumer import Consumer
@@ -237,7 +238,7 @@ def test_a_standard_input_that_is_closed_is_told(store, replog, monkeypatch):
 
 
 def test_a_line_may_come_in_many_pieces(monkeypatch):
-    monkeypatch.setattr(produce_module, "READ_BYTES", 10)
+    monkeypatch.setattr(input_files, "READ_BYTES", 10)
     long = b"x" * 1_003
     (batch,) = produce_module.read_batches(io.BytesIO(long), "-", "lines", None, None)
     assert batch.column("value").to_pylist() == [long]
@@ -246,7 +247,7 @@ def test_a_line_may_come_in_many_pieces(monkeypatch):
 
 
 def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, monkeypatch):
-    monkeypatch.setattr(produce_module, "READ_BYTES", 4)
+    monkeypatch.setattr(input_files, "READ_BYTES", 4)
     (tmp_path / "in.jsonl").write_text('{"a":1}\n{"a":2}\nno json\n')
     answer = replog("produce", "t", tmp_path / "in.jsonl", "-k", "a", "-f", "json")
     (item,) = answer.items
@@ -258,7 +259,7 @@ def test_a_failure_says_what_was_acknowledged_before(store, replog, tmp_path, mo
 
 
 def test_a_large_input_is_read_in_pieces(store, replog, tmp_path, monkeypatch):
-    monkeypatch.setattr(produce_module, "READ_BYTES", 100)
+    monkeypatch.setattr(input_files, "READ_BYTES", 100)
     (tmp_path / "in.txt").write_text("\n".join(str(number) for number in range(3_000)))
     assert (
         json.loads(replog("produce", "t", tmp_path / "in.txt", "-p", "0", "-f", "json").out)["items"][0]["records"]
@@ -333,7 +334,7 @@ def test_json_arrays_and_compressed_files_are_decoded(store, replog, tmp_path, n
 
 def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path):
     value = "first, line\nsecond\n"
-    row_count = 2 * produce_module.READ_BYTES // len(value)  # the reader cuts the file into blocks of 1 MiB
+    row_count = 2 * input_files.READ_BYTES // len(value)  # the reader cuts the file into blocks of 1 MiB
     (tmp_path / "in.csv").write_text("key,value\n" + f'k,"{value}"\n' * row_count)
     answer = replog("produce", "t", tmp_path / "in.csv", "-f", "json")
     assert answer.exit_code == 0 and answer.items[0]["records"] == row_count
@@ -342,7 +343,7 @@ def test_lines_in_a_quoted_csv_value_do_not_end_its_row(store, replog, tmp_path)
 
 def test_a_csv_column_whose_type_changes_late_is_refused_with_what_to_do(store, replog, tmp_path, monkeypatch):
     row = f"{'x' * 1000},2\n"
-    (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * produce_module.READ_BYTES // len(row)) + "1,many\n")
+    (tmp_path / "in.csv").write_text("id,amount\n" + row * (2 * input_files.READ_BYTES // len(row)) + "1,many\n")
     answer = replog("produce", "t", tmp_path / "in.csv", "--typed")
     assert answer.exit_code == 2
     assert "'many'" in answer.err and "Leave --typed out." in answer.err
@@ -451,7 +452,7 @@ def test_slices_of_a_batch_that_failed_in_part_count_as_what_they_are(store, rep
         [(Outcome(full), 1), (Outcome(RecordMetadata("t", 1, 7, 0)), 3)],
     ]
     monkeypatch.setattr(Producer, "send_arrow", lambda *sent: [sent[-1].add(*outcome) for outcome in batches.pop(0)])
-    monkeypatch.setattr(produce_module, "READ_BYTES", 4)
+    monkeypatch.setattr(input_files, "READ_BYTES", 4)
     monkeypatch.setattr(produce_module, "HANDLES_OPEN_MAX", 2)
     monkeypatch.setattr(TableHandle, "done", lambda handle: not batches)
     (tmp_path / "in.txt").write_text("one\ntwo\n")

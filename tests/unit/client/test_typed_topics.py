@@ -276,8 +276,8 @@ def test_times_headers_and_partitions_come_with_reserved_columns(store):
     assert rows[1]["_replog_headers"] is None
     assert rows[3]["_replog_timestamp"] == datetime.fromtimestamp(0.005, UTC)
     ledger, _ = store.cluster.topic_state(handle)
-    found = offsets_for_times(ledger, store.cluster.brokers, "orders", handle.topic_id, {3: 1_600_000_000_000})
-    assert found == {3: 1}
+    first = offsets_for_times(ledger, store.cluster.brokers, "orders", handle.topic_id, {3: 1_600_000_000_000})
+    assert first == {3: 1}
 
 
 def test_a_topic_without_a_key_spreads_its_rows_and_has_no_keys(store):

@@ -1,0 +1,227 @@
+"""Typed rows from text: JSON objects, and columns of text as in CSV. The reverse of ``row_json``.
+
+A type decides how its text is read, and nothing is guessed: what would lose a digit or an instant is an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_replog.log.column_cast import cast_column
+from spark_replog.log.row_schema import RowSchema
+
+_ZONE = r":[0-9.]*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
+_TOO_FINE = re.compile(r"[.,]\d{6}\d")
+_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
+Converter = Callable[[Any], Any]
+
+
+class RowFormatError(ValueError):
+    """A value that does not fit its column.
+
+    Args:
+        row: its place among the objects, from 0.
+        column: its column.
+        kind: the column's type; None: the topic has no such column.
+        value: as JSON has it.
+    """
+
+    def __init__(self, row: int, column: str, kind: pa.DataType | None, value: object, why: object) -> None:
+        super().__init__(str(why))
+        self.row, self.column, self.kind, self.value = row, column, kind, value
+
+
+def parse_row(line: bytes) -> dict[str, Any]:
+    """Return a JSON object; numbers with a fraction are decimals, so that no digit is lost.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        row = json.loads(line, parse_float=Decimal, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"it is {type(row).__name__}")
+    return row
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON value")
+
+
+def columns_of_objects(objects: Sequence[Mapping[str, Any]], rows: RowSchema) -> dict[str, pa.Array]:
+    """Return JSON objects as the topic's columns, by name; what an object lacks is null.
+
+    Dates and times are ISO 8601 text (without a zone UTC, where the column has one), DECIMAL a number or text, BINARY
+    base64, an interval seconds, a map an object.
+
+    Raises:
+        RowFormatError: the first value of a column that does not fit, or a name that is no column.
+    """
+    names = set(rows.names)
+    for number, row in enumerate(objects):
+        if not row.keys() <= names:
+            extra = next(name for name in row if name not in names)
+            raise RowFormatError(number, extra, None, row[extra], "no such column")
+    return {
+        column.name: _column([row.get(column.name) for row in objects], column.name, column.type)
+        for column in rows.arrow
+    }
+
+
+def _column(values: Sequence[Any], name: str, kind: pa.DataType) -> pa.Array:
+    convert = _converter(kind)
+    made = []
+    for number, value in enumerate(values):
+        try:
+            made.append(convert(value))
+        except (ValueError, TypeError, OverflowError, InvalidOperation) as error:
+            raise RowFormatError(number, name, kind, value, error) from error
+    try:
+        return pa.array(made, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        for number, value in enumerate(made):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
+                raise RowFormatError(number, name, kind, values[number], problem) from problem
+        raise RowFormatError(0, name, kind, values[0], error) from error
+
+
+@lru_cache(maxsize=256)
+def _converter(kind: pa.DataType) -> Converter:
+    """Return a function from a JSON value to what Arrow makes a value of this type of."""
+    types = pa.types
+    if types.is_map(kind):
+        return _of_map(kind)
+    if types.is_struct(kind):
+        return _of_struct({field.name: _converter(field.type) for field in kind})
+    if types.is_list(kind):
+        inner = _converter(kind.value_type)
+        return _typed(list, "an array", lambda items: [inner(item) for item in items])
+    if types.is_timestamp(kind):
+        return _typed(str, "a time in ISO 8601", lambda text: _moment(text, kind.tz is not None))
+    for is_alike, classes, what, convert in _FLAT:
+        if is_alike(kind):
+            return _typed(classes, what, convert)
+    raise AssertionError(f"{kind} is no type of a topic")
+
+
+def _typed(classes: Any, what: str, convert: Converter) -> Converter:
+    def checked(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, classes) or (isinstance(value, bool) and classes is not bool):
+            raise ValueError(f"it is not {what}")
+        return convert(value)
+
+    return checked
+
+
+def _of_struct(fields: Mapping[str, Converter]) -> Converter:
+    def convert(row: dict[str, Any]) -> dict[str, Any]:
+        extra = row.keys() - fields.keys()
+        if extra:
+            raise ValueError(f"it has no field '{min(extra)}'")
+        return {name: inner(row.get(name)) for name, inner in fields.items()}
+
+    return _typed(dict, "an object", convert)
+
+
+def _of_map(kind: pa.DataType) -> Converter:
+    key, item = _converter(kind.key_type), _converter(kind.item_type)
+    is_text = _is_written_as_text(kind.key_type)
+
+    def convert(row: dict[str, Any]) -> list[tuple[Any, Any]]:
+        return [
+            (key(name if is_text else json.loads(name, parse_float=Decimal)), item(value))
+            for name, value in row.items()
+        ]
+
+    return _typed(dict, "an object", convert)
+
+
+def _is_written_as_text(kind: pa.DataType) -> bool:
+    types = pa.types
+    return not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_nested(kind))
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str) and value not in _NUMBERS:
+        raise ValueError("it is not a number")
+    return float(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    return Decimal(value)
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _interval(value: Any) -> timedelta:
+    micros = Decimal(value).scaleb(6)
+    if micros != micros.to_integral_value():
+        raise ValueError("it is not a whole number of microseconds")
+    return timedelta(microseconds=int(micros))
+
+
+def _moment(text: str, has_zone: bool) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if _TOO_FINE.search(text):
+        raise ValueError("it is finer than a microsecond")
+    if not has_zone and moment.tzinfo is not None:
+        raise ValueError("it has a zone, and the column has none")
+    return moment.replace(tzinfo=UTC) if has_zone and moment.tzinfo is None else moment
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_FLAT: tuple[tuple[Callable[[pa.DataType], bool], Any, str, Converter], ...] = (
+    (pa.types.is_string, str, "text", _same),
+    (pa.types.is_boolean, bool, "true or false", _same),
+    (pa.types.is_integer, int, "a whole number", _same),
+    (pa.types.is_floating, (int, Decimal, str), "a number", _float),
+    (pa.types.is_decimal, (int, Decimal, str), "a number", _decimal),
+    (pa.types.is_binary, str, "base64 text", _bytes),
+    (pa.types.is_date, str, "a date such as 2024-12-31", date.fromisoformat),
+    (pa.types.is_duration, (int, Decimal, str), "seconds", _interval),
+)
+
+
+def column_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column of text as a flat type, without a step per row but for BINARY (base64) and intervals (seconds).
+
+    Raises:
+        pa.ArrowInvalid, ValueError: a text is not one of the type's values.
+    """
+    types = pa.types
+    if types.is_string(kind):
+        return texts
+    if types.is_binary(kind) or types.is_duration(kind):
+        convert = _converter(kind)
+        try:
+            return pa.array([convert(text) for text in texts.to_pylist()], kind)
+        except InvalidOperation as error:
+            raise ValueError("it is not a number of seconds") from error
+    if not types.is_timestamp(kind) or kind.tz is None:
+        return texts.cast(kind)
+    # A time without a zone is UTC.
+    has_zone = pc.match_substring_regex(texts, _ZONE)
+    zoned = pc.if_else(has_zone, texts, None).cast(kind)
+    plain = cast_column(pc.if_else(has_zone, None, texts).cast(pa.timestamp("us")), kind)
+    return pc.coalesce(zoned, plain)
