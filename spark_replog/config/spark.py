@@ -82,10 +82,24 @@ SOURCE_KEYS = (
     ),
     _source("includeHeaders", "Adds the headers column.", default=False, unit="bool"),
     _source(
+        "rows",
+        "What rows of typed topics are: columns (the topic's), or kafka (key, value and so on, with the row's JSON as "
+        "value, for programs that read bytes).",
+        default="columns",
+        choices=words("columns", "kafka"),
+    ),
+    _source(
+        "includeMetadata",
+        "Adds a struct _metadata to rows of typed topics: topic, partition, offset, timestamp, timestampType, key, "
+        "headers.",
+        default=False,
+        unit="bool",
+    ),
+    _source(
         "columns",
         "The only columns to read, comma separated: key, value, topic, partition, offset, timestamp, timestampType, "
-        "headers. They keep this order. Spark asks a Python source for all columns whatever a query selects, so naming "
-        "few makes reads faster.",
+        "headers; of a typed topic, its columns. They keep this order. Spark asks a Python source for all columns "
+        "whatever a query selects, so naming few makes reads faster.",
     ),
     _source(
         "failOnDataLoss",
@@ -200,6 +214,22 @@ SINK_KEYS = (
         kafka_default="required",
     ),
     _sink("value.serializer", "As key.serializer, for values.", kafka_default="required"),
+    _sink(
+        "timestampColumn",
+        "Typed topics: the TIMESTAMP column with the rows' times. It is stored as a column only if the topic has it. "
+        "Not set: the time of the write.",
+    ),
+    _sink(
+        "headersColumn",
+        "Typed topics: the column with the rows' headers, array<struct<key:string,value:binary>>. Not set: none.",
+    ),
+    _sink(
+        "mergeSchema",
+        "Typed topics: add the columns that the topic lacks to its schema, nullable, before the first row is stored. "
+        "Needs the right to alter the topic. false: they are refused.",
+        default=False,
+        unit="bool",
+    ),
     _sink(
         "principal",
         "Who writes (advisory). Not set: REPLOG_PRINCIPAL, else User: and the operating system's user name.",

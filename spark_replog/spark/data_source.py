@@ -1,7 +1,7 @@
-"""``format("replog")``: the class that Spark looks up, the schema of reads, and the columns that may be written.
+"""``format("replog")``: the class that Spark looks up, and the schema of reads.
 
-Spark instantiates the class in several processes, so it only keeps options. Source of the schema and of the checks:
-Spark's Kafka connector, ``KafkaRecordToRowConverter`` and ``KafkaWriter``.
+Spark instantiates the class in several processes, so it only keeps options. Source of the schema of topics of bytes:
+Spark's Kafka connector, ``KafkaRecordToRowConverter``.
 """
 
 from __future__ import annotations
@@ -11,27 +11,16 @@ import logging
 import shutil
 import tempfile
 import zipimport
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from spark_replog.errors import ErrorCode, InvalidConfigError, invalid_option
-from spark_replog.logs import Once
+from spark_replog.errors import invalid_option
 from spark_replog.spark.compat import PUSH_DOWN_WORKER, freeze_garbage, is_worker, patch_zipimport_if_asked
-from spark_replog.spark.options import asked_columns, check_schema_options, parse_sink_options, parse_source_options
+from spark_replog.spark.options import SchemaRequest, parse_schema_options, parse_sink_options, parse_source_options
+from spark_replog.spark.row_form import RowForm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,17 +33,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _shipped: set[tuple[int, str]] = set()
 patch_zipimport_if_asked()
-
-_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
-_WRITTEN: Mapping[str, tuple[tuple[type[DataType], ...], str]] = {
-    "topic": ((StringType,), "string"),
-    "key": ((StringType, BinaryType), "string or binary"),
-    "value": ((StringType, BinaryType), "string or binary"),
-    "headers": ((ArrayType,), "array<struct<key:string,value:binary>>"),
-    "partition": ((IntegerType,), "int"),
-}
-"""The types of the columns that are written, in the order of Kafka's checks."""
-WARNED_TYPES = Once()
 
 
 def register(spark: SparkSession) -> None:
@@ -100,86 +78,9 @@ def _ship_wheel(spark: SparkSession) -> None:
     _shipped.add((id(context), loader.archive))
 
 
-def read_schema(*, include_headers: bool, columns: tuple[str, ...] | None = None) -> StructType:
-    """Return the fixed schema of a read, or these columns of it; every field is nullable."""
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        fields.append(StructField("headers", _HEADERS))
-    return StructType([field for field in fields if columns is None or field.name in columns])
-
-
-def check_read_schema(schema: StructType, *, include_headers: bool, columns: tuple[str, ...] | None = None) -> None:
-    """Refuse a user's schema that differs from the fixed one. Raises REPLOG_INVALID_SCHEMA."""
-    expected = read_schema(include_headers=include_headers, columns=columns)
-    if schema.simpleString() != expected.simpleString():
-        raise InvalidConfigError(
-            ErrorCode.REPLOG_INVALID_SCHEMA,
-            "replog has a fixed schema. Remove schema(...) and cast the columns in a select.",
-            given=schema.simpleString(),
-            expected=expected.simpleString(),
-        )
-
-
-def check_write_schema(schema: StructType, *, topic: str | None) -> None:
-    """Refuse a DataFrame that cannot be written, before any row moves.
-
-    Columns are found by exact name. Other columns are ignored, and a topic column too if the option names the topic.
-    The order of the checks is Kafka's. Kafka's sink ignores every ``timestamp`` column; here it is ignored only if its
-    type is not TIMESTAMP, and logged once per process.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_SCHEMA, or REPLOG_MISSING_OPTION if no topic is named.
-    """
-    types = {field.name: field.dataType for field in schema.fields}
-    for name, (allowed, text) in _WRITTEN.items():
-        data_type = types.get(name)
-        if name == "topic" and topic is not None:
-            continue
-        if data_type is None and name == "topic":
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_MISSING_OPTION,
-                "topic option required when no 'topic' attribute is present. Use option('topic', ...).",
-            )
-        if data_type is None and name == "value":
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_SCHEMA,
-                "Required attribute 'value' not found. Select a string or binary column as value.",
-                columns=",".join(types),
-            )
-        is_right = isinstance(data_type, allowed) and (not isinstance(data_type, ArrayType) or _are_headers(data_type))
-        if data_type is not None and not is_right:
-            raise InvalidConfigError(
-                ErrorCode.REPLOG_INVALID_SCHEMA,
-                f"{name} attribute unsupported type {data_type.simpleString()}. {name} must be a(n) {text}. "
-                f"Cast the column '{name}'.",
-            )
-    if not isinstance(types.get("timestamp", TimestampType()), TimestampType):
-        given = types["timestamp"].simpleString()  # the same rule on Arrow types is ``write.columns.is_time``
-        if WARNED_TYPES.is_first(given):
-            _LOG.warning(
-                "the column 'timestamp' has type %s and is ignored, as by Kafka's sink: the rows get the time of the "
-                "write. Cast it to TIMESTAMP to keep its times, or drop it.",
-                given,
-            )
-
-
-def _are_headers(given: ArrayType) -> bool:
-    if not isinstance(given.elementType, StructType):
-        return False
-    fields = given.elementType.fields
-    return (
-        [field.name.lower() for field in fields] == ["key", "value"]
-        and isinstance(fields[0].dataType, StringType)
-        and isinstance(fields[1].dataType, BinaryType)
-    )
+def read_schema(*, include_headers: bool) -> StructType:
+    """Return the schema of a read of topics of bytes; every field is nullable."""
+    return RowForm(include_headers=include_headers).kafka_schema
 
 
 class ReplogDataSource(DataSource):
@@ -196,28 +97,39 @@ class ReplogDataSource(DataSource):
         return "replog"
 
     def schema(self) -> StructType:
-        """Return the fixed schema, after the checks that do not depend on the mode."""
+        """Return the schema of a read: Kafka's columns, or those of typed topics. Spark's planner process.
+
+        Opens the store and folds the topics' ledgers once, to learn whether they are typed. A read with a schema of its
+        own (``.schema(...)``) is spared that: Spark asks for none, and the reader compares it.
+
+        Raises:
+            ReplogError: an option is wrong, or the store does not answer; UNKNOWN_TOPIC_OR_PARTITION: an option asks
+                for more than topics of bytes have, and a topic does not exist. Without such an option it may be made
+                later, as a topic of bytes.
+        """
         freeze_garbage()
-        options = dict(self.options)
-        return read_schema(include_headers=check_schema_options(options), columns=asked_columns(options))
+        return _schema_of(parse_schema_options(dict(self.options)))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Return the reader of ``spark.read``. Spark's planner process."""
+        """Return the reader of ``spark.read``. Spark's planner process.
+
+        ``schema``: the DataFrame's. ``partitions`` refuses it if it is not a topic's.
+        """
         from spark_replog.spark.source.batch_reader import BatchReader, FilteringBatchReader
 
         options = parse_source_options(dict(self.options), streaming=False)
-        check_read_schema(schema, include_headers=options.include_headers, columns=options.columns)
         if options.push_down_filters and is_worker(PUSH_DOWN_WORKER):
-            return FilteringBatchReader(options)
-        return BatchReader(options)
+            return FilteringBatchReader(options, schema)
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Return the reader of ``spark.readStream``. The query's own Python process, and the planner's."""
+        """Return the reader of ``spark.readStream``. The query's own Python process, and the planner's.
+
+        ``schema``: the DataFrame's. Offsets and plans refuse it if it is not a topic's.
+        """
         from spark_replog.spark.source.stream_reader import StreamReader
 
-        options = parse_source_options(dict(self.options), streaming=True)
-        check_read_schema(schema, include_headers=options.include_headers, columns=options.columns)
-        return StreamReader(options)
+        return StreamReader(parse_source_options(dict(self.options), streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """Return the writer of ``df.write``; the same object goes to tasks and to the commit.
@@ -230,9 +142,7 @@ class ReplogDataSource(DataSource):
             raise invalid_option(
                 "save mode Overwrite not allowed for Kafka's log: a write never truncates it. Use mode('append')."
             )
-        options = parse_sink_options(dict(self.options), streaming=False)
-        check_write_schema(schema, topic=options.topic)
-        return BatchWriter(options)
+        return BatchWriter(parse_sink_options(dict(self.options), streaming=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """Return the writer of ``df.writeStream``; Spark calls this twice per micro-batch.
@@ -241,6 +151,16 @@ class ReplogDataSource(DataSource):
         """
         from spark_replog.spark.sink.sink import StreamWriter
 
-        options = parse_sink_options(dict(self.options), streaming=True)
-        check_write_schema(schema, topic=options.topic)
-        return StreamWriter(options)
+        return StreamWriter(parse_sink_options(dict(self.options), streaming=True), schema)
+
+
+def _schema_of(request: SchemaRequest) -> StructType:
+    if request.topics is None:
+        return request.form.kafka_schema
+    from spark_replog.spark.source.topics import view_topics
+
+    store, subscription, principal = request.topics
+    view = view_topics(store.cluster(), subscription, principal=principal)
+    if not view.schemas and not request.form.fits_bytes:
+        view.require_all()
+    return request.form.schema(view.schemas)

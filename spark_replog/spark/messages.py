@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 
-from spark_replog.ids import LedgerId
+from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.model import DataObject
 from spark_replog.log.quotas import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice
+from spark_replog.read.rows import RowView
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.call_counter import CallTable
 
@@ -55,9 +57,11 @@ class ReadPartition(InputPartition):
         ranges: one, or several if there are fewer tasks than partitions.
         slices: the sections that hold them, in log order; those of one object together.
         quota: how fast each process may read for this client.
+        views: how the rows of each typed topic are read; empty for topics of bytes.
     """
 
     ranges: tuple[FetchRange, ...]
     slices: tuple[FetchSlice, ...]
     brokers: BrokerSet
     quota: FetchQuota | None = None
+    views: Mapping[TopicId, RowView] = field(default_factory=dict)

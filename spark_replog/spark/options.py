@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.coordinator import CoordinatorConfig
@@ -37,6 +37,7 @@ from spark_replog.config.registry import (
 from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
 from spark_replog.log.model import ResetPolicy
 from spark_replog.logs import Once, log_as_environment_says
+from spark_replog.spark.row_form import COLUMNS, RowForm
 from spark_replog.spark.source.positions import (
     Position,
     check_bounds,
@@ -50,7 +51,6 @@ from spark_replog.storage.open_store import is_server_address
 
 Side = Literal["source", "sink"]
 
-COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DEFAULT_CLIENT_ID = "spark-replog"
 _ADDRESS = "kafka.bootstrap.servers"
 """Ignored if ``path`` names the store; otherwise it may hold the store's roots."""
@@ -123,9 +123,7 @@ class SourceOptions:
     subscription: Subscription
     starting: Position
     ending: Position
-    include_headers: bool
-    columns: tuple[str, ...] | None
-    """The columns to produce; None: all."""
+    form: RowForm
     fail_on_data_loss: bool
     limits: TriggerLimits
     partitions_min: int | None
@@ -137,6 +135,23 @@ class SourceOptions:
     client_id: str = DEFAULT_CLIENT_ID
     group_id: str | None = None
     """Group under which a stream publishes its position; None: it does not."""
+
+
+class TypedInput(NamedTuple):
+    """Options that only a write to a typed topic has.
+
+    Attributes:
+        timestamp_column: the column with the rows' times; None: the time of the write.
+        headers_column: the column with the rows' headers; None: they have none.
+        merges_schema: whether columns that the topic lacks are added to it.
+    """
+
+    timestamp_column: str | None = None
+    headers_column: str | None = None
+    merges_schema: bool = False
+
+
+_UNTYPED = TypedInput()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +168,7 @@ class SinkOptions:
     transactional_id: str | None
     on_reset: ResetPolicy
     txn: tuple[str, int] | None
+    typed: TypedInput = _UNTYPED
     checkpoint: str | None = None
     query_name: str | None = None
 
@@ -195,8 +211,7 @@ def _source_options(lowered: Mapping[str, str], given: Mapping[str, str], *, str
         subscription=subscription,
         starting=starting,
         ending=ending,
-        include_headers=has_headers(given),
-        columns=asked_columns(given),
+        form=_row_form(given),
         fail_on_data_loss=fail_on_data_loss,
         limits=limits,
         partitions_min=partitions_min,
@@ -244,48 +259,68 @@ def _sink_options(options: tuple[tuple[str, str], ...], streaming: bool) -> Sink
         transactional_id=_get_prefixed(given, "transactional.id"),
         on_reset=_reset_policy(given, streaming=streaming),
         txn=_transaction(given, streaming=streaming),
+        typed=_typed_input(given),
         checkpoint=lowered.get("checkpointlocation"),
         query_name=lowered.get("queryname"),
     )
 
 
-def check_schema_options(options: Mapping[str, str]) -> bool:
-    """Check the options that ``schema()`` sees; return whether the headers column is requested.
+class SchemaRequest(NamedTuple):
+    """What the schema of a read depends on.
+
+    Attributes:
+        topics: the store and its topics whose columns count; None: there are none to look at.
+    """
+
+    form: RowForm
+    topics: tuple[StoreOptions, Subscription, str | None] | None = None
+    """With the principal, who must be allowed to read them."""
+
+
+def parse_schema_options(options: Mapping[str, str]) -> SchemaRequest:
+    """Check the options that ``schema()`` sees, and return what the schema is made of.
 
     ``schema()`` cannot see whether a stream, a batch or a SQL view calls it, for reading or for writing. It accepts
     the options of both sides. The properties of a catalog table come as options too; they are not checked.
     """
     given = _lowered(options)
-    if _TABLE_KEY not in given:
-        kept = _without_unknown(_without_ignored(given, "source", "sink"), "source", "sink")
-        if "topic" not in given or any(name in given for name in _SUBSCRIPTIONS):
-            _refuse_as_both_modes(given, kept)
-        else:
-            _store(kept)
-    return has_headers(given)
+    if _TABLE_KEY in given:
+        return SchemaRequest(RowForm(include_headers=_typed(given, "includeHeaders")))
+    kept = _without_unknown(_without_ignored(given, "source", "sink"), "source", "sink")
+    subscriptions = [name for name in _SUBSCRIPTIONS if name in given]
+    if "topic" in given and not subscriptions:
+        _store(kept)
+        return SchemaRequest(RowForm(include_headers=_typed(given, "includeHeaders")))
+    _refuse_as_both_modes(given, kept)
+    form = _row_form(given)
+    if len(subscriptions) != 1:
+        return SchemaRequest(form)
+    return SchemaRequest(form, (_store(kept), _subscription(kept), kept.get("principal") or None))
 
 
-def has_headers(options: Mapping[str, str]) -> bool:
-    """Return whether the headers column is requested."""
-    return bool(_typed(_lowered(options), "includeHeaders")) or "headers" in (asked_columns(options) or ())
-
-
-def asked_columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the columns that option ``columns`` names, in the order of ``COLUMNS``; None: all.
+def _row_form(given: Mapping[str, str]) -> RowForm:
+    """Parse what is asked of each row.
 
     Raises:
-        InvalidConfigError: REPLOG_INVALID_OPTION: no column, or an unknown name.
+        InvalidConfigError: REPLOG_INVALID_OPTION: no column is named, or one that ``rows=kafka`` lacks;
+            REPLOG_CONFLICTING_OPTIONS.
     """
-    given = _lowered(options)
     text = given.get("columns")
-    if text is None:
-        return None
-    names = {name.strip() for name in text.split(",") if name.strip()}
-    if not names or not names <= set(COLUMNS):
-        raise invalid_option(f"option 'columns' is '{text}'. Name some of {', '.join(COLUMNS)}, separated by commas.")
-    if _typed(given, "includeHeaders"):
-        names.add("headers")
-    return tuple(name for name in COLUMNS if name in names)
+    names = None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    if names == ():
+        raise invalid_option(
+            f"option 'columns' is '{text}'. Name some of a typed topic's columns, or {', '.join(COLUMNS)}, separated "
+            "by commas."
+        )
+    rows = _typed(given, "rows")
+    form = RowForm(names, _typed(given, "includeHeaders"), _typed(given, "includeMetadata"), is_kafka=rows == "kafka")
+    if form.is_kafka and form.include_metadata:
+        raise conflicting_options(
+            "rows=kafka shows the metadata in columns of their own, so includeMetadata=true has no use. Leave one out."
+        )
+    if form.is_kafka:
+        _ = form.kafka_names
+    return form
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:
@@ -595,6 +630,15 @@ def _transaction(given: Mapping[str, str], *, streaming: bool) -> tuple[str, int
     if not app_id.strip():
         raise invalid_option("txnAppId is empty, and writers without a name cannot be told apart. Name this one.")
     return app_id, _typed(given, "txnVersion")
+
+
+def _typed_input(given: Mapping[str, str]) -> TypedInput:
+    names = [given.get(name.lower(), "").strip() or None for name in ("timestampColumn", "headersColumn")]
+    if names[0] is not None and names[0] == names[1]:
+        raise conflicting_options(
+            f"timestampColumn and headersColumn are both '{names[0]}', which cannot be a time and headers. Name two."
+        )
+    return TypedInput(names[0], names[1], _typed(given, "mergeSchema"))
 
 
 def _get_prefixed(given: Mapping[str, str], name: str) -> str | None:

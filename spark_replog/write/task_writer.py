@@ -75,6 +75,7 @@ class TaskWriter:
         task_id: Spark partition id of the task.
         default_topic: the topic option; None: rows name their topic.
         hooks: the user's interceptors and serializers, in their Arrow form.
+        is_case_sensitive, timestamp_column, headers_column: of the input for a typed topic: see ``TypedColumns``.
     """
 
     def __init__(
@@ -88,6 +89,9 @@ class TaskWriter:
         task_id: int,
         default_topic: str | None,
         hooks: TaskHooks | None = None,
+        is_case_sensitive: bool = True,
+        timestamp_column: str | None = None,
+        headers_column: str | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         # Seeded by the task, so that a retry chooses the same partitions.
@@ -98,6 +102,7 @@ class TaskWriter:
         self._hooks = None if hooks is None or hooks == TaskHooks() else _Hooks(hooks)
         self._columns: InputColumns | TypedColumns | None = None
         self._schema = None if default_topic is None else plan.topic(default_topic).schema
+        self._names = is_case_sensitive, timestamp_column, headers_column
         custom = make_partitioner(config.partitioner_class) if config.partitioner_class else None
         if custom is not None:
             custom.check_arrow_form()
@@ -150,7 +155,15 @@ class TaskWriter:
             if self._schema is None or self._default_topic is None:
                 self._columns = InputColumns(batch.schema, self._default_topic, ignore_other_times=True)
             else:
-                self._columns = TypedColumns(batch.schema, self._schema, self._default_topic)
+                is_case_sensitive, timestamp, headers = self._names
+                self._columns = TypedColumns(
+                    batch.schema,
+                    self._schema,
+                    self._default_topic,
+                    is_case_sensitive=is_case_sensitive,
+                    timestamp_column=timestamp,
+                    headers_column=headers,
+                )
         if batch.num_rows:
             rows = self._columns.normalise(batch, self._clock.now_ms())
             del batch

@@ -44,6 +44,7 @@ class TypedColumns:
         is_case_sensitive: whether names must be equal; else case does not count.
         timestamp_column: the column with the rows' times in place of ``_replog_timestamp``; if the topic has a column
             of this name it is stored there too.
+        headers_column: likewise, in place of ``_replog_headers``.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA; no row was read.
@@ -57,6 +58,7 @@ class TypedColumns:
         *,
         is_case_sensitive: bool = True,
         timestamp_column: str | None = None,
+        headers_column: str | None = None,
     ) -> None:
         self.schema, self.rows = schema, rows
         self._topic = topic
@@ -69,9 +71,10 @@ class TypedColumns:
                 )
         self._at = [at.pop(self._fold(field.name), None) for field in rows.arrow]
         self._timestamp = self._log_column(at, timestamp_column or TYPED_TIMESTAMP, is_time, "a TIMESTAMP")
-        if timestamp_column is not None and self._timestamp is None:
-            raise invalid_schema(f"the input for topic '{topic}' lacks the column '{timestamp_column}'. Name another.")
-        self._headers = self._log_column(at, TYPED_HEADERS, is_headers, type_text(HEADERS_TYPE))
+        self._headers = self._log_column(at, headers_column or TYPED_HEADERS, is_headers, type_text(HEADERS_TYPE))
+        for name, place in ((timestamp_column, self._timestamp), (headers_column, self._headers)):
+            if name is not None and place is None:
+                raise invalid_schema(f"the input for topic '{topic}' lacks the column '{name}'. Name another.")
         self._partition = self._log_column(at, TYPED_PARTITION, pa.types.is_int32, "INT")
         self._refuse_extra([schema.names[number] for number in at.values()])
         for field, place in zip(rows.arrow, self._at, strict=True):

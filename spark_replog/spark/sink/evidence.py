@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.errors import InvalidConfigError, ReplogError
+from spark_replog.log.column_cast import cast_column
+from spark_replog.log.ddl import canonical_field
 from spark_replog.log.model import EVIDENCE_BYTES
 from spark_replog.logs import Once
 from spark_replog.storage.object_store import ObjectStore
@@ -76,12 +78,13 @@ class RowsDigest:
     CHUNK_BYTES = 1 << 20
     """As many rows at a time become Python objects."""
 
-    def __init__(self, default_topic: str | None) -> None:
+    def __init__(self, default_topic: str | None, *, is_typed: bool = False) -> None:
         self._topic = default_topic
+        self._is_typed = is_typed
         self.sums: tuple[int, ...] = (0,) * 6
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add N rows as Spark gives them, of a schema that `InputColumns` accepts."""
+        """Add N rows as Spark gives them, of a schema that `InputColumns` accepts, or `TypedColumns` if typed."""
         step = max(1, len(batch) * self.CHUNK_BYTES // (batch.nbytes + 1))
         for start in range(0, len(batch), step):
             self.sums = _added([self.sums, self._sums(batch.slice(start, step))])
@@ -93,6 +96,8 @@ class RowsDigest:
             self.add(batch)
 
     def _sums(self, batch: pa.RecordBatch) -> tuple[int, ...]:
+        if self._is_typed:
+            return _typed_sums(batch)
         columns = {name: batch.column(name) for name in batch.schema.names}
         topic = pa.repeat(self._topic, len(batch)) if self._topic is not None else columns.get("topic")
         rows = [column for column in (topic, columns.get("key"), columns.get("value")) if column is not None]
@@ -125,6 +130,16 @@ def _checksum(columns: list[pa.Array]) -> int:
         null_replacement=b"\xff\x00null",
     )
     return sum(map(zlib.crc32, joined.to_numpy(zero_copy_only=False)))
+
+
+def _typed_sums(batch: pa.RecordBatch) -> tuple[int, ...]:
+    """Return the sums of rows of any columns, whose order does not count, nor their layout and time zone."""
+    from spark_replog.log.json_rows import json_rows
+
+    names = sorted(batch.schema.names)
+    columns = [cast_column(batch.column(name), canonical_field(batch.schema.field(name)).type) for name in names]
+    texts = json_rows(pa.RecordBatch.from_arrays(columns, names))
+    return _checksum([texts]), 0, 0, 0, len(batch), _byte_count(texts)
 
 
 def _headers_checksum(headers: Any) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
@@ -35,6 +36,7 @@ from spark_replog.spark.compat import COMMIT_WORKER, StreamArrowWriter, freeze_g
 from spark_replog.spark.messages import QueryTask, WriteMessage
 from spark_replog.spark.options import SinkOptions
 from spark_replog.spark.sink.evidence import RowsDigest, evidence_of_batch, evidence_of_rows
+from spark_replog.spark.sink.input_check import add_columns, check_input
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
 from spark_replog.storage.call_counter import CallTable, summed, totals
 
@@ -47,6 +49,8 @@ _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
 _CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 """A setting of the session. Spark gives tasks all of them as local properties."""
+_CASE_SENSITIVE = "spark.sql.caseSensitive"
+"""Another one; the processes of the driver see none."""
 
 MANAGERS_MAX = 64
 """Queries with settings of their own that one process commits for at a time, before one has to start again."""
@@ -56,10 +60,10 @@ _warned_queries = Once()
 class StreamWriter(StreamArrowWriter):
     """The sink of one micro-batch."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType | None = None) -> None:
         freeze_garbage()
         self._options = options
-        self._plan = None if is_worker(COMMIT_WORKER) else _plan_tasks(options)
+        self._plan = None if is_worker(COMMIT_WORKER) else _plan_tasks(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
@@ -117,11 +121,11 @@ class StreamWriter(StreamArrowWriter):
 class BatchWriter(DataSourceArrowWriter):
     """The sink of one ``df.write``. The object that the planner makes is also used by the tasks and the commit."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, schema: StructType | None = None) -> None:
         freeze_garbage()
         self._options = options
         self._write_id = new_id()
-        self._plan = _plan_tasks(options)
+        self._plan = _plan_tasks(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteMessage:
         """Put one task's rows. Executor."""
@@ -130,7 +134,10 @@ class BatchWriter(DataSourceArrowWriter):
             # The same txnVersion gives the same names, so rows without a key go to the same partitions again.
             app_id, version = self._options.txn
             name = QueryTask(blake2b(app_id.encode(), digest_size=16).hexdigest(), version, None)
-        rows = None if self._options.txn is None else RowsDigest(self._options.topic)
+        topic, rows = self._options.topic, None
+        if self._options.txn is not None:
+            is_typed = topic is not None and self._plan[0].topic(topic).schema is not None
+            rows = RowsDigest(topic, is_typed=is_typed)
         message = _write_task(iterator if rows is None else rows.watch(iterator), self._options, self._plan, name)
         return replace(message, query=_query_of_task(), contents=() if rows is None else rows.sums)
 
@@ -163,11 +170,23 @@ class BatchWriter(DataSourceArrowWriter):
             )
 
 
-def _plan_tasks(options: SinkOptions) -> tuple[WritePlan, BrokerSet, CallTable]:
-    """Fold the ledgers once, so that tasks read none; return the plan with the storage calls that it took."""
+def _plan_tasks(options: SinkOptions, schema: StructType | None) -> tuple[WritePlan, BrokerSet, CallTable]:
+    """Fold the ledgers once, so that tasks read none; return the plan with the storage calls that it took.
+
+    Args:
+        schema: of the DataFrame, which is refused if it cannot be written; None: only tasks check their batches.
+    """
+    if options.topic is None and schema is not None:
+        check_input(schema, options, None)
     cluster = options.store.cluster()
     topics = None if options.topic is None else [options.topic]
     plan = make_write_plan(cluster, topics, options.principal, options.coordinator)
+    if options.topic is not None and schema is not None:
+        rows = plan.topic(options.topic).schema
+        if rows is not None and options.typed.merges_schema and add_columns(cluster, schema, options, rows):
+            plan = make_write_plan(cluster, topics, options.principal, options.coordinator)
+            rows = plan.topic(options.topic).schema
+        check_input(schema, options, rows)
     return plan, cluster.brokers, cluster.brokers.calls.take()
 
 
@@ -191,6 +210,11 @@ def _query_of_task() -> QueryTask | None:
         return None
     checkpoints = context.getLocalProperty(_CHECKPOINTS)
     return QueryTask(query_id, int(batch_id), context.getLocalProperty(_RUN_ID), checkpoints)
+
+
+def _is_case_sensitive() -> bool:
+    context = TaskContext.get()
+    return context is not None and str(context.getLocalProperty(_CASE_SENSITIVE)).lower() == "true"
 
 
 def _write_task(
@@ -226,6 +250,9 @@ def _write_task(
         task_id=task_id,
         default_topic=options.topic,
         hooks=options.hooks,
+        is_case_sensitive=_is_case_sensitive(),
+        timestamp_column=options.typed.timestamp_column,
+        headers_column=options.typed.headers_column,
     )
     try:
         writer.append(first)

@@ -17,11 +17,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
+from spark_replog.spark.row_form import METADATA
 from spark_replog.spark.source.discovery import LossPolicy, check_ranges
 from spark_replog.spark.source.positions import check_resolved
 from spark_replog.spark.source.sizing import OffsetRange
@@ -45,8 +47,10 @@ _TEXTS = ("StringStartsWith", "StringEndsWith", "StringContains")
 class BatchReader(DataSourceReader):
     """Planned in Spark's planner process, pickled, then read in executors."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
         self._options = options
+        self._schema = schema
+        """Of the DataFrame; None: what the topics have now."""
 
     def partitions(self) -> list[InputPartition]:
         """Resolve both ends and return the tasks.
@@ -58,6 +62,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         cluster = options.store.cluster()
         view = view_topics(cluster, options.subscription, principal=options.principal).require_all()
+        views = options.form.views(self._schema, view.schemas)
         lookup, now_ms = offsets_for_times_of(cluster, view), cluster.clock.now_ms()
         starts = options.starting.resolve(view.bounds, lookup, now_ms)
         ends = options.ending.resolve(view.bounds, lookup, now_ms)
@@ -65,7 +70,7 @@ class BatchReader(DataSourceReader):
         ranges = [OffsetRange(key, starts[key], ends[key]) for key in sorted(starts)]
         ranges = check_ranges(ranges, view, LossPolicy(fail=options.fail_on_data_loss))
         ranges = self.narrow(cluster, view, ranges)
-        return list(plan_partitions(cluster, view, ranges, options, range_count=len(starts)))
+        return list(plan_partitions(cluster, view, ranges, options, views, range_count=len(starts)))
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges to read: all, since no filter is pushed down."""
@@ -86,18 +91,24 @@ class FilteringBatchReader(BatchReader):
     A separate class, because Spark refuses a class that has ``pushFilters`` while its conf is off.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
+        super().__init__(options, schema)
         self._filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
+        self._metadata_filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
+        """On fields of ``_metadata``, where a typed topic has columns of its own."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keep filters on the four columns; return all filters, so that Spark applies them too. Planner process."""
         for item in filters:
             self._filters.get(filter_column(item), []).append(item)
+            self._metadata_filters.get(filter_column(item, METADATA), []).append(item)
         return filters
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of the ranges that may match."""
+        if any(view.schemas.values()) and not self._options.form.is_kafka:  # a column 'offset' is the topic's own
+            has_metadata = self._options.form.include_metadata
+            self._filters = self._metadata_filters if has_metadata else {name: [] for name in FILTERED_COLUMNS}
         result: list[OffsetRange] = []
         for item in ranges:
             result += self._narrow_one(cluster, view, item)
@@ -133,10 +144,10 @@ class FilteringBatchReader(BatchReader):
         return all(may_hold(item, low, high) for item in self._filters[column])
 
 
-def filter_column(item: Any) -> str:
-    """Return the top-level column of a filter, "" if it has none."""
+def filter_column(item: Any, *struct: str) -> str:
+    """Return the column of a filter, at the top level or in a struct; "" if it has none there."""
     attribute: tuple[str, ...] = getattr(getattr(item, "child", item), "attribute", ())
-    return attribute[0] if len(attribute) == 1 else ""
+    return attribute[-1] if tuple(attribute[:-1]) == struct and attribute else ""
 
 
 def may_hold(item: Any, low: Any, high: Any) -> bool:

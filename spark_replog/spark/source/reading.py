@@ -11,6 +11,7 @@ from spark_replog.errors import DataLossError, ReplogError, command_line
 from spark_replog.read.batch_joiner import join_small
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
 from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import log_column
 from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
@@ -71,10 +72,17 @@ class _TaskRead:
             )  # fmt: skip
 
     def _fetch(self, slices: Iterable[FetchSlice]) -> Iterator[pa.RecordBatch]:
-        for batch in self._fetcher.fetch(slices, include_headers=self._options.include_headers):
-            key = batch.column(2)[0].as_py(), batch.column(3)[0].as_py()
-            self._done[key] = batch.column(4)[-1].as_py() + 1
-            yield batch if self._options.columns is None else batch.select(self._options.columns)
+        form, views = self._options.form, self._partition.views
+        by_topic = {item.topic: views.get(item.topic_id) for item in self._partition.ranges}
+        headers = form.reads_headers(is_typed=bool(views))
+        for batch in self._fetcher.fetch(slices, include_headers=headers, views=views):
+            topic, partition = log_column(batch, "topic")[0].as_py(), log_column(batch, "partition")[0].as_py()
+            self._done[topic, partition] = log_column(batch, "offset")[-1].as_py() + 1
+            view = by_topic[topic]
+            if view is None:
+                yield form.of_bytes(batch)
+            else:
+                yield from form.of_typed(batch, view)
 
     def _plan_again(self, outage: ReplogError) -> tuple[FetchSlice, ...]:
         """Fold the ledgers and plan the offsets that are not read yet.

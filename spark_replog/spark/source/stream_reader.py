@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
 from spark_replog.errors import DataLossError, InvalidConfigError, NotFoundError, ReplogError
@@ -52,8 +53,10 @@ _ROWS_MAX = 2**63 - 1
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets of one query. Attributes live as long as the query's process; ``read`` runs in executors without them."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
         self._options = options
+        self._schema = schema
+        """Of the DataFrame; None: what the topics have now."""
         self._publisher: ProgressPublisher | None = None
         self._losses = LossPolicy(fail=options.fail_on_data_loss)
         self._initial: LogOffset | None = None
@@ -199,7 +202,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             ranges.append(OffsetRange(key, begin, last.ends[key]))
         ranges = check_ranges(ranges, view, self._losses)
-        return plan_partitions(cluster, view, ranges, self._options)
+        views = self._options.form.views(self._schema, view.schemas)
+        return plan_partitions(cluster, view, ranges, self._options, views)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Publish the position under ``group.id``; Spark calls this for a batch when the next one has data."""
@@ -234,6 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._initial is None:
             cluster = self._options.store.cluster()
             view = view_topics(cluster, self._options.subscription, principal=self._options.principal).require_all()
+            self._options.form.views(self._schema, view.schemas)  # refused before the first micro-batch is planned
             lookup = offsets_for_times_of(cluster, view)
             ends = self._options.starting.resolve(view.bounds, lookup, cluster.clock.now_ms())
             self._initial = LogOffset(ends, view.topic_ids, origin=ends)
@@ -275,6 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if behind:
             view = view_topics(cluster, options.subscription, position.topic_ids, principal=options.principal)
         self._handles.update((handle.topic_id, handle) for handle in view.handles.values())
+        options.form.views(self._schema, view.schemas)
         self._view, self._view_ms = view, view_ms
         return view
 

@@ -15,11 +15,12 @@ from spark_replog.ids import INTERNAL_TOPICS, LedgerId, TopicId, TopicPartition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
-from spark_replog.log.row_schema import require_bytes
 from spark_replog.logs import Once
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
+from spark_replog.read.rows import RowView
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions, Subscription
+from spark_replog.spark.row_form import Versions
 from spark_replog.spark.source.positions import OffsetsForTimes
 from spark_replog.spark.source.sizing import OffsetRange, coalesce, split_ranges
 
@@ -38,6 +39,7 @@ class LogView:
         unsubscribed: known topics that exist and are no longer subscribed.
         trimmed: partitions whose log start was moved by request, not by retention.
         unclear: topics whose newest entries are unknown, because too few metadata roots answer.
+        schemas: the columns of each topic of ``handles``, by version; () for topics of bytes.
     """
 
     bounds: Mapping[TopicPartition, tuple[int, int]]
@@ -46,6 +48,7 @@ class LogView:
     unsubscribed: frozenset[str] = frozenset()
     unclear: frozenset[str] = frozenset()
     trimmed: frozenset[TopicPartition] = frozenset()
+    schemas: Mapping[str, Versions] = field(default_factory=dict)
 
     @property
     def topic_ids(self) -> dict[str, TopicId]:
@@ -91,6 +94,7 @@ def view_topics(
     handles: dict[str, TopicHandle] = {}
     bounds: dict[TopicPartition, tuple[int, int]] = {}
     trimmed: set[TopicPartition] = set()
+    schemas: dict[str, Versions] = {}
     unclear: set[str] = set()
     authorizer = Authorizer(cluster, principal)
     if subscription.pattern is None:
@@ -106,7 +110,7 @@ def view_topics(
     fresh = {handle.ledger_id for handle in folded.values()}
     for name, handle in folded.items():
         try:
-            handle, topic_bounds, cut, is_unclear = _bounds_of(cluster, handle, fresh)
+            handle, topic_bounds, cut, is_unclear, schemas[name] = _bounds_of(cluster, handle, fresh)
         except NotFoundError as error:
             missing[name] = error
             continue
@@ -128,7 +132,7 @@ def view_topics(
     unsubscribed = frozenset(dropped).intersection(cluster.topic_names()) if dropped else frozenset()
     if (missing or dropped) and cluster.cluster_ledger.is_tail_unclear:
         unclear |= missing.keys() | set(dropped) - unsubscribed
-    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), frozenset(trimmed))
+    return LogView(bounds, handles, missing, unsubscribed, frozenset(unclear), frozenset(trimmed), schemas)
 
 
 def offsets_for_times_of(cluster: Cluster, view: LogView) -> OffsetsForTimes:
@@ -162,11 +166,21 @@ def final_ends(cluster: Cluster, handles: Mapping[TopicId, TopicHandle], topic_i
 
 
 def plan_partitions(
-    cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange], options: SourceOptions, *, range_count: int = 0
+    cluster: Cluster,
+    view: LogView,
+    ranges: Sequence[OffsetRange],
+    options: SourceOptions,
+    views: Mapping[str, RowView] | None = None,
+    *,
+    range_count: int = 0,
 ) -> list[ReadPartition]:
     """Return one input partition per range of the current log, more or fewer if the options say so.
 
-    Raises REPLOG_DATA_LOSS: a part of a range does not exist. `range_count`: see ``split_ranges``.
+    Args:
+        views: of typed topics, by name.
+        range_count: see ``split_ranges``.
+
+    Raises REPLOG_DATA_LOSS: a part of a range does not exist.
     """
     pieces = split_ranges(
         ranges,
@@ -190,15 +204,16 @@ def plan_partitions(
     for group in coalesce(pieces, options.partitions_max):
         planned = tuple(wanted[piece] for piece in group)
         slices = in_log_order([plans[fetch_range] for fetch_range in planned])
-        partitions.append(ReadPartition(planned, slices, cluster.brokers, quota))
+        shown = {where.topic_id: views[where.topic] for where in planned if views and where.topic in views}
+        partitions.append(ReadPartition(planned, slices, cluster.brokers, quota, shown))
     return partitions
 
 
 def _bounds_of(
     cluster: Cluster, handle: TopicHandle, fresh: set[str]
-) -> tuple[TopicHandle, list[tuple[int, int]], list[int], bool]:
-    """Return a topic's handle, its partitions' bounds, the numbers of partitions trimmed by request, and whether its
-    newest entries are unknown.
+) -> tuple[TopicHandle, list[tuple[int, int]], list[int], bool, Versions]:
+    """Return a topic's handle, its partitions' bounds, the numbers of partitions trimmed by request, whether its
+    newest entries are unknown, and the versions of its columns.
 
     A recreated topic is looked up again.
     """
@@ -210,14 +225,13 @@ def _bounds_of(
         with ledger.lock:
             topic = ledger.state.topics.get(handle.topic_id)
             if topic is not None and not topic.closed:
-                require_bytes(topic.name, topic.schema, "Spark's source is")
                 bounds = [(item.log_start_offset, item.high_watermark) for item in topic.partitions]
                 cut = [
                     number
                     for number, item in enumerate(topic.partitions)
                     if item.log_start_offset > 0 and item.log_start_reason is LogStartReason.DELETE_RECORDS
                 ]
-                return handle, bounds, cut, ledger.is_tail_unclear
+                return handle, bounds, cut, ledger.is_tail_unclear, topic.schemas
         if not is_last:
             cluster.refresh()
             handle = cluster.lookup(handle.name)

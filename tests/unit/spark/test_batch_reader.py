@@ -213,7 +213,7 @@ def test_columns_that_are_no_columns(timed, text):
 
 def test_a_schema_that_is_not_the_columns(timed):
     with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_SCHEMA"):
-        timed.batch(subscribe="t", columns="value")
+        timed.batch(subscribe="t", columns="value").partitions()
 
 
 def test_small_batches_of_a_task_are_joined_within_the_reach_of_offsets():

@@ -11,7 +11,7 @@ from spark_replog.errors import InvalidConfigError, NotFoundError
 from spark_replog.log.model import ResetPolicy
 from spark_replog.logs import Once
 from spark_replog.spark import options
-from spark_replog.spark.options import check_schema_options, parse_sink_options, parse_source_options
+from spark_replog.spark.options import parse_schema_options, parse_sink_options, parse_source_options
 
 pytestmark = pytest.mark.case("connector-several-mistakes-same-one-told")
 
@@ -25,6 +25,10 @@ def read(streaming=True, **options):
 
 def write(streaming=True, **options):
     return parse_sink_options({**WRITE, **options}, streaming=streaming)
+
+
+def check_schema_options(given):
+    return "headers" in parse_schema_options(given).form.kafka_names
 
 
 def test_defaults_of_a_stream_and_a_batch():
@@ -41,7 +45,7 @@ def test_names_are_compared_in_lower_case():
         streaming=True,
     )
     assert options.subscription.topics == ("b", "a")
-    assert (options.limits.rows_max, options.include_headers) == (5, True)
+    assert (options.limits.rows_max, options.form.include_headers) == (5, True)
 
 
 def test_options_travel_to_tasks():

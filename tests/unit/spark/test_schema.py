@@ -17,9 +17,11 @@ from pyspark.sql.types import (
 
 from spark_replog.errors import InvalidConfigError, ReplogError
 from spark_replog.logs import Once
-from spark_replog.spark import data_source
-from spark_replog.spark.data_source import ReplogDataSource, check_read_schema, check_write_schema, read_schema
+from spark_replog.spark.data_source import ReplogDataSource, read_schema
 from spark_replog.spark.messages import QueryTask, WriteMessage
+from spark_replog.spark.row_form import RowForm
+from spark_replog.spark.sink import input_check
+from spark_replog.spark.sink.input_check import check_write_schema
 from spark_replog.spark.sink.sink import StreamWriter
 from spark_replog.write.columns import is_time
 
@@ -51,9 +53,9 @@ def test_read_schema():
 
 
 def test_user_schema_is_refused():
-    check_read_schema(read_schema(include_headers=False), include_headers=False)
+    RowForm().views(read_schema(include_headers=False), {"orders": ()})
     with pytest.raises(InvalidConfigError, match=r"\[REPLOG_INVALID_SCHEMA\] replog has a fixed schema"):
-        check_read_schema(ddl("value string"), include_headers=False)
+        RowForm().views(ddl("value string"), {"orders": ()})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_topic_column_of_any_type_is_ignored_where_the_option_names_the_topic(
 
 
 def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monkeypatch):
-    monkeypatch.setattr(data_source, "WARNED_TYPES", Once())
+    monkeypatch.setattr(input_check, "WARNED_TYPES", Once())
     check_write_schema(ddl("value string,timestamp timestamp"), topic="t")
     assert caplog.messages == []
     for _ in range(2):
@@ -108,18 +110,18 @@ def test_a_timestamp_column_that_is_none_is_ignored_and_named_once(caplog, monke
 )
 def test_driver_and_tasks_agree_on_what_a_timestamp_column_is(kind, caplog, monkeypatch):
     """The driver names what is ignored, the tasks ignore it: each has its own types to look at."""
-    monkeypatch.setattr(data_source, "WARNED_TYPES", Once())
+    monkeypatch.setattr(input_check, "WARNED_TYPES", Once())
     check_write_schema(StructType([StructField("value", StringType()), StructField("timestamp", kind)]), topic="t")
     assert is_time(to_arrow_type(kind, timezone="UTC")) == (caplog.messages == [])
 
 
-def test_a_write_is_refused_in_kafkas_order_save_mode_then_options_then_columns():
+def test_a_write_is_refused_in_kafkas_order_save_mode_then_options_then_columns(source):
     wrong, columns = {"path": "/s", "kafka.key.serializer": "x"}, ddl("key string")
     for options, overwrite, text in (
         (wrong, True, "save mode Overwrite not allowed for Kafka"),
         (wrong, False, "kafka option 'key.serializer' is not supported"),
         ({"path": "/s"}, False, "topic option required"),
-        ({"path": "/s", "topic": "t"}, False, "Required attribute 'value' not found"),
+        ({"path": str(source.path), "topic": source.topic("t")}, False, "Required attribute 'value' not found"),
     ):
         with pytest.raises(InvalidConfigError, match=text):
             ReplogDataSource(options).writer(columns, overwrite)
