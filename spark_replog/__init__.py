@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
     from spark_replog.client.async_clients import AsyncConsumer, AsyncProducer
     from spark_replog.client.consumer import Consumer
     from spark_replog.client.producer import Producer
     from spark_replog.client.store import Store
+    from spark_replog.health.store import TopicDescription
     from spark_replog.ids import TopicPartition
     from spark_replog.log.codec.group_records import OffsetAndMetadata
     from spark_replog.maintenance.compaction import CompactionReport
@@ -77,6 +79,32 @@ def init(
     return init_store(path, brokers, storage_options, racks=racks, fsync=fsync)
 
 
+def create_topic(
+    path: str,
+    name: str,
+    schema: StructType,
+    key: str | Sequence[str] = (),
+    storage_options: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> TopicDescription:
+    """Create a topic whose rows have a DataFrame's columns: ``create_topic(store, "orders", df.schema, key="id")``.
+
+    Args:
+        schema: every type that Arrow carries; nested fields become nullable.
+        key: names of the columns that choose the partition; they become NOT NULL.
+        storage_options: options of the file system, without the ``storage.`` prefix.
+        settings: partitions, replicas, config and so on, as of ``Controller.create_topic``.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_SCHEMA: a topic cannot hold a column's type; what ``Controller.create_topic``
+            raises.
+    """
+    from spark_replog.spark.column_types import arrow_schema
+
+    key = (key,) if isinstance(key, str) else key
+    return open(path, storage_options).admin().create_topic(name, schema=arrow_schema(schema), key=key, **settings)
+
+
 def compact(
     spark: SparkSession,
     path: str,
@@ -136,6 +164,7 @@ __all__ = [
     "TopicPartition",
     "__version__",
     "compact",
+    "create_topic",
     "init",
     "open",
     "register",

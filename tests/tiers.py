@@ -18,6 +18,7 @@ TIERS = {
 }
 TIER_OF = {
     "tests/unit": FAST,
+    "tests/unit/client/test_other_engines.py": OUTSIDE,
     "tests/unit/monitor/test_open_telemetry.py": OUTSIDE,
     "tests/unit/storage/test_cloud_errors.py": OUTSIDE,
     "tests/unit/storage/test_open_store.py": OUTSIDE,

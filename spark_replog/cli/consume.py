@@ -428,7 +428,7 @@ def record_item(record: ConsumerRecord) -> dict[str, Any]:
 
 
 def _row_item(row: Mapping[str, Any]) -> Any:
-    from spark_replog.client.row_json import json_value
+    from spark_replog.log.json_rows import json_value
 
     return json_value(row)
 
@@ -437,7 +437,7 @@ def value_bytes(record: ConsumerRecord) -> bytes | None:
     """Return the value; a typed row as JSON."""
     if record.value is None or isinstance(record.value, bytes):
         return record.value
-    from spark_replog.client.row_json import row_json
+    from spark_replog.log.json_rows import row_json
 
     return row_json(record.value)
 

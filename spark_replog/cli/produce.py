@@ -103,10 +103,10 @@ def produce(topic: str, files: tuple[str, ...], **given: Any) -> int:
     try:
         with ProgressLine(quiet=settings.quiet) as progress, Producer(settings.open_cluster(), config) as producer:
             producer.partitions_for(topic, waits_for_new=False)  # a mistyped name: before the input is read
-            rows = producer.schema_for(topic)
-            for batch in _batches(files, given) if rows is None else _typed_batches(files, given, topic, rows):
+            schema = producer.schema_for(topic)
+            for batch in _batches(files, given) if schema is None else _typed_batches(files, given, topic, schema):
                 _check_partition(producer, topic, given["partition"])
-                prefix = "" if rows is None else LOG_PREFIX
+                prefix = "" if schema is None else LOG_PREFIX
                 written.send(producer, _with_constants(batch, headers, given["partition"], prefix))
                 if written.row_count:
                     progress.update(f"{written.row_count:,} records acknowledged")

@@ -274,7 +274,7 @@ def _from_texts(texts: pa.Array, kind: pa.DataType, column: str, name: str, firs
     """Return texts as a flat type. Whole columns are converted; only of a bad one the row is looked for."""
     import pyarrow as pa
 
-    from spark_replog.client.json_rows import column_of_texts
+    from spark_replog.client.rows_of_text import column_of_texts
 
     try:
         return column_of_texts(texts, kind)
@@ -292,7 +292,7 @@ def _json_rows(lines_of: Iterator[list[bytes]], name: str, rows: RowSchema) -> I
     """Yield the rows of JSON objects; a line of ``replog consume -f jsonl`` is the record that it describes."""
     import pyarrow as pa
 
-    from spark_replog.client.json_rows import RowFormatError, columns_of_objects, parse_row
+    from spark_replog.client.rows_of_text import RowFormatError, columns_of_objects, parse_row
 
     first = 1
     for lines in lines_of:

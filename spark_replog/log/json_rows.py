@@ -1,14 +1,18 @@
-"""Typed rows as JSON text, column by column with Arrow's and numpy's kernels: no step per row. Pure.
+"""Typed rows as JSON text: one row, or batches by kernels of Arrow and numpy without a step per row. Pure.
 
-The values are those of ``client.row_json``: DECIMAL as text with all its digits, BINARY as base64, dates and times in
-ISO 8601, an interval as seconds in text, and numbers that JSON lacks as ``NaN`` or ``Infinity`` in text. Keys of a map
-become text. A column that is null is ``null``, never left out.
+Both give the same text: DECIMAL as text with all its digits, BINARY as base64, dates and times in ISO 8601, an interval
+as seconds in text, and numbers that JSON lacks as ``NaN`` or ``Infinity`` in text. Keys of a map become text. A column
+that is null is ``null``, never left out.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -172,3 +176,32 @@ def _base64(column: pa.Array) -> pa.Array:
             text[4 * ends[lengths % 3 == rest] - sign] = ord("=")
     offsets = np.concatenate([[0], 4 * ends]).astype(np.int32)
     return pa.StringArray.from_buffers(len(column), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text)))
+
+
+def row_json(row: Mapping[str, Any]) -> bytes:
+    """Return a row as one line of JSON in UTF-8; see `json_value`."""
+    return json.dumps(json_value(row), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as JSON has it, without loss."""
+    if isinstance(value, Mapping):
+        return {_key(name): json_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (date, datetime)):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return str(Decimal(value // timedelta(microseconds=1)).scaleb(-6))
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _key(name: Any) -> str:
+    made = json_value(name)
+    return made if isinstance(made, str) else json.dumps(made)

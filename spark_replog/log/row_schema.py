@@ -50,6 +50,7 @@ class RowSchema:
         fields = list(parse_columns(self.ddl))
         _check_columns(fields)
         fields = _with_key(fields, self.key)
+        object.__setattr__(self, "key", tuple(self.key))
         object.__setattr__(self, "arrow", pa.schema(fields))
         object.__setattr__(self, "ddl", columns_text(fields))
 

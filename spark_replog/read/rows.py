@@ -231,7 +231,8 @@ def _as_viewed(stored: pa.Array, column: pa.Field) -> pa.Array:
     try:
         return cast_column(stored, column.type)
     except pa.ArrowInvalid as error:
-        raise pa.ArrowInvalid(f"column '{column.name}' {type_text(column.type)}: {error}") from error
+        kinds = f"{type_text(stored.type)} and not {type_text(column.type)}"
+        raise pa.ArrowInvalid(f"column '{column.name}' is {kinds}: {error}") from error
 
 
 def _with_headers(batch: pa.RecordBatch, width: int) -> pa.RecordBatch:

@@ -32,7 +32,8 @@ from spark_replog.log.row_schema import RowSchema
 from spark_replog.read.rows import RowView, Run, read_columns, stored_columns
 
 path, start, size, rows, has_headers, step = sys.argv[1], *map(int, sys.argv[2:7])
-schema = RowSchema(*json.loads(sys.argv[7])) if sys.argv[7:] else None
+ddl, key = json.loads(sys.argv[7]) if sys.argv[7:] else ('', ())
+schema = RowSchema(ddl, tuple(key)) if ddl else None
 view = RowView(schema)
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 part = Path(path).read_bytes()[start : start + size]

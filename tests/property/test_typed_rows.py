@@ -54,7 +54,8 @@ times = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_9
 def values_of(kind: pa.DataType):
     """Return values of a type, as ``as_py`` gives them."""
     if pa.types.is_decimal(kind):
-        return st.integers(1 - 10**kind.precision, 10**kind.precision - 1).map(lambda n: Decimal(n).scaleb(-kind.scale))
+        numbers = st.integers(1 - 10**kind.precision, 10**kind.precision - 1)
+        return numbers.map(lambda n: Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -kind.scale)))
     if pa.types.is_integer(kind):
         return st.integers(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1)
     if pa.types.is_floating(kind):

@@ -13,7 +13,7 @@ from spark_replog.cluster.init_store import init_cluster, root_urls
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
 from spark_replog.log.codec.commands import encode_command
-from spark_replog.log.model import BrokerRegister, Outcome
+from spark_replog.log.model import BrokerRegister, Outcome, TopicInit
 from tests.scenarios.conftest import LocalStore
 
 
@@ -215,11 +215,11 @@ def test_two_creators_of_one_name(store, monkeypatch: pytest.MonkeyPatch) -> Non
     done = Controller._init_topic
     raced: list[str] = []
 
-    def slow(self: Controller, ledger_id: str, name: str, *args: object) -> str:
-        topic_id = done(self, ledger_id, name, *args)  # type: ignore[arg-type]
+    def slow(self: Controller, ledger_id: str, command: TopicInit, away: object) -> str:
+        topic_id = done(self, ledger_id, command, away)  # type: ignore[arg-type]
         if self is store.controller and not raced:
             raced.append(topic_id)
-            other.create_topic(name, 3)
+            other.create_topic(command.name, 3)
         return topic_id
 
     monkeypatch.setattr(Controller, "_init_topic", slow)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import spark_replog
-from spark_replog.client.row_json import row_json
 from spark_replog.client.topic_copy import TopicCopy
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import new_id
+from spark_replog.log.json_rows import row_json
 from spark_replog.log.row_key import key_bytes
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.maintenance.compaction import Compactor
@@ -103,17 +103,6 @@ def test_only_columns_asked_for_are_read_with_those_of_the_log(store):
     assert every.num_rows == 40
     with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_OPTION"):
         store.topic("orders").scan(columns=["offset"])
-
-
-def test_other_libraries_get_typed_rows(store):
-    with store.producer() as producer:
-        producer.send_arrow("orders", table_of(store, range(5))).result()
-    scan = store.topic("orders").scan(columns=["id", "amount"])
-    assert sorted(scan.to_pandas()["id"]) == list(range(5))
-    pl = pytest.importorskip("polars")
-    assert scan.to_polars().schema == {"id": pl.Int64, "amount": pl.Decimal(12, 2)}
-    pytest.importorskip("duckdb")
-    assert scan.to_duckdb().aggregate("sum(amount)").fetchone() == (Decimal("0.10"),)
 
 
 def test_its_objects_are_arrow_files_with_the_columns_in_the_open(tmp_path):

@@ -8,13 +8,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from spark_replog.client.row_json import row_json
-from spark_replog.log.json_rows import JSON_BYTES_TARGET, json_rows, json_step
+from spark_replog.log.json_rows import JSON_BYTES_TARGET, json_rows, json_step, row_json
 from spark_replog.log.row_schema import RowSchema
 
 SCHEMA = RowSchema(
     "ok BOOLEAN, tiny TINYINT, id BIGINT, half FLOAT, size DOUBLE, amount DECIMAL(12,2), small DECIMAL(38,10), "
-    "`odd \"name\\\\` STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, took INTERVAL DAY TO SECOND, "
+    '`odd "name\\\\` STRING, raw BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, took INTERVAL DAY TO SECOND, '
     "tags ARRAY<STRING>, names MAP<STRING, INT>, numbers MAP<DOUBLE, ARRAY<STRUCT<z: INT>>>, empty STRUCT<>, "
     "place STRUCT<x: STRING, parts: ARRAY<BINARY>>"
 )

@@ -1,4 +1,4 @@
-"""Typed rows from text: JSON objects, and columns of text as in CSV. The reverse of ``row_json``.
+"""Typed rows from text: JSON objects, and columns of text as in CSV. The reverse of ``log.json_rows``.
 
 A type decides how its text is read, and nothing is guessed: what would lose a digit or an instant is an error.
 """
@@ -115,7 +115,7 @@ def _converter(kind: pa.DataType) -> Converter:
     for is_alike, classes, what, convert in _FLAT:
         if is_alike(kind):
             return _typed(classes, what, convert)
-    raise AssertionError(f"{kind} is no type of a topic")
+    raise TypeError(f"{kind} is no type of a topic")
 
 
 def _typed(classes: Any, what: str, convert: Converter) -> Converter:
