@@ -184,3 +184,12 @@ def test_a_dataframe_keeps_its_columns_while_the_topic_gets_newer_ones(spark, st
     assert (counts, columns) == ([1], ["id", "x"])
     assert late in ([[1, 2]], [[1, 2], [2, 3]])  # Spark plans a load once, or again for another query
     assert new == [[1, 2, None], [2, 3, "new"]]
+
+
+def test_a_write_that_asks_for_it_adds_its_columns(spark, store, make_topic):
+    path, topic = str(store.path), make_topic("merged", 1, "id BIGINT NOT NULL")
+    arguments = {"path": path, "topic": topic, "query": "select 1L id, 'new' note"}
+    with pytest.raises(JobFailed, match=r"(?s)REPLOG_INVALID_SCHEMA.*'note'"):
+        run_in(spark, write, **arguments, options={})
+    run_in(spark, write, **arguments, options={"mergeSchema": "true"})
+    assert spark_replog.open(path).topic(topic).scan(columns=["id", "note"]).to_arrow()["note"].to_pylist() == ["new"]

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
-from spark_replog.log.ddl import invalid_schema
+from spark_replog.log.ddl import columns_text, invalid_schema
 from spark_replog.log.row_key import key_array
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.logs import Once
@@ -188,7 +188,7 @@ class RowForm:
                     "Start it again, with a new load(), to read the newer columns.",
                     name, len(versions), rows.version,
                 )  # fmt: skip
-            views[name] = RowView(rows, self._needed(rows))
+            views[name] = RowView(_nullable(rows), self._needed(rows))
         return views
 
     def check(self, declared: str) -> None:
@@ -292,6 +292,12 @@ class RowForm:
 
             return json_rows(batch.select([column.name for column in view.fields]))
         return batch.column(_LOG_NAMES[name])
+
+
+@lru_cache(maxsize=256)
+def _nullable(rows: RowSchema) -> RowSchema:
+    """Return the columns without NOT NULL: the DataFrame's have none, and a newer version may have dropped it."""
+    return RowSchema(columns_text(column.with_nullable(True) for column in rows.arrow), rows.key, rows.version)
 
 
 @lru_cache(maxsize=256)

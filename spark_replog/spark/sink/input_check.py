@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -23,6 +22,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.producer import TaskHooks
 from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options
 from spark_replog.log.row_schema import RowSchema
+from spark_replog.log.schema_merge import merged_schema
 from spark_replog.logs import Once
 from spark_replog.spark.column_types import arrow_schema
 from spark_replog.spark.options import SinkOptions, TypedInput
@@ -90,26 +90,24 @@ def check_typed_input(schema: StructType, options: SinkOptions, rows: RowSchema)
 
 
 def add_columns(cluster: Cluster, schema: StructType, options: SinkOptions, rows: RowSchema) -> bool:
-    """Add the columns of a DataFrame that a typed topic lacks, and return whether there were any.
+    """Let a typed topic hold the columns of a DataFrame (``commit.schema_changes``); return whether it had to change.
 
-    They become nullable. Nothing changes if the DataFrame would be refused even so. Driver.
+    Nothing changes if the DataFrame would be refused even so. Driver.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA.
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: the principal may not alter the topic.
-        ReplogError: INVALID_UPDATE_VERSION: another program changed the columns meanwhile; repeat the write.
+        RetriableError: INVALID_UPDATE_VERSION: other programs changed the columns meanwhile; repeat the write.
     """
-    taken = {name.lower() for name in (*rows.names, *options.typed[:2]) if name is not None}
-    fresh = [column for column in arrow_schema(schema) if column.name.lower() not in taken]
-    if not fresh:
+    given, apart = arrow_schema(schema), [name for name in options.typed[:2] if name is not None]
+    newer = merged_schema(rows, given, is_case_sensitive=False, leave_out=apart)
+    if newer is rows:
         return False
-    newer = rows.evolve(
-        RowSchema.of(pa.schema([*rows.arrow, *(column.with_nullable(True) for column in fresh)]), rows.key)
-    )
     check_typed_input(schema, options, newer)
-    from spark_replog.admin.controller import Controller  # few writes need it
+    from spark_replog.commit.schema_changes import merge_schema  # few writes need it
 
-    Controller(cluster, options.principal).evolve_schema(options.topic or "", newer)
+    topic, principal = options.topic or "", options.principal
+    merge_schema(cluster, topic, given, principal=principal, is_case_sensitive=False, leave_out=apart)
     return True
 
 

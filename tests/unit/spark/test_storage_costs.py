@@ -21,6 +21,7 @@ from spark_replog.ledger.types import LedgerSettings
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.spark import call_spool
+from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.spark.messages import WriteMessage
 from spark_replog.storage.call_counter import by_kind, summed
 from tests.unit.spark.sink_writes import Writes
@@ -95,6 +96,20 @@ def test_an_idle_trigger_is_one_get_per_metadata_root_and_ledger(writes, shared)
     counts = kinds(shared.take())
     assert counts.keys() == {("get", "journal")}
     assert 5 * ROOTS <= counts["get", "journal"] <= 5 * 2 * ROOTS  # the topic's ledger, and once a second the cluster's
+
+
+def test_a_load_asks_for_the_newest_entries_once_and_one_with_a_schema_for_nothing(writes, shared):
+    """Whether the topic is typed, and its columns, are in its ledger."""
+    writes.run(0, [b"a"], topic="orders")
+    writes.source.batch(subscribe="orders").partitions()
+    shared.take()
+    schema = ReplogDataSource({"path": str(writes.source.path), "subscribe": "orders"}).schema()
+    counts = kinds(shared.take())
+    assert counts.keys() == {("get", "journal")}
+    assert ROOTS <= counts["get", "journal"] <= 2 * ROOTS  # the topic's ledger, and once a second the cluster's
+    for make in ("reader", "streamReader"):
+        getattr(ReplogDataSource({"path": str(writes.source.path), "subscribe": "orders"}), make)(schema)
+    assert kinds(shared.take()) == {}
 
 
 def test_a_cold_open_reads_root_files_and_the_ledgers_and_writes_nothing(writes):

@@ -239,6 +239,9 @@ def test_columns_that_a_topic_lacks_are_added_if_the_write_asks_for_it_and_all_e
     assert "sent" not in orders.at(subscribe="orders").schema().names
     orders.write([row], schema, mergeSchema="true", timestampColumn="sent")
     assert len(orders.source.controller.describe_topic("orders").schema.names) == len(SCHEMA.names) + 1
+    wider = StructType([StructField("id", LongType()), StructField("amount", DecimalType(14, 4))])
+    orders.write([{"id": 9, "amount": Decimal("0.0001")}], wider, mergeSchema="true")
+    assert orders.rows(columns="amount")[-1] == {"amount": Decimal("0.0001")}
 
 
 def test_a_write_that_is_known_by_its_rows_is_known_by_all_columns(orders):
@@ -369,12 +372,20 @@ def test_a_schema_that_no_version_has_is_refused(orders):
         refused(INVALID, lambda schema=schema: orders.table(schema=schema), "'orders'", "load()")
 
 
+def test_a_dataframe_from_before_not_null_was_dropped_reads_nulls(typed):
+    typed.topic("t", "x INT NOT NULL", key=())
+    declared = typed.at(subscribe="t").schema()
+    typed.source.controller.evolve_schema("t", "x INT")
+    typed.write([{"x": None}], fields(("x", IntegerType())), topic="t")
+    assert typed.rows(topic="t", schema=declared) == [{"x": None}]
+
+
 def test_a_narrower_reader_never_rounds_floats(typed):
     typed.topic("t", "x FLOAT, s STRUCT<y: FLOAT>, m MAP<STRING, FLOAT>", key=())
     declared = typed.at(subscribe="t").schema()
     typed.source.controller.evolve_schema("t", "x DOUBLE, s STRUCT<y: DOUBLE>, m MAP<STRING, DOUBLE>")
     typed.write([{"x": 0.1, "s": None, "m": None}], typed.at(subscribe="t").schema(), topic="t")
-    refused(INVALID, lambda: typed.rows(topic="t", schema=declared), "'x'", "DOUBLE", "FLOAT")
+    refused(INVALID, lambda: typed.rows(topic="t", schema=declared), "'x'", "DOUBLE", "FLOAT", "again")
 
 
 # ---------------------------------------------------------------------------------------- streams
