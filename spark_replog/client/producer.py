@@ -127,15 +127,15 @@ class Producer:
             value: for ``value.serializer``; None: a tombstone. For a typed topic a dict of its columns.
             key: for ``key.serializer``; None: any partition. Typed rows have their key in columns.
             partition: its number; None: chosen by the key, or the sticky one.
-            headers, timestamp_ms: pairs of str and bytes or None; 0 or later, None: now.
+            headers: pairs of str and bytes or None.
+            timestamp_ms: 0 or later; None: now.
 
         Returns:
             A future of (topic, partition, offset, timestamp_ms). It has already failed if the record is too large, the
             topic does not exist, the storage refuses to show it, or no memory became free (``max.block.ms``).
 
         Raises:
-            InvalidConfigError: INVALID_RECORD, INVALID_PARTITIONS, INVALID_TIMESTAMP, INVALID_TXN_STATE:
-                nothing was appended.
+            InvalidConfigError: INVALID_RECORD, INVALID_PARTITIONS, INVALID_TIMESTAMP, INVALID_TXN_STATE: not appended.
             ReplogError: REPLOG_PRODUCER_CLOSED, REPLOG_NOT_FORK_SAFE.
         """
         if self._interceptors:
