@@ -19,6 +19,7 @@ from spark_replog.storage.probe import probe_root
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.contract.store_contract import ObjectStoreContract
 from tests.servers.nfs import Nfs
+from tests.waiting import SECONDS_MAX
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
 
@@ -55,15 +56,24 @@ def test_of_two_clients_one_creates_a_name_and_both_see_it_at_once(two):
     two[0].make_folder("f")
     barrier, won = threading.Barrier(4), [[] for _ in range(4)]
 
+    errors = []
+
     def race(number):
-        for name in names:
-            barrier.wait(30)
-            if two[number % 2].create(name, b"%d" % number) is CREATED:
-                won[number].append(name)
-            assert two[number % 2].get(name) is not None
+        try:
+            for name in names:
+                barrier.wait(SECONDS_MAX)
+                if two[number % 2].create(name, b"%d" % number) is CREATED:
+                    won[number].append(name)
+                assert two[number % 2].get(name) is not None, name
+        except threading.BrokenBarrierError:
+            pass  # another one failed, and says why
+        except Exception as error:
+            errors.append(error)
+            barrier.abort()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(race, range(4)))
+    assert errors == [] and not barrier.broken
     assert sorted(itertools.chain(*won)) == sorted(names)
     for store in two:
         assert [info.key for info in store.list_keys("f/")] == sorted(names)
