@@ -82,7 +82,7 @@ EDGES: dict[str, set[str]] = {
         "monitor",
     },
     "spark/source": {"storage", "log", "log/fold", "cluster", "read", "groups", "spark"},
-    "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "admin", "maintenance", "spark"},
+    "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "maintenance", "spark"},
     "cli": {
         "config",
         "storage",
