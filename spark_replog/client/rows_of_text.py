@@ -115,7 +115,7 @@ def _converter(kind: pa.DataType) -> Converter:
     for is_alike, classes, what, convert in _FLAT:
         if is_alike(kind):
             return _typed(classes, what, convert)
-    raise TypeError(f"{kind} is no type of a topic")
+    raise TypeError(f"a typed topic cannot hold {kind}")
 
 
 def _typed(classes: Any, what: str, convert: Converter) -> Converter:

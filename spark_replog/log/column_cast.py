@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-"""Decimal digits that hold every signed integer of so many bits."""
+"""By the size of a signed integer in bits: how many decimal digits its largest value has."""
 _EXACT_BITS = {16: 11, 32: 24, 64: 53}
-"""Bits of an integer that a float of so many bits holds exactly."""
+"""By the size of a float in bits: up to how many bits of an integer it holds exactly."""
 
 
 def widens(old: pa.DataType, new: pa.DataType) -> bool:

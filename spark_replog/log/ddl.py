@@ -85,14 +85,6 @@ def parse_columns(text: str) -> pa.Schema:
     return pa.schema(_Parser(text).columns())
 
 
-def parse_type(text: str) -> pa.DataType:
-    """Return one type; raises as `parse_columns`."""
-    parser = _Parser(text)
-    kind = parser.type(0)
-    parser.expect_end()
-    return kind
-
-
 def columns_text(fields: Iterable[pa.Field]) -> str:
     """Return the canonical text of columns whose types are canonical; see `canonical_field`."""
     return ", ".join(
@@ -114,6 +106,15 @@ def type_text(kind: pa.DataType) -> str:
         inner = ", ".join(f"{_name_text(field.name)}: {type_text(field.type)}" for field in kind)
         return f"STRUCT<{inner}>"
     return str(kind)
+
+
+def input_type_text(kind: pa.DataType) -> str:
+    """Return any Arrow type as Spark names it, where Spark has it; with Arrow's name if it is stored as another one."""
+    try:
+        canonical = canonical_field(pa.field("input", kind)).type
+    except InvalidConfigError:
+        return str(kind)
+    return type_text(canonical) if canonical == kind else f"{type_text(canonical)} ({kind})"
 
 
 def canonical_field(field: pa.Field, path: str = "", depth: int = 0) -> pa.Field:

@@ -70,7 +70,7 @@ def _bytes_of(column: pa.Array) -> pa.Array:
     if _is_text(kind):
         return column.cast(pa.binary())
     width = _width(kind)
-    assert width, f"{kind} is no type of a key"
+    assert width, f"a key column cannot be {kind}"
     if pa.types.is_boolean(kind):
         return _fixed(np.asarray(column.cast(pa.uint8())).tobytes(), 1, count)
     if pa.types.is_decimal128(kind):

@@ -14,7 +14,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from spark_replog.errors import CorruptDataError, InvalidConfigError
+from spark_replog.errors import InvalidConfigError
 from spark_replog.log.codec.data_object import LOG_PREFIX
 from spark_replog.log.column_cast import cast_column, widens
 from spark_replog.log.ddl import canonical_field, check_names, columns_text, invalid_schema, parse_columns, type_text
@@ -223,14 +223,10 @@ def _read(reader: Reader) -> RowSchema:
     try:
         schema = RowSchema(ddl, key)
     except InvalidConfigError as error:
-        raise _damaged(reader, str(error.args[0])) from error
+        raise reader.damaged(str(error.args[0])) from error
     if schema.ddl != ddl:
-        raise _damaged(reader, "the text of a schema is not canonical")
+        raise reader.damaged("the text of a schema is not canonical")
     return schema
-
-
-def _damaged(reader: Reader, what: str) -> CorruptDataError:
-    return reader.damaged(what)
 
 
 ROW_SCHEMA = Kind(_write, _read)

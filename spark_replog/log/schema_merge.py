@@ -13,7 +13,15 @@ import pyarrow as pa
 from spark_replog.errors import InvalidConfigError
 from spark_replog.log.codec.data_object import LOG_PREFIX
 from spark_replog.log.column_cast import INTEGER_DIGITS, widens
-from spark_replog.log.ddl import DECIMAL_DIGITS_MAX, canonical_field, columns_text, invalid_schema, struct_of, type_text
+from spark_replog.log.ddl import (
+    DECIMAL_DIGITS_MAX,
+    canonical_field,
+    columns_text,
+    input_type_text,
+    invalid_schema,
+    struct_of,
+    type_text,
+)
 from spark_replog.log.row_schema import RowSchema
 
 
@@ -58,22 +66,15 @@ def merged_schema(
 def _common_column_type(old: pa.Field, given: pa.Field) -> pa.DataType:
     made = _common_type(old.type, given.type)
     if made is None:
-        kinds = f"{type_text(old.type)} in the topic and {_words(given.type)} in the input"
+        kinds = f"{type_text(old.type)} in the topic and {input_type_text(given.type)} in the input"
         raise invalid_schema(
             f"column '{old.name}' is {kinds}, and no type holds the values of both. Cast the input's, or give it"
             " another name.",
             column=old.name,
             schema=type_text(old.type),
-            input=_words(given.type),
+            input=input_type_text(given.type),
         )
     return made
-
-
-def _words(kind: pa.DataType) -> str:
-    try:
-        return type_text(canonical_field(pa.field("input", kind)).type)
-    except InvalidConfigError:
-        return str(kind)
 
 
 def _common_type(old: pa.DataType, given: pa.DataType) -> pa.DataType | None:

@@ -22,7 +22,7 @@ from spark_replog.log.codec.data_object import (
     data_schema,
 )
 from spark_replog.log.column_cast import cast_column, widens
-from spark_replog.log.ddl import canonical_field, invalid_schema, type_text
+from spark_replog.log.ddl import input_type_text, invalid_schema, type_text
 from spark_replog.log.row_key import key_array
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.write.columns import Rows, is_headers, is_time, normalise_headers, row_ends, row_times
@@ -116,12 +116,12 @@ class TypedColumns:
                 )
         elif not widens(given.type, field.type):
             raise invalid_schema(
-                f"column '{field.name}' of the input is {_words(given)}, and topic '{self._topic}' has"
+                f"column '{field.name}' of the input is {input_type_text(given.type)}, and topic '{self._topic}' has"
                 f" {type_text(field.type)}, which may not hold each of its values. Cast it:"
                 f" CAST({field.name} AS {type_text(field.type)}), or column.cast(...) in pyarrow.",
                 column=field.name,
                 topic=self._topic,
-                input=_words(given),
+                input=input_type_text(given.type),
                 schema=type_text(field.type),
             )
 
@@ -191,12 +191,3 @@ class TypedColumns:
             column=field.name,
             topic=self._topic,
         )
-
-
-def _words(given: pa.Field) -> str:
-    """Return the type of an input column as Spark names it, where Spark has it."""
-    try:
-        canonical = canonical_field(given).type
-    except InvalidConfigError:
-        return str(given.type)
-    return type_text(canonical) if canonical == given.type else f"{type_text(canonical)} ({given.type})"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_replog.log.codec.data_object import data_schema, decode_section, encode_data_object
 from spark_replog.log.column_cast import cast_column, widens
-from spark_replog.log.ddl import canonical_field, columns_text, parse_columns, parse_type, type_text
+from spark_replog.log.ddl import canonical_field, columns_text, parse_columns, type_text
 from spark_replog.log.row_key import key_array, key_bytes
 from spark_replog.log.row_schema import ROW_SCHEMA, RowSchema
 from spark_replog.wire import Reader, Writer
@@ -27,10 +27,8 @@ names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=
 decimals = st.integers(1, 38).flatmap(
     lambda digits: st.integers(0, digits).map(lambda scale: pa.decimal128(digits, scale))
 )
-flat_types = decimals | st.sampled_from(
-    [parse_type(word) for word in ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING",
-                                   "BINARY", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "INTERVAL DAY TO SECOND")]
-)  # fmt: skip
+KEYABLE = "a BOOLEAN, b TINYINT, c SMALLINT, d INT, e BIGINT, f STRING, g BINARY, h DATE, i TIMESTAMP, j TIMESTAMP_NTZ"
+flat_types = decimals | st.sampled_from(parse_columns(f"{KEYABLE}, k FLOAT, l DOUBLE, m INTERVAL DAY TO SECOND").types)
 
 
 def structs(types):
@@ -130,8 +128,7 @@ def test_sections_give_back_the_rows_or_the_columns_asked_for(batch, compression
         assert read.to_pylist() == stored.select(names_read).to_pylist()
 
 
-keyable = [parse_type(word) for word in ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "STRING", "BINARY", "DATE",
-                                         "TIMESTAMP", "TIMESTAMP_NTZ", "DECIMAL(38,5)", "DECIMAL(9,0)")]  # fmt: skip
+keyable = parse_columns(f"{KEYABLE}, k DECIMAL(38,5), l DECIMAL(9,0)").types
 
 
 @settings(max_examples=examples(100))
