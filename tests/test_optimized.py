@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "spark_replog").rglob("*.py"))
 PURE = {"all", "any", "array", "callable", "frozenset", "isdisjoint", "isinstance", "len", "max", "min", "set", "sum"}
@@ -15,11 +17,13 @@ PURE |= {"count", "get", "has_claim_majority", "is_set", "issubset", "issuperset
 UNDER_O = [
     "tests/unit/log/test_topic_state.py",
     "tests/unit/ledger/test_core.py",
+    "tests/unit/commit/test_state_changes.py",
+    "tests/unit/write/test_task_writer.py",
+]
+MORE_UNDER_O = [
     "tests/unit/ledger/test_ledger_processes.py",
     "tests/scenarios/test_forks.py",
-    "tests/unit/commit/test_state_changes.py",
     "tests/unit/write/test_sender.py",
-    "tests/unit/write/test_task_writer.py",
     "tests/unit/client/test_transactions.py",
 ]
 
@@ -39,10 +43,11 @@ def test_an_assertion_has_no_effect() -> None:
                 assert called <= PURE, f"{path}:{node.lineno}"
 
 
-def test_ledger_commit_and_write_task_work_without_assertions() -> None:
+@pytest.mark.parametrize("files", [UNDER_O, pytest.param(MORE_UNDER_O, marks=pytest.mark.wide)], ids=["few", "more"])
+def test_ledger_commit_and_write_task_work_without_assertions(files: list[str]) -> None:
     ignored = ["-W", "ignore:assertions not in test modules"]
     done = subprocess.run(
-        [sys.executable, "-O", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *ignored, *UNDER_O],
+        [sys.executable, "-O", "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *ignored, *files],
         cwd=ROOT,
         capture_output=True,
         text=True,

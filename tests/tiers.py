@@ -12,7 +12,7 @@ FAST, PLAIN, OUTSIDE, SPARK, WIDE = "fast", "plain", "outside", "spark", "wide"
 TIERS = {
     FAST: "one process, no JVM",
     PLAIN: "the whole product in plain Python: processes, kills, storms, simulations, generated cases, docs",
-    OUTSIDE: "real storage servers, clients of clouds, Prometheus, Chromium, FUSE, the documentation site",
+    OUTSIDE: "real storage servers, clients of clouds, Prometheus, Chromium, FUSE, the documentation site, mypy",
     SPARK: "the newest Spark, from the built wheel in an environment of its own",
     WIDE: "older Sparks, jars, more kills, more seeds, every way of deployment",
 }
@@ -29,6 +29,7 @@ TIER_OF = {
     "tests/scenarios/test_mixed_roots.py": OUTSIDE,
     "tests/servers": OUTSIDE,
     "tests/test_site.py": OUTSIDE,
+    "tests/test_types.py": OUTSIDE,
     "integration": SPARK,
     "integration/test_deployment.py": WIDE,
     "integration/test_release.py": WIDE,

@@ -123,8 +123,11 @@ def look(store: Path) -> None:
         cluster.topic_state(cluster.lookup(topic))
 
 
+WIDE = [pytest.param((root,), marks=pytest.mark.wide) for root in (1, 2)]
+
+
 @pytest.mark.parametrize("share", [20, pytest.param(4, marks=pytest.mark.wide)])
-@pytest.mark.parametrize("roots", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("roots", [(0,), (0, 1, 2), *WIDE])
 def test_altered_journal_files_stop_nobody_while_a_majority_is_whole(
     store: Path, roots: tuple[int, ...], share: int
 ) -> None:

@@ -125,8 +125,14 @@ def test_damage_on_one_root_is_found_and_healed_and_no_answer_is_wrong(aged, har
     check_one(path, aged, kind, is_provable=is_provable)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("some", [SNAPSHOTS + OBJECTS, JOURNALS, ["replog.json"]], ids=["content", "journals", "root"])
+@pytest.mark.parametrize(
+    ("some", "damage"),
+    [
+        *(pytest.param(SNAPSHOTS + OBJECTS, damage, id=f"content-{damage}") for damage in DAMAGES),
+        *(pytest.param(JOURNALS, damage, id=f"journals-{damage}") for damage in ("flipped", "truncated")),
+        *(pytest.param(["replog.json"], damage, id=f"root-{damage}") for damage in ("missing", "flipped")),
+    ],
+)
 def test_damage_of_several_kinds_on_one_root_is_found_and_healed(aged, harmed, some, damage):
     """As the wide test of each kind, but all at once: one look at everything."""
     for kind in some:

@@ -75,7 +75,7 @@ def repairs_at_once(store, count, **more):
     assert not any(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.parametrize("repair_count", [1, 2])
+@pytest.mark.parametrize("repair_count", [1, pytest.param(2, marks=pytest.mark.wide)])
 def test_a_rebuilt_journal_is_never_called_corrupt(store, repair_count):
     store.create("orders", 2)
     writers = Writers(store, 2)

@@ -66,6 +66,10 @@ KINDS = (server.VersityGateway, server.Minio, server.FakeGcs, server.Azurite)
 on_buckets = pytest.mark.parametrize("real", KINDS, ids=lambda kind: kind.name, indirect=True)
 """For tests of what HDFS has not: buckets."""
 ON_ALL = [pytest.param(kind, id=kind.name) for kind in (*KINDS, Hdfs)]
+SHORT = (server.Minio, Hdfs)
+FEW = [pytest.param(kind, id=kind.name, marks=[] if kind in SHORT else pytest.mark.wide) for kind in (*KINDS, Hdfs)]
+on_few = pytest.mark.parametrize("real", FEW, indirect=True)
+"""For long tests: on a bucket and HDFS in the runs that people wait for, on the others in the tier wide."""
 
 
 @pytest.fixture(params=ON_ALL)

@@ -140,7 +140,11 @@ def test_an_endpoint_that_is_away_at_the_start_is_named_in_time(real):
 @pytest.mark.guarantee("G4")
 @pytest.mark.parametrize(
     ("leaving", "staying"),
-    [(kind, FakeGcs) for kind in (VersityGateway, Minio, Azurite, Hdfs, Nfs)] + [(FakeGcs, VersityGateway)],
+    [
+        *((kind, FakeGcs) for kind in (Minio, Hdfs, Nfs)),
+        *(pytest.param(kind, FakeGcs, marks=pytest.mark.wide) for kind in (VersityGateway, Azurite)),
+        pytest.param(FakeGcs, VersityGateway, marks=pytest.mark.wide),
+    ],
     ids=lambda kind: kind.name,
 )
 def test_one_roots_server_goes_in_the_middle_and_comes_back(staying, leaving, servers):

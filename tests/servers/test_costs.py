@@ -20,6 +20,7 @@ from spark_replog.spark.data_source import ReplogDataSource
 from spark_replog.storage.open_store import open_store
 from tests.at_rest import wait_at_rest
 from tests.http_fault_proxy import HttpFaultProxy
+from tests.servers.conftest import on_few
 from tests.servers.stores import RealRoots
 from tests.unit.spark.sink_writes import Writes
 
@@ -119,6 +120,7 @@ def counted(real):
         yield Counted(real, stack)
 
 
+@on_few
 @pytest.mark.guarantee("G9")
 def test_a_micro_batch_and_an_idle_trigger(counted, monkeypatch):
     writes, numbers = Writes(SimpleNamespace(path=counted.roots.path), monkeypatch), iter(range(100))
@@ -144,6 +146,7 @@ def test_a_micro_batch_and_an_idle_trigger(counted, monkeypatch):
     assert sum(batch.num_rows for task in tasks for batch in reader.read(task)) == TASKS
 
 
+@on_few
 @pytest.mark.guarantee("G9")
 def test_a_send_of_rows_in_an_object_and_in_the_entry(counted):
     for inline_bytes, copies in ((0, COPIES), (4096, 0)):
@@ -157,6 +160,7 @@ def test_a_send_of_rows_in_an_object_and_in_the_entry(counted):
             counted.costs(send, {"create": copies + ROOTS, "get topic markers": ROOTS})
 
 
+@on_few
 @pytest.mark.guarantee("G9")
 def test_a_cold_open_and_a_consumers_wait(counted):
     sent, records = 0, []

@@ -12,7 +12,7 @@ import pytest
 
 from tests.scenarios.test_snapshot_kills import Told
 from tests.servers.committing import RemoteStore
-from tests.servers.conftest import ON_ALL
+from tests.servers.conftest import FEW
 from tests.servers.nfs import Nfs
 from tests.servers.stores import RealRoots
 
@@ -20,7 +20,7 @@ KILLS = 2
 
 
 @pytest.mark.guarantee("G3")
-@pytest.mark.parametrize("real", [*ON_ALL, pytest.param(Nfs, id="nfs")], indirect=True)
+@pytest.mark.parametrize("real", [*FEW, pytest.param(Nfs, id="nfs")], indirect=True)
 def test_a_writer_that_is_killed_again_and_again_has_each_batch_in_the_log_once(real):
     roots = RealRoots.of(real, 3)
     roots.make("orders")

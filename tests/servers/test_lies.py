@@ -12,7 +12,7 @@ from spark_replog.storage.object_store import CreateOutcome
 from spark_replog.storage.open_store import open_store
 from spark_replog.storage.retrying_store import RetryingStore
 from tests.http_fault_proxy import HttpFault, HttpFaultProxy, PlannedAnswer
-from tests.servers.conftest import ON_ALL
+from tests.servers.conftest import on_few
 from tests.servers.stores import RealRoots
 
 CREATED, EXISTS = CreateOutcome.CREATED, CreateOutcome.EXISTS
@@ -82,7 +82,7 @@ def test_a_server_that_is_away_is_told_in_time_and_used_again(real, proxy):
 
 
 @pytest.mark.guarantee("G3", "G4")
-@pytest.mark.parametrize("real", ON_ALL, indirect=True)
+@on_few
 def test_nothing_acknowledged_is_lost_or_doubled_behind_a_lying_server(real, proxy):
     """Two of three roots answer as the lies have it; the rows sent are the rows read, each once, in order."""
     roots = RealRoots.of(real, 3, ports=[None, proxy.port, proxy.port])

@@ -33,7 +33,9 @@ def refused_transaction(opened: Store, topic: str) -> None:
         producer.abort_transaction()
 
 
-@pytest.fixture(params=(VersityGateway, Minio), ids=lambda kind: kind.name, scope="module")
+@pytest.fixture(
+    params=(Minio, pytest.param(VersityGateway, marks=pytest.mark.wide)), ids=lambda kind: kind.name, scope="module"
+)
 def store(request, servers):
     return Prefixed(servers(request.param))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.chunks import chunks
+from tests.examples import chunks
 from tests.simulation.ledger_simulation import Scenario, simulate
 
-CHUNK_COUNT, PLAIN_CHUNK_COUNT = 20, 4
+CHUNK_COUNT, PLAIN_CHUNK_COUNT = 20, 2
 
 
 @pytest.mark.guarantee("G5")

@@ -11,7 +11,7 @@ from spark_replog.ledger.core import LedgerCore
 from spark_replog.ledger.goal import GoalKind, Phase
 from spark_replog.ledger.root import Completion, Create, Read
 from spark_replog.ledger.snapshot_files import Marker
-from tests.simulation.chunks import chunks
+from tests.examples import chunks
 from tests.simulation.ledger_simulation import Scenario, Violation
 from tests.simulation.truncation import Rules, truncate
 
@@ -65,7 +65,7 @@ class ReadsStale(LedgerCore):
 @pytest.mark.guarantee("G5")
 @pytest.mark.parametrize("scenario", [ONE, THREE, FIVE])
 def test_stale_reads_show_what_is_decided_and_nothing_else(request: pytest.FixtureRequest, scenario: Scenario) -> None:
-    runs = max(40, request.config.getoption("--seeds") // 200)
+    runs = max(20, request.config.getoption("--seeds") // 200)
     jumps = acknowledged = 0
     for seed in range(runs):
         report = truncate(seed, scenario, Rules(ReadsStale))
@@ -99,7 +99,7 @@ class Levels(LedgerCore):
 @pytest.mark.guarantee("G4", "G5")
 @pytest.mark.parametrize("scenario", [THREE, LAGGING, FIVE])
 def test_the_newest_value_may_be_proposed_again_at_any_time(request: pytest.FixtureRequest, scenario: Scenario) -> None:
-    runs = max(40, request.config.getoption("--seeds") // 200)
+    runs = max(20, request.config.getoption("--seeds") // 200)
     Levels.levels = acknowledged = 0
     for seed in range(runs):
         acknowledged += truncate(seed, scenario, Rules(Levels, full=0.5 * (seed % 2))).acknowledged

@@ -17,7 +17,7 @@ from spark_replog.log.fold.partition_state import PartitionState
 from spark_replog.log.fold.producer_state import ProducerTable
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, IsrChange, Truncate
-from tests.simulation.chunks import chunks
+from tests.examples import chunks
 from tests.simulation.replication import FIGHT, SCENARIO, Rules, Violation, live
 
 SEEDS_MAX = 1_500

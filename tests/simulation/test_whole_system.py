@@ -1,7 +1,7 @@
 """The whole system in seeded schedules: nothing told is lost, nothing is twice, nothing that is needed is deleted.
 
 ``--seeds`` sets how many schedules there are (twice as many here), ``--first-seed`` which is the first, ``--seed N``
-replays one. One chunk of 41 runs with the plain tests, the others in the tier ``wide``. Every rule that is taken away
+replays one. One chunk of 83 runs with the plain tests, the others in the tier ``wide``. Every rule that is taken away
 is caught.
 """
 
@@ -30,12 +30,12 @@ from spark_replog.log.fold.topic_table import TopicTable
 from spark_replog.log.model import OK, CommandResult, SnapshotCommit
 from spark_replog.maintenance import compaction
 from spark_replog.snapshot import DecidedSnapshot
+from tests.examples import chunks
 from tests.simulation import whole_checks, whole_jobs
-from tests.simulation.chunks import chunks
 from tests.simulation.whole_run import FOUND, has_inline, run, schedule_of, shrunk, violation_of
 from tests.simulation.whole_system import Rules
 
-CHUNK_COUNT, PLAIN_CHUNK_COUNT = 41, 1
+CHUNK_COUNT, PLAIN_CHUNK_COUNT = 83, 1
 """A prime number of chunks: the seeds of each have all last digits, and so inline rows (`has_inline`)."""
 SCHEDULES_PER_SEED = 2
 VARIANT_SEEDS = 2000

@@ -44,6 +44,7 @@ from spark_replog.log.model import (
 )
 from spark_replog.read.fetch_plan import plan_fetch
 from spark_replog.snapshot import PAGE_NAME, PageMissingError, is_named
+from tests.examples import chunks
 
 LEDGER, TOPIC = "12" * 16, "ab" * 16
 
@@ -220,7 +221,7 @@ def test_a_reader_that_goes_on_in_a_page_looks_at_no_directory_again(monkeypatch
     assert counts == [2] + [0] * (len(counts) - 1), "once for sections, once for objects"
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", chunks(8, 3))
 def test_pages_answer_what_memory_does_whatever_has_changed(small, seed):
     """Reads that follow each other, with changes and snapshots between: a page that was found may be hidden by then."""
     chance = random.Random(seed)
