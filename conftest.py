@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--tier",
         metavar="NAME[,NAME]",
-        help=f"run these tiers only: {', '.join(tiers.TIERS)}; or {tiers.NEWCOMER}, the default where no path is named",
+        help=f"run these tiers only: {', '.join(tiers.TIERS)}; or {tiers.NEWCOMER}, the default where no path is named;"
+        f" {tiers.BUT_NEWCOMER}: without its tests",
     )
     group.addoption("--no-skips", action="store_true", help="a skip fails, but for reasons that tests/tiers.py lists")
     group.addoption(
@@ -45,7 +46,7 @@ def selection_of(config: pytest.Config) -> tuple[str, ...]:
     if named is None and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         named = config.option.tier = tiers.NEWCOMER  # the processes of xdist get the options, and paths as arguments
     selection = tuple(named.split(",")) if named else ()
-    unknown = set(selection) - {*tiers.TIERS, tiers.NEWCOMER}
+    unknown = set(selection) - {*tiers.TIERS, tiers.NEWCOMER, tiers.BUT_NEWCOMER}
     if unknown:
         raise pytest.UsageError(f"--tier {named}: the tiers are {', '.join(tiers.TIERS)}")
     return selection

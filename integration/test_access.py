@@ -129,6 +129,7 @@ def test_quotas_set_while_a_query_runs_hold_back_its_reads_and_its_commits(spark
     assert values(spark, store, "quota-out") == list(range(fed))
 
 
+@pytest.mark.wide
 def test_the_documented_regex_keeps_a_views_storage_options_out_of_the_event_log(environment, make_store, work_folder):
     events = work_folder / "events"
     events.mkdir()
@@ -200,7 +201,9 @@ class GuardedStore:
         )  # fmt: skip
 
 
-@pytest.fixture(params=(Minio, VersityGateway), ids=lambda kind: kind.name, scope="module")
+@pytest.fixture(
+    params=(Minio, pytest.param(VersityGateway, marks=pytest.mark.wide)), ids=lambda kind: kind.name, scope="module"
+)
 def guarded(request, spark, work_folder):
     folder = work_folder / f"guarded-{request.param.name}"
     with ExitStack() as stack:

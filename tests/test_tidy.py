@@ -480,7 +480,7 @@ def run_ci(tmp_path):
         (checkout / f"python{number}").write_text(FAKE_PYTHON.format(said=said, code=code))
     make = "python3 -m venv --help > /dev/null && mkdir -p .venv/bin && install python{} .venv/bin/python"
     (checkout / "README.md").write_text(f"```\n{make.format(0)} && .venv/bin/python -m pytest\n```\n")
-    all_of = f"{make.format(1)} # '.[test-all]'\n| `.venv/bin/python -m pytest --tier outside,spark` | it |\n"
+    all_of = f"{make.format(1)} # '.[test-all]'\n| `.venv/bin/python -m pytest --tier outside,spark,-newcomer` | it |\n"
     (checkout / "CONTRIBUTING.md").write_text(all_of)
 
     def run(*words):
@@ -500,7 +500,7 @@ def test_ci_runs_both_parts_in_fresh_copies_and_ends_with_a_summary(run_ci, tmp_
     assert told == [
         f"tests -m pytest{more} with --durations=30 --durations-min=1 --no-skips -o faulthandler_timeout=900 "
         f"-o faulthandler_exit_on_timeout=true --shuffle 7 in {copied} "
-        for more in ("", " --tier outside,spark")
+        for more in ("", " --tier outside,spark,-newcomer")
     ]
     assert re.fullmatch(
         r"newcomer: 0 min, exit code 3\nall: 0 min, exit code 4\n12 passed, 2 failed, 2 skipped",

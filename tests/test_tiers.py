@@ -39,6 +39,7 @@ def test_the_table_of_tiers_names_files_that_are_there():
         assert f"def {test}(" in (ROOT / path).read_text()
         assert tiers.is_selected(name, [], [tiers.NEWCOMER])
         assert tiers.may_hold_selected(path, [tiers.NEWCOMER])
+        assert not tiers.is_selected(name, [], [tiers.SPARK, tiers.BUT_NEWCOMER])
 
 
 def test_contributing_lists_the_tiers_and_their_commands():
@@ -115,6 +116,7 @@ def test_a_path_runs_all_that_it_names_and_tier_selects_of_it(run_pytest):
         "test_root_goes_and_comes_back",
         "test_more",
     }
+    assert run_pytest("--tier", "spark,-newcomer", "-n", "0")[1].keys() == {"test_more"}
     assert run_pytest("--tier", "quick")[0] == pytest.ExitCode.USAGE_ERROR
 
 

@@ -32,6 +32,7 @@ TIER_OF = {
     "tests/test_types.py": OUTSIDE,
     "integration": SPARK,
     "integration/test_deployment.py": WIDE,
+    "integration/test_local_cluster.py": WIDE,
     "integration/test_release.py": WIDE,
     "integration/test_versions.py": WIDE,
 }
@@ -45,6 +46,8 @@ NEWCOMER_SPARK = (
     "integration/test_faults.py::test_root_goes_and_comes_back",
 )
 """A stream into a store and back, a killed driver, a lost root."""
+BUT_NEWCOMER = f"-{NEWCOMER}"
+"""In a selection: all but what the README's command runs, for a run that comes after it."""
 
 SKIPS_ALLOWED = (
     "asserts an assertion",  # under ``python -O``
@@ -70,10 +73,12 @@ def tier_of(node_id: str, marks: Iterable[str]) -> str:
 
 
 def is_selected(node_id: str, marks: Iterable[str], selection: Iterable[str]) -> bool:
-    """Return whether a test is in one of these tiers, or in the newcomer's run."""
+    """Return whether a test is in one of these tiers, or in the newcomer's run; with `BUT_NEWCOMER` not in it."""
     tier = tier_of(node_id, marks)
     is_newcomers = tier in NEWCOMER_TIERS or (tier != WIDE and node_id.partition("[")[0] in NEWCOMER_SPARK)
-    return tier in selection or (NEWCOMER in selection and is_newcomers)
+    if is_newcomers and (NEWCOMER in selection or BUT_NEWCOMER in selection):
+        return NEWCOMER in selection
+    return tier in selection
 
 
 def may_hold_selected(path: str, selection: Iterable[str]) -> bool:
