@@ -129,7 +129,8 @@ class Controller(Admin):
         with self._cluster.cluster_ledger.lock:
             topic_rules.check_collision(name, self._cluster.cluster_ledger.state.topics)
         settings = _validated_config(config or {})
-        columns = topic_rules.checked_schema(schema, key, dict(settings).get("cleanup.policy", ""))
+        columns = topic_rules.checked_schema(schema, key)
+        topic_rules.check_compaction(columns, read_topic_config(dict(settings)))
         topic_rules.check_init_finished(self._cluster.brokers.broker_ids, self._racks(), self._cluster.path)
         placed = self._place(partitions, replicas, assignment, start_index)
         if validate_only:
@@ -243,7 +244,7 @@ class Controller(Admin):
                 if wanted.pop(key, None) is None and key not in key_names:
                     raise unknown_option_error(key, key_names, code=ErrorCode.INVALID_CONFIG)
             _validated_config(wanted)
-            topic_rules.checked_schema(topic.schema, (), wanted.get("cleanup.policy", ""))
+            topic_rules.check_compaction(topic.schema, read_topic_config(wanted))
             if wanted == topic.config:
                 return ()
             return (encode_command(ConfigSet(handle.topic_id, tuple(sorted(changes.items())))),)

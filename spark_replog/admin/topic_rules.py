@@ -11,8 +11,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_replog.clock import SYSTEM_RANDOM
+from spark_replog.config.store import TopicConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError, command_line
 from spark_replog.ids import TOPIC_NAME_LENGTH_MAX, BrokerId, is_valid_topic_name
+from spark_replog.log.ddl import type_text
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.log_position import offset_between
 
@@ -203,26 +205,47 @@ def check_replication_factor(replication_factor: int, broker_count: int) -> None
         raise InvalidConfigError(ErrorCode.INVALID_REPLICATION_FACTOR, text, replicas=replication_factor)
 
 
-def checked_schema(
-    schema: pa.Schema | str | RowSchema | None, key: Collection[str], cleanup_policy: str
-) -> RowSchema | None:
-    """Return version 1 of a typed topic's schema; None: rows are bytes.
+def checked_schema(schema: pa.Schema | str | RowSchema | None, key: Collection[str]) -> RowSchema | None:
+    """Return version 1 of a typed topic's schema; None: rows are bytes. Raises REPLOG_INVALID_SCHEMA."""
+    if schema is not None:
+        return RowSchema.of(schema, key)
+    if key:
+        text = f"key columns {list(key)} are given without a schema. Give the schema too, or leave the key out."
+        raise InvalidConfigError(ErrorCode.REPLOG_INVALID_SCHEMA, text)
+    return None
 
-    Raises REPLOG_INVALID_SCHEMA; POLICY_VIOLATION: compaction by key does not know the key columns of typed rows yet.
+
+def check_compaction(schema: RowSchema | None, config: TopicConfig) -> None:
+    """Refuse settings of compaction by key that do not fit a topic's columns; they fit all later versions as well.
+
+    Raises POLICY_VIOLATION: a typed topic without key columns; INVALID_CONFIG: delete.column.
     """
-    if schema is None:
-        if key:
-            text = f"key columns {list(key)} are given without a schema. Give the schema too, or leave the key out."
-            raise InvalidConfigError(ErrorCode.REPLOG_INVALID_SCHEMA, text)
-        return None
-    columns = RowSchema.of(schema, key)
-    if "compact" in cleanup_policy:
+    if schema is not None and not schema.key and "compact" in config.cleanup_policy:
         text = (
-            f"cleanup.policy={cleanup_policy} is not supported for a typed topic: compaction does not read key columns."
-            " Use delete, or a topic without a schema."
+            f"cleanup.policy={config.cleanup_policy} keeps the last row of each key, and the schema has no key columns:"
+            f" {schema.ddl}. Make a topic with a key (--key, key=[...]), or use delete."
         )
         raise InvalidConfigError(ErrorCode.POLICY_VIOLATION, text)
-    return columns
+    name = config.delete_column
+    if name is not None and (problem := _delete_column_problem(name, schema)):
+        raise InvalidConfigError(ErrorCode.INVALID_CONFIG, f"delete.column={name}: {problem}.", column=name)
+
+
+def _delete_column_problem(name: str, schema: RowSchema | None) -> str:
+    """Return why a column cannot say which rows delete, and the remedy; "": it can."""
+    if schema is None:
+        return "the rows are bytes, and a null value deletes. Leave it out"
+    if name not in schema.names:
+        near = next((other for other in schema.names if other.lower() == name.lower()), "")
+        booleans = [column.name for column in schema.arrow if type_text(column.type) == "BOOLEAN"]
+        hint = f"Did you mean '{near}'?" if near else f"Its BOOLEAN columns are {', '.join(booleans) or 'none'}."
+        return f"the schema has no such column. {hint} Name one of them, or add it first: replog topic schema evolve"
+    kind = type_text(schema.arrow.field(name).type)
+    if kind != "BOOLEAN":
+        return f"the column is {kind}. Name a BOOLEAN column"
+    if name in schema.key:
+        return "it is a key column, so a row that deletes would have another key. Name another BOOLEAN column"
+    return ""
 
 
 def check_somebody_leads(brokers: Collection[BrokerId], fenced: Collection[BrokerId]) -> None:

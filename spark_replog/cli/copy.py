@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     cls=ReplogCommand,
     examples=[
         "copy orders orders-2025 --from @2025-01-01 --to @2026-01-01",
-        "-s ./store copy orders orders --to-store s3://bucket/store --to-set storage.region=eu-central-1",
+        "-s ./store copy orders orders --create --to-store s3://bucket/store --to-set storage.region=eu-central-1",
     ],
 )
 @click.argument("source", shell_complete=complete_topics)
@@ -39,24 +39,32 @@ if TYPE_CHECKING:
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Copy only this partition. Repeatable.")
 @click.option("--by-key", is_flag=True, help="Keys choose the target's partitions, else rows keep their partition.")
 @click.option("--name", default="", help="Tells copies between two topics apart: each copies a row once.")
+@click.option("--create", "creates", is_flag=True,
+              help="Create TARGET if it is missing, with SOURCE's partitions, settings and columns.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be copied; copy nothing.")
 def copy(source: str, target: str, **given: Any) -> int:
-    """Copy a range of SOURCE into TARGET, which must exist: keys, values, headers and timestamps.
+    """Copy a range of SOURCE into TARGET, which must exist: keys, values or columns, headers and timestamps.
 
     Offsets are not kept; the order of each partition is. Each append to the target records how far the copy came. Run
     the command again after it was stopped or killed, and it continues there; no row is copied twice. Run it again
     later, and it copies what is new. Another --name begins from the start. Rows before those that an earlier run copied
     would come out of order: they are refused, unless another --name copies them.
 
+    A typed topic's rows are copied as the newest version of its columns, and TARGET must have a column for each.
+
     Rows reported as copied are in the target's log, even if the command fails.
     """
     settings = current_settings()
     check_places(given["begin"], given["until"])
     cluster = settings.open_cluster()
-    from spark_replog.client.topic_copy import TopicCopy
+    from spark_replog.client.topic_copy import TopicCopy, create_target
 
-    line = ProgressLine(quiet=settings.quiet)
-    with line, TopicCopy(cluster, source, _target(given), target, by_key=given["by_key"], name=given["name"]) as job:
+    if given["creates"] and given["dry_run"]:
+        raise click.UsageError("--create makes TARGET, and --dry-run changes nothing: give one of them")
+    line, into = ProgressLine(quiet=settings.quiet), _target(given)
+    if given["creates"]:
+        create_target(cluster, source, into, target)
+    with line, TopicCopy(cluster, source, into, target, by_key=given["by_key"], name=given["name"]) as job:
         keys = [key for key in job.keys if not given["partitions"] or key.partition in given["partitions"]]
         if set(given["partitions"]) - {key.partition for key in keys}:
             raise click.UsageError(f"topic '{source}' has partitions 0 to {len(job.keys) - 1}")

@@ -4,6 +4,10 @@ Each chunk of rows is one append to the target's ledger, whose identity names th
 that it reaches and, as its incarnation, where the copied ranges begin. So the target's log shows the progress, and a
 stopped copy continues in any process. Two copies at once copy no row twice: the ledger refuses an append that does not
 follow the one that its writer saw.
+
+Rows of a typed topic are read as the newest version of its schema and stored as the newest of the target's: older rows
+read through both, and nothing in the target names an older version. Where the source's schema changes while a copy
+runs, it stops, since its reader would leave out the new columns; the next run reads them.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from hashlib import blake2b
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_replog.admin.controller import Controller
 from spark_replog.client.consumer import Consumer
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
@@ -22,20 +27,27 @@ from spark_replog.commit.append_request import AppendRequest
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.producer import ProducerConfig
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, command_line
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id, process_id
+from spark_replog.log.column_cast import widens
+from spark_replog.log.ddl import columns_text, invalid_schema
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
-from spark_replog.log.row_schema import require_bytes
+from spark_replog.log.row_schema import RowSchema, key_words
+from spark_replog.log.schema_merge import merged_schema
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
+from spark_replog.read.rows import log_column
 from spark_replog.write.task_writer import TaskWriter
+from spark_replog.write.typed_columns import TYPED_PARTITION
 
 CHUNK_BYTES = 32 << 20
 """Approximate size of a chunk in memory."""
 CHUNK_ROWS = 100_000
 _COLUMNS = ("key", "value", "timestamp", "headers")
+_OF_THE_STORE = "min.insync.replicas"
+"""The setting that is about a store's roots, not about the rows: a new target has its store's default."""
 
 
 @dataclass(slots=True)
@@ -75,6 +87,7 @@ class TopicCopy:
 
     Raises:
         InvalidConfigError: INVALID_REQUEST: into itself. INVALID_PARTITIONS: the target has too few partitions.
+            REPLOG_INVALID_SCHEMA: the target cannot hold each row: bytes and columns, or other columns or keys.
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
         AuthorizationError: TOPIC_AUTHORIZATION_FAILED: without READ on the source or WRITE on the target.
     """
@@ -100,8 +113,7 @@ class TopicCopy:
         self._ledger, topic = target.topic_state(target.lookup(target_topic))
         self._target_id = topic.topic_id
         _, read_topic = source.topic_state(source.lookup(source_topic))
-        for name, schema in ((source_topic, read_topic.schema), (target_topic, topic.schema)):
-            require_bytes(name, schema, "topic copy is")
+        self._schema = read_topic.schema
         if topic.topic_id == self._source_id:
             raise InvalidConfigError(
                 ErrorCode.INVALID_REQUEST, "a topic cannot be copied into itself. Name another one."
@@ -112,6 +124,7 @@ class TopicCopy:
                 f"topic '{target_topic}' has {len(topic.partitions)} partitions and '{source_topic}' has "
                 f"{len(self.keys)}. Give --by-key, so that keys choose partitions, or grow it: topic add-partitions.",
             )
+        check_columns(source_topic, self._schema, target_topic, topic.schema, target.path)
         self._manager = ReplicaManager(target, None, Upkeep(target, target.config).start)
 
     def plan(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[CopiedPartition]:
@@ -161,9 +174,23 @@ class TopicCopy:
         return ProducerIdentity(producer_id, ranges, end, process_id(), IdentityKind.TXN_BATCH)
 
     def _check_source(self) -> None:
-        """Refuse rows that were read by the source's name since another topic has it: they are not counted as its."""
-        if self._source.lookup(self._source_topic).topic_id != self._source_id:
+        """Refuse rows that were read by the source's name since another topic has it: they are not counted as its.
+
+        Also rows that were read since its schema changed: the reader may have left out their new columns. The ledger is
+        the reader's own, so it knows the version of each row that was read.
+        """
+        handle = self._source.lookup(self._source_topic)
+        if handle.topic_id != self._source_id:
             raise _made_again(self._source_topic)
+        newest = self._source.topic_ledger(handle.ledger_id).ask(lambda state: state.topics[self._source_id].schema)
+        if newest is not None and newest != self._schema:
+            raise ReplogError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"the schema of topic '{self._source_topic}' became version {newest.version} while the copy ran. No row"
+                " was copied without its columns. Run the copy again: it goes on where it ended.",
+                topic=self._source_topic,
+                version=newest.version,
+            )
 
     def _plan_append(self) -> WritePlan:
         """Return a write plan of the very topic that the progress is kept for; the fold refuses one deleted since."""
@@ -187,7 +214,7 @@ class TopicCopy:
         waiting: list[pa.RecordBatch] = []
         row_count = size_bytes = 0
         for batch in self.reader.to_batches():
-            rows = batch.filter(pc.less(batch.column("offset"), part.end))
+            rows = batch.filter(pc.less(log_column(batch, "offset"), part.end))
             step = max(1, min(self._chunk_rows, rows.num_rows * CHUNK_BYTES // max(1, rows.nbytes)))
             for at in range(0, rows.num_rows, step):
                 piece = rows.slice(at, step)
@@ -204,7 +231,7 @@ class TopicCopy:
 
     def _append(self, part: CopiedPartition, batches: list[pa.RecordBatch]) -> None:
         self._check_source()
-        end = batches[-1].column("offset")[-1].as_py() + 1
+        end = log_column(batches[-1], "offset")[-1].as_py() + 1
         identity = self._identity(part.key, end, part.ranges)
         config = ProducerConfig()
         writer = TaskWriter(
@@ -219,8 +246,7 @@ class TopicCopy:
         )
         try:
             for batch in batches:
-                rows = batch.select(_COLUMNS)
-                writer.append(rows if self._by_key else rows.append_column("partition", batch.column("partition")))
+                writer.append(self._written(batch))
             made = writer.close()
         except BaseException:
             writer.abort()
@@ -238,6 +264,13 @@ class TopicCopy:
         part.row_count += made.row_count
         part.size_bytes += made.size_bytes
 
+    def _written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows that were read as the columns that a task writes."""
+        if self._schema is not None:  # what the writer does not store of the log's own columns it leaves out
+            return batch.select([name for name in batch.schema.names if not (self._by_key and name == TYPED_PARTITION)])
+        rows = batch.select(_COLUMNS)
+        return rows if self._by_key else rows.append_column("partition", batch.column("partition"))
+
     def close(self) -> None:
         """Close the reader."""
         self.reader.close()
@@ -249,6 +282,92 @@ class TopicCopy:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def create_target(source: Cluster, source_topic: str, target: Cluster, target_topic: str) -> None:
+    """Create the target of a copy, unless it exists: with the source's partitions, settings, columns and key.
+
+    Its schema begins with the newest version of the source's. `min.insync.replicas` is not taken over.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the source.
+        AuthorizationError: without DESCRIBE on the source or CREATE on the target.
+        ReplogError: as ``Controller.create_topic``.
+    """
+    topic = Controller(source).describe_topic(source_topic)
+    config = {name: value for name, value in topic.config.items() if name != _OF_THE_STORE}
+    Controller(target).create_topic(
+        target_topic, topic.partition_count, config=config, if_not_exists=True, schema=topic.schema
+    )
+
+
+def check_columns(source: str, rows: RowSchema | None, target: str, held: RowSchema | None, path: str) -> None:
+    """Refuse a target that cannot hold each row of the source as it is. Pure.
+
+    Args:
+        source, target: names of the topics.
+        rows, held: their newest schemas; None: bytes.
+        path: of the target's store, for remedies.
+
+    Raises:
+        InvalidConfigError: REPLOG_INVALID_SCHEMA.
+    """
+    if rows is None or held is None:
+        if held is not None:
+            remedy = f"Read '{source}' with Spark or a Consumer, and write columns to '{target}'"
+            raise _other_kind(target, held, source, remedy)
+        if rows is not None:
+            remedy = f"Give a target with the same columns: {_creation('NAME', rows, path)}"
+            raise _other_kind(source, rows, target, remedy)
+        return
+    if rows.key != held.key:
+        raise invalid_schema(
+            f"the key columns of topic '{source}' are {key_words(rows.key)}, and those of '{target}' are"
+            f" {key_words(held.key)}: rows would be in partitions that their keys do not choose. Give a target with the"
+            f" same key: {_creation('NAME', rows, path)}.",
+            topic=target,
+        )
+    there = {column.name: column for column in held.arrow}
+    for column in rows.arrow:
+        other = there.pop(column.name, None)
+        if other is None or not widens(column.type, other.type) or (column.nullable and not other.nullable):
+            raise _other_column(column.name, source, rows, target, held, path)
+    for name, column in there.items():
+        if not column.nullable:
+            raise _other_column(name, source, rows, target, held, path)
+
+
+def _other_kind(typed: str, schema: RowSchema, other: str, remedy: str) -> InvalidConfigError:
+    return invalid_schema(
+        f"topic '{typed}' is typed ({schema.ddl}), and the rows of '{other}' are bytes: a copy does not change what"
+        f" rows are. Nothing was copied. {remedy}.",
+        topic=typed,
+    )
+
+
+def _other_column(
+    name: str, source: str, rows: RowSchema, target: str, held: RowSchema, path: str
+) -> InvalidConfigError:
+    texts = [columns_text([schema.arrow.field(name)]) if name in schema.names else "missing" for schema in (rows, held)]
+    try:
+        nullable = {column.name for column in rows.arrow if column.nullable} | {*held.names} - {*rows.names}
+        merged = merged_schema(held, rows.arrow).arrow
+        newer = [field.with_nullable(field.nullable or field.name in nullable) for field in merged]
+        ddl = held.evolve(RowSchema.of(pa.schema(newer), held.key)).ddl
+        remedy = f"Change its schema first: {command_line(path, 'topic', 'schema', 'evolve', target, '--schema', ddl)}"
+    except InvalidConfigError:
+        remedy = f"Give another target: {_creation('NAME', rows, path)}"
+    return invalid_schema(
+        f"column '{name}' of topic '{source}' is {texts[0]}, and in '{target}' it is {texts[1]}, which may not hold"
+        f" each row. Nothing was copied. {remedy}.",
+        column=name,
+        topic=target,
+    )
+
+
+def _creation(name: str, rows: RowSchema, path: str) -> str:
+    key = ("--key", ",".join(rows.key)) if rows.key else ()
+    return command_line(path, "topic", "create", name, "--schema", rows.ddl, *key)
 
 
 def _left_out(ranges: str, start: int, end: int) -> str:

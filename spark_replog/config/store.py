@@ -79,9 +79,14 @@ class TopicConfig:
     )
     delete_retention_ms: int = setting(
         86_400_000,
-        "How long compaction by key keeps a tombstone (a row with a key and a null value) after the pass that first "
-        "cleaned it.",
+        "How long compaction by key keeps a tombstone (a row with a key and a null value; of a typed topic, one with "
+        "true in its delete.column) after the pass that first cleaned it.",
         kafka=SAME,
+    )
+    delete_column: str | None = setting(
+        None,
+        "Of a typed topic: the BOOLEAN column that makes a row with true in it a tombstone for compaction by key; null "
+        "is not true. Not set: compaction removes replaced rows only.",
     )
     min_compaction_lag_ms: int = setting(0, "Rows younger than this are not compacted by key.", kafka=SAME)
     min_cleanable_dirty_ratio: float = setting(
@@ -93,7 +98,7 @@ class TopicConfig:
     cleanup_policy: str = setting(
         "delete",
         "delete: retention removes old rows. compact: of each key the latest row stays, and rows without a key are "
-        "refused. Both, separated by a comma: both.",
+        "refused; a typed topic needs key columns. Both, separated by a comma: both.",
         kafka=SAME,
         choices=words("delete", "compact", "compact,delete", "delete,compact"),
     )

@@ -128,6 +128,12 @@ def _at_start(column: pa.Array) -> pa.Array:
     return pa.concat_arrays([column]) if column.offset else column
 
 
+def _end(column: pa.Array) -> int:
+    """Return where the values of the rows of a list or map end: those of rows behind a slice are there too."""
+    end: int = column.offsets[len(column)].as_py() if len(column) else 0
+    return end
+
+
 def _cast_struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
     column = _at_start(column)
     at = {field.name: number for number, field in enumerate(column.type)}
@@ -142,15 +148,16 @@ def _cast_list(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     column = _at_start(column)
-    values = cast_column(column.values, kind.value_type)
+    values = cast_column(column.values[: _end(column)], kind.value_type)
     buffers = [_validity(column), column.buffers()[1]]
     return pa.Array.from_buffers(kind, len(column), buffers, column.null_count, children=[values])
 
 
 def _cast_map(column: pa.Array, kind: pa.DataType) -> pa.Array:
     column = _at_start(column)
+    end = _end(column)
     entries = pa.StructArray.from_arrays(
-        [cast_column(column.keys, kind.key_type), cast_column(column.items, kind.item_type)],
+        [cast_column(column.keys[:end], kind.key_type), cast_column(column.items[:end], kind.item_type)],
         fields=[kind.key_field, kind.item_field],
     )
     buffers = [_validity(column), column.buffers()[1]]

@@ -116,8 +116,8 @@ class RowSchema:
         """
         if newer.key != self.key:
             raise invalid_schema(
-                f"the key columns are {_words(self.key)}, and would become {_words(newer.key)}: a key's rows would go"
-                " to another partition. Keep them, or make another topic."
+                f"the key columns are {key_words(self.key)}, and would become {key_words(newer.key)}: a key's rows would"
+                " go to another partition. Keep them, or make another topic."
             )
         columns = {column.name: column for column in newer.arrow}
         for old in self.arrow:
@@ -175,7 +175,8 @@ def require_bytes(topic: str, schema: RowSchema | None, what: str) -> None:
         )
 
 
-def _words(key: Sequence[str]) -> str:
+def key_words(key: Sequence[str]) -> str:
+    """Return the names of key columns for a message."""
     return ", ".join(f"'{name}'" for name in key) or "none"
 
 
@@ -195,7 +196,7 @@ def _with_key(fields: list[pa.Field], key: Sequence[str]) -> list[pa.Field]:
     """Return the columns with NOT NULL key columns."""
     by_name = {column.name: column for column in fields}
     if len(set(key)) != len(key):
-        raise invalid_schema(f"the key {_words(key)} names a column twice. Name it once.")
+        raise invalid_schema(f"the key {key_words(key)} names a column twice. Name it once.")
     for name in key:
         if name not in by_name:
             near = next((other for other in by_name if other.lower() == str(name).lower()), "")

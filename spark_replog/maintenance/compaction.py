@@ -9,6 +9,7 @@ last one, up to the memory that `log.cleaner.dedupe.buffer.size` allows. It then
 with rows that newer ones replace. A `LogClean` entry then says how far the log is clean. A pass that ends early has
 removed replaced rows only. Tombstones go `delete.retention.ms` after the pass that first cleaned them: no older row of
 their key is left then, and a reader that needs less time for the whole log has seen them. Rows without a key stay.
+Of typed rows the key is that of ``log/row_key.py``, and a row is a tombstone where its `delete.column` is true.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.fold.partition_state import SectionRef
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import CommandResult, LogClean, Outcome, Replace
+from spark_replog.log.row_key import key_array
 from spark_replog.maintenance.segment_writer import (
     RETENTION_PARTS,
     SECTIONS_MIN,
@@ -49,6 +51,7 @@ from spark_replog.maintenance.segment_writer import (
     slices_of,
 )
 from spark_replog.read.fetcher import Fetcher
+from spark_replog.read.rows import RowView, log_column
 from spark_replog.storage.brokers import BrokerSet
 from spark_replog.storage.io_pool import IO_POOL
 
@@ -72,6 +75,8 @@ class CleaningPlan(NamedTuple):
     """Rows from here on are new since the last pass."""
     tombstones_below: int
     """Tombstones below this offset have been kept long enough."""
+    delete_column: str | None = None
+    """Of typed rows: where it is true, the row is a tombstone."""
 
 
 def plan_cleaning(
@@ -94,7 +99,7 @@ def plan_cleaning(
         return None
     sections = _cleanable(state, topic_id, partition, log.log_start_offset, config, now_ms)
     runs = tuple(make_run(state, topic_id, partition, part) for part in group_sections(sections, config.segment_bytes))
-    return CleaningPlan(runs, dirty_offset, below) if runs else None
+    return CleaningPlan(runs, dirty_offset, below, config.delete_column) if runs else None
 
 
 def _cleanable(
@@ -173,14 +178,21 @@ class KeyColumns(NamedTuple):
 ReadKeys = Callable[[CompactionRun], KeyColumns]
 
 
-def read_keys(brokers: BrokerSet, run: CompactionRun) -> KeyColumns:
-    """Return the keys of a run's rows; values are not kept."""
+def read_keys(brokers: BrokerSet, delete_column: str | None, run: CompactionRun) -> KeyColumns:
+    """Return the keys of a run's rows; values are not kept, and of typed rows only these columns are decoded."""
+    schema = run.schemas[-1] if run.schemas else None
+    names = () if schema is None else tuple(dict.fromkeys([*schema.key, *filter(None, [delete_column])]))
+    views = {} if schema is None else {run.topic_id: RowView(schema, names)}
     keys, offsets, tombstones = [], [], []
-    for batch in Fetcher(brokers).fetch(slices_of(run)):
-        keys.append(batch.column(0).take(np.arange(batch.num_rows)))  # a copy: the column shares the batch's bytes
-        offsets.append(batch.column(4).to_numpy().copy())
-        is_tombstone = pc.and_(pc.is_valid(batch.column(0)), pc.is_null(batch.column(1)))
-        tombstones.append(is_tombstone.to_numpy(zero_copy_only=False))
+    for batch in Fetcher(brokers).fetch(slices_of(run), views=views):
+        if schema is None:
+            key, deletes = batch.column(0), pc.and_(pc.is_valid(batch.column(0)), pc.is_null(batch.column(1)))
+        else:
+            key = key_array([batch.column(name) for name in schema.key])
+            deletes = pa.nulls(len(batch), pa.bool_()) if delete_column is None else batch.column(delete_column)
+        keys.append(key.take(np.arange(batch.num_rows)))  # a copy: the column shares the batch's bytes
+        offsets.append(log_column(batch, "offset").to_numpy().copy())
+        tombstones.append(deletes.fill_null(False).to_numpy(zero_copy_only=False))
     return KeyColumns(pa.chunked_array(keys, pa.binary()), np.concatenate(offsets), np.concatenate(tombstones))
 
 
@@ -396,7 +408,7 @@ class Compactor:
                 if not 0 <= partition < len(topic.partitions):
                     raise unknown_partition(handle.name, partition, len(topic.partitions))
             is_compacted = "compact" in stored_topic_config(tuple(topic.config.items()))[0].cleanup_policy
-            is_compacted = is_compacted and not topic.schemas  # a topic's setting refuses it: only the store's is left
+            is_compacted = is_compacted and (topic.schema is None or bool(topic.schema.key))
             numbers = range(len(topic.partitions)) if is_compacted and not topic.closed else ()
         return [number for number in numbers if partitions is None or number in partitions]
 
@@ -414,7 +426,9 @@ class Compactor:
             return
         try:
             end_offset, cleaned = find_replaced(
-                partial(read_keys, self._cluster.brokers), plan, self._cluster.config.log_cleaner_dedupe_buffer_size
+                partial(read_keys, self._cluster.brokers, plan.delete_column),
+                plan,
+                self._cluster.config.log_cleaner_dedupe_buffer_size,
             )
             for run, dropped in cleaned:
                 command = self._writer.rewrite(run, dropped)

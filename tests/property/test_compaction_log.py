@@ -1,4 +1,7 @@
-"""Random logs, compactions by size and by key, trims, two compactors: what a reader may rely on always holds."""
+"""Random logs, compactions by size and by key, trims, two compactors: what a reader may rely on always holds.
+
+Rows are bytes, or columns whose schema changes now and then.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,12 @@ from spark_replog.maintenance.compaction import Compactor
 from tests.examples import examples
 
 KEYS = ["a", "b", "c", "d"]
+VERSIONS = [
+    "v INT, k STRING",
+    "v INT, k STRING, gone BOOLEAN",
+    "v BIGINT, k STRING, gone BOOLEAN, more ARRAY<STRING>",
+    "v DECIMAL(24,2), k STRING, gone BOOLEAN, more ARRAY<STRING>, last INT",
+]
 batches = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 99)), min_size=1, max_size=5)
 
 
@@ -30,13 +39,20 @@ class CompactedLog(RuleBasedStateMachine):
         policy=st.sampled_from(["delete", "compact", "compact,delete"]),
         retention_ms=st.sampled_from(["0", "1000000000"]),
         group_bytes=st.sampled_from([1, 2_000, 10**9]),
+        version=st.sampled_from([0, 2]),
     )
-    def open(self, policy, retention_ms, group_bytes):
+    def open(self, policy, retention_ms, group_bytes, version):
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.path = Path(self.folder.name) / "store"
         self.store = init_store(str(self.path), 1, fsync=False)
         config = {"cleanup.policy": policy, "delete.retention.ms": retention_ms, "min.cleanable.dirty.ratio": "0"}
-        self.store.admin().create_topic("t", partitions=1, replicas=1, config=config)
+        self.version = version
+        """Of the rows' columns, which may delete from version 2 on; 0: rows are bytes."""
+        typed = {"schema": VERSIONS[0], "key": ["k"]} if version else {}
+        self.store.admin().create_topic("t", partitions=1, replicas=1, config=config, **typed)
+        if version:
+            self.store.admin().evolve_schema("t", VERSIONS[1])
+            self.store.admin().alter_config("t", {"delete.column": "gone"})
         self.cluster = Cluster.open(str(self.path))
         self.policy = policy
         self.is_compacted, self.retention_ms = "compact" in policy, retention_ms
@@ -53,8 +69,19 @@ class CompactedLog(RuleBasedStateMachine):
         self.rows += rows
         keys = pa.array([key.encode() for key, _ in rows], pa.binary())
         values = pa.array([None if value is None else b"%d" % value for _, value in rows], pa.binary())
+        table = pa.table({"key": keys, "value": values})
+        if self.version:
+            gone = [True if value is None else (None, False)[value % 2] for _, value in rows]
+            numbers = pa.array([value for _, value in rows], pa.int32())
+            table = pa.table({"k": [key for key, _ in rows], "v": numbers, "gone": pa.array(gone, pa.bool_())})
         with self.store.producer() as producer:
-            producer.send_arrow("t", pa.table({"key": keys, "value": values}))
+            producer.send_arrow("t", table)
+
+    @precondition(lambda self: 0 < self.version < len(VERSIONS))
+    @rule()
+    def evolve(self):
+        self.version += 1
+        self.store.admin().evolve_schema("t", VERSIONS[self.version - 1])
 
     @rule(is_eager=st.booleans())
     def compact(self, is_eager):
@@ -93,10 +120,13 @@ class CompactedLog(RuleBasedStateMachine):
     def readers_see_what_they_may(self):
         if not hasattr(self, "rows"):
             return
-        table = spark_replog.open(str(self.path)).topic("t").scan().to_arrow()
-        offsets = table.column("offset").to_pylist()
-        keys = [key.decode() for key in table.column("key").to_pylist()]
-        values = [None if text is None else int(text) for text in table.column("value").to_pylist()]
+        names = ["_replog_offset", "k", "v", "gone"] if self.version else ["offset", "key", "value"]
+        table = spark_replog.open(str(self.path)).topic("t").scan(columns=names).to_arrow()
+        offsets, keys, values = [table.column(name).to_pylist() for name in names[:3]]
+        keys = [key if self.version else key.decode() for key in keys]
+        values = [None if value is None else int(value) for value in values]
+        if self.version:
+            assert [value is None for value in values] == [bool(gone) for gone in table.column("gone").to_pylist()]
         seen = dict(zip(offsets, zip(keys, values, strict=True), strict=True))
         assert offsets == sorted(set(offsets))
         assert all(self.rows[offset] == row for offset, row in seen.items()), "another row under an offset"

@@ -23,15 +23,22 @@ from spark_replog.maintenance.segment_writer import SegmentWriter, compactable, 
 from tests.unit.client.consumer_setup import ManualClock
 
 
-class Table:
-    """A compacted topic of one partition, and what should be in it."""
+COLUMNS = "text STRING, name STRING, more ARRAY<BIGINT>, gone BOOLEAN"
 
-    def __init__(self, path, **config):
-        self.path = path
+
+class Table:
+    """A compacted topic of one partition, of bytes or typed rows, and what should be in it."""
+
+    def __init__(self, path, *, is_typed=False, **config):
+        self.path, self.is_typed = path, is_typed
         self.store = init_store(str(path), 3, fsync=False)
         settings = {"cleanup.policy": "compact", "delete.retention.ms": "0"}
         settings |= {key.replace("_", "."): str(value) for key, value in config.items()}
-        self.store.admin().create_topic("users", partitions=1, replicas=3, config=settings)
+        typed = {}
+        if is_typed:
+            settings["delete.column"] = "gone"
+            typed = {"schema": COLUMNS, "key": ["name"]}
+        self.store.admin().create_topic("users", partitions=1, replicas=3, config=settings, **typed)
         self.cluster = Cluster.open(str(path))
         self.written = []
 
@@ -41,17 +48,32 @@ class Table:
             for batch in batches:
                 rows = list(batch.items()) if isinstance(batch, dict) else batch
                 self.written += rows
+                if self.is_typed:
+                    producer.send_arrow("users", self.typed(rows))
+                    producer.flush()
+                    continue
                 keys = pa.array([key.encode() for key, _ in rows], pa.binary())
                 values = pa.array([None if value is None else value.encode() for _, value in rows], pa.binary())
                 producer.send_arrow("users", pa.table({"key": keys, "value": values}))
                 producer.flush()
+
+    @staticmethod
+    def typed(rows):
+        """A row that deletes keeps its columns; in others the column that says so is false or null in turn."""
+        names, texts = [key for key, _ in rows], [value if value is not None else "old" for _, value in rows]
+        gone = [True if value is None else (None, False)[at % 2] for at, (_, value) in enumerate(rows)]
+        return pa.table({"name": names, "gone": gone, "text": texts, "more": [[1, 2]] * len(rows)})
 
     def compact(self, **how):
         self.cluster.refresh()
         return Compactor(self.cluster).compact(self.cluster.lookup("users"), is_eager=True, **how)
 
     def rows(self, start="earliest"):
-        rows = spark_replog.open(str(self.path)).topic("users").scan(start).to_arrow().to_pylist()
+        columns = ["name", "text", "gone", OFFSET] if self.is_typed else None
+        scan = spark_replog.open(str(self.path)).topic("users").scan(start, columns=columns)
+        rows = scan.to_arrow().to_pylist()
+        if self.is_typed:
+            return [(row[OFFSET], row["name"], None if row["gone"] else row["text"]) for row in rows]
         return [(row["offset"], row["key"].decode(), row["value"] and row["value"].decode()) for row in rows]
 
     def latest(self, end=None):
@@ -59,12 +81,19 @@ class Table:
         return {key: (at, value) for at, (key, value) in enumerate(self.written[:end])}
 
 
+OFFSET = "_replog_offset"
+
+
+BOTH = pytest.mark.parametrize("users", [False, True], ids=["bytes", "typed"], indirect=True)
+
+
 @pytest.fixture
-def users(tmp_path):
-    return Table(tmp_path / "store")
+def users(request, tmp_path):
+    return Table(tmp_path / "store", is_typed=getattr(request, "param", False))
 
 
 @pytest.mark.case("kafka-86")
+@BOTH
 def test_the_latest_row_of_each_key_stays_where_it_was(users):
     users.write({"a": "1"}, {"b": "1"}, {"a": "2"}, {"c": "1"}, {"end": "1"})
     report = users.compact()
@@ -78,6 +107,7 @@ def test_the_latest_row_of_each_key_stays_where_it_was(users):
 
 
 @pytest.mark.case("kafka-86")
+@BOTH
 def test_tombstones_wait_and_nothing_comes_back(users):
     users.write({"a": "1", "b": "1"}, {"a": "2"}, {"a": None}, {"end": "1"})
     users.compact()
@@ -143,6 +173,7 @@ def test_runs_of_which_nothing_stays(tmp_path):
         assert consumer.position(key) == 9
 
 
+@BOTH
 def test_where_all_was_deleted_the_last_tombstone_stays(users):
     users.write({"a": "1"}, {"b": "1"}, {"a": None}, {"b": None}, {"end": "1"})
     users.compact()
@@ -219,6 +250,7 @@ def test_rows_that_go_by_key_are_not_trimmed(users):
     assert len(users.rows()) == 2
 
 
+@BOTH
 def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch):
     monkeypatch.setattr(OffsetMap, "is_full", property(lambda self: self._latest.num_rows >= 3))
     for number in range(4):
@@ -231,13 +263,14 @@ def test_a_pass_that_runs_out_of_memory_goes_on_the_next_time(users, monkeypatch
     assert {key: (at, value) for at, key, value in users.rows()} == users.latest()
 
 
+@BOTH
 def test_keys_that_are_kept_keep_no_values(users):
     """Columns of a batch share its bytes: one that is kept keeps all of them in memory."""
     users.write({f"k{number}": "v" * 10_000 for number in range(100)}, {"end": "1"})
     users.cluster.refresh()
     ledger, _ = users.cluster.topic_state(handle := users.cluster.lookup("users"))
     run = ledger.ask(lambda state: make_run(state, handle.topic_id, 0, compactable(state, handle.topic_id, 0)))
-    columns = read_keys(users.cluster.brokers, run)
+    columns = read_keys(users.cluster.brokers, "gone" if users.is_typed else None, run)
     assert run.size_bytes > 1_000_000 and len(columns.keys) == 100
     held = [buffer for chunk in columns.keys.chunks for buffer in chunk.buffers() if buffer is not None]
     assert sum((buffer.parent or buffer).size for buffer in held) < 10_000
@@ -314,7 +347,18 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(step, marks=pytest.mark.wide) for step in STEPS[1::2])])
+IN_EACH_RUN = {False: STEPS[::2], True: STEPS[1:4:2]}
+
+
+@pytest.mark.parametrize(
+    ("users", "step"),
+    [
+        pytest.param(kind, step, marks=() if step in IN_EACH_RUN[kind] else pytest.mark.wide)
+        for kind in (False, True)
+        for step in STEPS
+    ],
+    indirect=["users"],
+)
 def test_a_pass_that_is_killed_at_a_step_is_made_again(users, step):
     users.write({"a": "1", "b": "1"}, {"a": "2"}, {"b": None}, {"a": "3"}, {"end": "1"})
     command = [sys.executable, "-m", "spark_replog", "-s", str(users.path), "topic", "compact", "users", "--all"]
@@ -324,3 +368,58 @@ def test_a_pass_that_is_killed_at_a_step_is_made_again(users, step):
     users.compact()
     users.compact()
     assert users.rows() == [(4, "a", "3"), (5, "end", "1")]
+
+
+@pytest.mark.parametrize("is_asleep", [False, True])
+def test_a_schema_that_changes_beside_a_pass_keeps_each_column(tmp_path, monkeypatch, is_asleep):
+    """Rows of two versions; the next one is decided before the pass, or between what it wrote and its entry."""
+    users = Table(tmp_path / "store", is_typed=True)
+    admin = spark_replog.open(str(users.path)).admin()
+    users.write({"a": "1", "b": "1"}, {"a": "2"})
+    old_scan = spark_replog.open(str(users.path)).topic("users").scan(columns=["name", "text", OFFSET])
+
+    def evolve():
+        admin.evolve_schema("users", f"{COLUMNS}, note STRING")
+        with spark_replog.open(str(users.path)).producer() as producer:
+            producer.send("users", {"name": "b", "note": "n", "text": "2"}).result(60)
+            producer.send("users", {"name": "end", "note": "e"}).result(60)
+
+    if is_asleep:
+        decide = Compactor.decide
+        with monkeypatch.context() as patched:
+            patched.setattr(Compactor, "decide", lambda *given: (patched.undo(), evolve(), decide(*given))[2])
+            users.write({"c": "1"})
+            assert users.compact().removed_count == 1
+    else:
+        evolve()
+        users.write({"c": "1"})
+    users.compact()
+    rows = {row["name"]: row for row in users.store.topic("users").scan().to_arrow().to_pylist()}
+    assert {name: (row["text"], row["note"]) for name, row in rows.items()} == {
+        "a": ("2", None),
+        "b": ("2", "n"),
+        "c": ("1", None),
+        "end": (None, "e"),
+    }
+    asleep = [(row["name"], row["text"]) for row in old_scan.to_arrow().to_pylist()]
+    assert asleep in ([("a", "2")], [("b", "1"), ("a", "2")])
+
+
+def test_what_compaction_cannot_do_with_columns_is_refused(users):
+    admin = users.store.admin()
+    admin.create_topic("log", schema="id INT, gone BOOLEAN")
+    admin.create_topic("typed", schema="id INT, Gone BOOLEAN, is BOOLEAN", key=["id", "is"])
+    for topic, changes, code, words in (
+        ("log", {"cleanup.policy": "compact,delete"}, "POLICY_VIOLATION", "no key columns"),
+        ("users", {"delete.column": "gone"}, "INVALID_CONFIG", "are bytes"),
+        ("typed", {"delete.column": "gone"}, "INVALID_CONFIG", "'Gone'"),
+        ("typed", {"delete.column": "id"}, "INVALID_CONFIG", "INT"),
+        ("typed", {"delete.column": "is"}, "INVALID_CONFIG", "key column"),
+    ):
+        with pytest.raises(ReplogError, match=rf"{code}.*{words}"):
+            admin.alter_config(topic, changes)
+        schema = {name: None if name == "users" else admin.describe_topic(name).schema for name in [topic]}[topic]
+        with pytest.raises(ReplogError, match=rf"{code}.*{words}"):
+            admin.create_topic("other", config=changes, schema=schema)
+    admin.alter_config("typed", {"delete.column": "Gone", "cleanup.policy": "compact"})
+    admin.alter_config("typed", {"delete.column": None})
