@@ -31,11 +31,11 @@ from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, comm
 from spark_replog.fault_point import fault_point
 from spark_replog.ids import TopicPartition, new_id, process_id
 from spark_replog.log.column_cast import widens
-from spark_replog.log.ddl import columns_text, invalid_schema
+from spark_replog.log.ddl import invalid_schema
 from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
 from spark_replog.log.row_schema import RowSchema, key_words
-from spark_replog.log.schema_merge import merged_schema
+from spark_replog.log.schema_merge import column_text, merged_schema
 from spark_replog.log.write_plan import WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.read.rows import log_column
@@ -348,7 +348,7 @@ def _other_kind(typed: str, schema: RowSchema, other: str, remedy: str) -> Inval
 def _other_column(
     name: str, source: str, rows: RowSchema, target: str, held: RowSchema, path: str
 ) -> InvalidConfigError:
-    texts = [columns_text([schema.arrow.field(name)]) if name in schema.names else "missing" for schema in (rows, held)]
+    texts = [column_text(schema.arrow.field(name)) if name in schema.names else "missing" for schema in (rows, held)]
     try:
         nullable = {column.name for column in rows.arrow if column.nullable} | {*held.names} - {*rows.names}
         merged = merged_schema(held, rows.arrow).arrow

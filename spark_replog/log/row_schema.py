@@ -116,8 +116,8 @@ class RowSchema:
         """
         if newer.key != self.key:
             raise invalid_schema(
-                f"the key columns are {key_words(self.key)}, and would become {key_words(newer.key)}: a key's rows would"
-                " go to another partition. Keep them, or make another topic."
+                f"the key columns are {key_words(self.key)}, and would become {key_words(newer.key)}: a key's rows"
+                " would go to another partition. Keep them, or make another topic."
             )
         columns = {column.name: column for column in newer.arrow}
         for old in self.arrow:

@@ -136,12 +136,13 @@ class ColumnChange(NamedTuple):
 
 def column_changes(older: RowSchema, newer: RowSchema) -> tuple[ColumnChange, ...]:
     """Return what a later version of a schema changes, in its order of columns."""
-    before = {column.name: _column_text(column) for column in older.arrow}
-    after = {column.name: _column_text(column) for column in newer.arrow}
+    before = {column.name: column_text(column) for column in older.arrow}
+    after = {column.name: column_text(column) for column in newer.arrow}
     return tuple(
         ColumnChange(name, before.get(name, ""), text) for name, text in after.items() if before.get(name) != text
     )
 
 
-def _column_text(column: pa.Field) -> str:
+def column_text(column: pa.Field) -> str:
+    """Return the type of a column with NOT NULL, as DDL."""
     return type_text(column.type) + ("" if column.nullable else " NOT NULL")

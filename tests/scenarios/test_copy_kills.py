@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 
-from tests.unit.cli.test_copy import records
+import pytest
+
+from spark_replog.admin.controller import Controller
+from tests.unit.cli.test_copy import COLUMNS, records, typed_records, write_typed
 from tests.unit.client.consumer_setup import Store, rows
 
 SMALL_CHUNKS = (
@@ -17,11 +20,16 @@ SMALL_CHUNKS = (
 )
 
 
-def test_a_copy_that_is_killed_again_and_again_goes_on_and_writes_no_row_twice(tmp_path):
+@pytest.mark.parametrize("is_typed", [False, True], ids=["bytes", "typed"])
+def test_a_copy_that_is_killed_again_and_again_goes_on_and_writes_no_row_twice(tmp_path, is_typed):
     source, other = Store.init(str(tmp_path / "source")), Store.init(str(tmp_path / "other"), 3)
+    typed = {"schema": COLUMNS, "key": ["id"]} if is_typed else {}
     for store in (source, other):
-        store.create("orders", 2)
+        Controller(store.cluster).create_topic("orders", 2, **typed)
     for number in range(4):
+        if is_typed:
+            write_typed(source, "orders", range(10 * number, 10 * number + 10))
+            continue
         source.write("orders", rows(5, 5 * number), partition=0, times_ms=[1000 * number] * 5)
         source.write("orders", rows(5, 100 + 5 * number), partition=1)
     words = ["-s", source.path, "copy", "orders", "orders", "--to-store", other.path, "-f", "json"]
@@ -35,6 +43,7 @@ def test_a_copy_that_is_killed_again_and_again_goes_on_and_writes_no_row_twice(t
     items = json.loads(done.stdout)["items"]
     assert [item["position"] for item in items] == [20, 20]
     assert sum(item["rows"] for item in items) == 40 - 4 * (1 + 2 + 3), "it copies what the killed ones did not append"
-    assert records(other, "orders") == records(source, "orders")
+    read = typed_records if is_typed else records
+    assert read(other, "orders") == read(source, "orders")
     again = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["items"]
     assert [item["rows"] for item in again] == [0, 0]

@@ -22,7 +22,6 @@ from spark_replog.maintenance.compaction import CompactionRounds, Compactor, Key
 from spark_replog.maintenance.segment_writer import SegmentWriter, compactable, make_run
 from tests.unit.client.consumer_setup import ManualClock
 
-
 COLUMNS = "text STRING, name STRING, more ARRAY<BIGINT>, gone BOOLEAN"
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+
+import pyarrow as pa
 import pytest
 
+import spark_replog
 from spark_replog import Consumer, Producer
 from spark_replog.admin.controller import Controller
-from spark_replog.client.topic_copy import TopicCopy
+from spark_replog.client.topic_copy import TopicCopy, create_target
 from spark_replog.commit.append_request import ProduceResponse
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import ErrorCode, FencedError, OutcomeUnknownError, ReplogError
+from spark_replog.log.column_cast import cast_column
+from spark_replog.log.row_schema import RowSchema
 from tests.unit.client.consumer_setup import P0, P1, Store, rows
 
 
@@ -239,3 +245,160 @@ def test_rows_of_a_source_that_is_made_again_are_not_taken_for_those_of_the_form
     with copy_of(source, other) as job:
         run_all(job)
     assert records(other, "orders") == records(source, "orders")
+
+
+# -- topics whose rows are columns --------------------------------------------------------------------
+
+COLUMNS = "id BIGINT, amount DECIMAL(8,2), tags ARRAY<STRING>"
+WIDER = "id BIGINT, amount DECIMAL(12,2), tags ARRAY<STRING>, gone BOOLEAN"
+PLACES = ["_replog_partition", "_replog_timestamp", "_replog_headers"]
+
+
+def write_typed(store, topic, numbers, **more):
+    """Append rows of two partitions with headers and times, and their other columns."""
+    numbers = list(numbers)
+    table = pa.table(
+        {
+            "id": pa.array(numbers, pa.int64()),
+            "tags": [["a", None][: number % 3] for number in numbers],
+            "_replog_partition": pa.array([number % 2 for number in numbers], pa.int32()),
+            "_replog_timestamp": pa.array([number * 1_000_000 for number in numbers], pa.timestamp("us", "UTC")),
+            "_replog_headers": [[{"key": "h", "value": b"%d" % number}] * (number % 2) or None for number in numbers],
+            **more,
+        }
+    )
+    with Producer(store.path) as producer:
+        producer.send_arrow(topic, table).result(60)
+
+
+def typed_records(store, topic):
+    """All rows with partition, time and headers, in the order of partitions and offsets; and the columns."""
+    scan = another_scan(store, topic)
+    table = scan.to_arrow().sort_by([("_replog_partition", "ascending"), ("_replog_offset", "ascending")])
+    return table.drop_columns(["_replog_offset"]).to_pylist()
+
+
+def another_scan(store, topic):
+    there = spark_replog.open(store.path)
+    names = there.admin().describe_topic(topic).schema.names
+    return there.topic(topic).scan(columns=[*names, *PLACES, "_replog_offset"])
+
+
+@pytest.fixture
+def typed(tmp_path):
+    made = Store.init(str(tmp_path / "typed"))
+    config = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
+    Controller(made.cluster).create_topic("orders", 2, schema=COLUMNS, key=["id"], config=config)
+    write_typed(made, "orders", range(20))
+    Controller(made.cluster).evolve_schema("orders", WIDER)
+    settings = {"delete.column": "gone"}
+    Controller(made.cluster).alter_config("orders", settings)
+    write_typed(made, "orders", range(20, 30), gone=[True, False] * 5)
+    return made
+
+
+def test_typed_rows_arrive_with_columns_key_and_settings_in_a_new_topic_of_any_store(typed, other, replog):
+    for words, there in ((["copied"], typed), (["parcels", "--to-store", other.path], other)):
+        words = ["-s", typed.path, "copy", "orders", *words, "--create", "-f", "json"]
+        assert [item["rows"] for item in replog(*words).items] == [15, 15]
+        described = spark_replog.open(there.path).admin().describe_topic(words[4])
+        assert (described.schema, described.schema.key) == (RowSchema(WIDER, ("id",)), ("id",))
+        assert described.config == {"cleanup.policy": "compact", "delete.column": "gone"}
+        assert typed_records(there, words[4]) == typed_records(typed, "orders")
+        assert len(typed_records(there, words[4])) == 30
+        assert [item["rows"] for item in replog(*words).items] == [0, 0]
+    write_typed(typed, "orders", range(30, 33))
+    again = replog("-s", typed.path, "copy", "orders", "copied", "-f", "json").items
+    assert [item["rows"] for item in again] == [2, 1]
+    assert typed_records(typed, "copied") == typed_records(typed, "orders")
+
+
+def test_a_topic_of_bytes_is_made_too_and_a_dry_run_makes_nothing(source, replog):
+    words = ["-s", source.path, "copy", "orders", "made", "--create"]
+    assert replog(*words, "--dry-run").exit_code == 2
+    assert "UNKNOWN_TOPIC" in replog(*words[:-1]).err
+    assert replog(*words).exit_code == 0
+    assert records(source, "made") == records(source, "orders")
+
+
+def test_key_columns_choose_the_partitions_of_a_target_that_holds_more(typed, replog):
+    wide = WIDER.replace("BIGINT, amount", "BIGINT NOT NULL, more INT, amount").replace("(12,2)", "(20,4)")
+    Controller(typed.cluster).create_topic("wide", 5, schema=wide, key=["id"])
+    answer = replog("-s", typed.path, "copy", "orders", "wide", "--by-key")
+    assert answer.exit_code == 0, answer.err
+    scan = another_scan(typed, "wide").to_arrow()
+    assert sorted(scan["id"].to_pylist()) == list(range(30))
+    assert len(set(scan["_replog_partition"].to_pylist())) > 2
+    Controller(typed.cluster).create_topic("twin", 5, schema=WIDER, key=["id"])
+    write = scan.select(RowSchema(WIDER).names)
+    with Producer(typed.path) as producer:
+        amounts = cast_column(write["amount"].combine_chunks(), pa.decimal128(12, 2))
+        producer.send_arrow("twin", write.set_column(1, "amount", amounts)).result(60)
+    by_id = [dict(zip(*map(pa.Table.to_pydict(table).get, ("id", "_replog_partition")), strict=True))
+             for table in (scan, another_scan(typed, "twin").to_arrow())]  # fmt: skip
+    assert by_id[0] == by_id[1]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "key", "facts"),
+    [
+        (WIDER.replace("12", "8"), "id", ["'amount'", "DECIMAL(12,2)", "DECIMAL(8,2)", "schema evolve", "DECIMAL(12"]),
+        (COLUMNS.replace("8", "12"), "id", ["'gone'", "missing", "BOOLEAN", "schema evolve"]),
+        (WIDER.replace("BOOLEAN", "STRING"), "id", ["'gone'", "BOOLEAN", "STRING", "topic create NAME"]),
+        (WIDER.replace("BOOLEAN", "BOOLEAN NOT NULL"), "id", ["'gone'", "NOT NULL", "schema evolve"]),
+        (WIDER + ", must INT NOT NULL", "id", ["'must'", "missing", "INT NOT NULL", "schema evolve"]),
+        (WIDER, "", ["'id'", "none", "--key id"]),
+        (WIDER, "amount", ["'id'", "'amount'", "--key id"]),
+        (None, "", ["bytes", "topic create NAME", "--key id"]),
+    ],
+)
+def test_a_target_that_cannot_hold_each_row_is_refused_and_the_remedy_helps(typed, replog, ddl, key, facts):
+    how = {"schema": ddl, "key": key.split()} if ddl else {}
+    Controller(typed.cluster).create_topic("copied", 2, **how)
+    answer = replog("-s", typed.path, "copy", "orders", "copied")
+    assert answer.exit_code == 2 and "REPLOG_INVALID_SCHEMA" in answer.err
+    assert all(fact in answer.err for fact in facts), answer.err
+    assert spark_replog.open(typed.path).topic("copied").scan().to_arrow().num_rows == 0
+    command = answer.err[answer.err.index("replog -s") :].split(". ")[0].replace("\n", " ")
+    words = [word.replace("NAME", "third") for word in shlex.split(command)[1:]]
+    done = replog(*words, *(["-y"] if "evolve" in words else ["-p", "2"]))
+    assert done.exit_code == 0, (words, done.err)
+    target = "third" if "third" in words else "copied"
+    assert replog("-s", typed.path, "copy", "orders", target).exit_code == 0
+    assert len(typed_records(typed, target)) == 30
+
+
+def test_bytes_do_not_become_columns(source, replog):
+    Controller(source.cluster).create_topic("typed", 2, schema=COLUMNS, key=["id"])
+    answer = replog("-s", source.path, "copy", "orders", "typed")
+    assert answer.exit_code == 2 and "REPLOG_INVALID_SCHEMA" in answer.err and "Spark or a Consumer" in answer.err
+
+
+@pytest.mark.parametrize("at", ["before the reader's first look", "between two chunks"])
+def test_a_schema_that_changes_while_the_copy_runs_loses_no_column(typed, other, replog, at):
+    words = ["-s", typed.path, "copy", "orders", "parcels", "--to-store", other.path]
+    newest = f"{WIDER}, note STRING"
+
+    def evolve():
+        Controller(typed.another_process().cluster).evolve_schema("orders", newest)
+        write_typed(typed, "orders", range(30, 40), note=["n"] * 10)
+
+    create_target(typed.cluster, "orders", other.cluster, "parcels")
+    with TopicCopy(typed.another_process().cluster, "orders", other.another_process().cluster, "parcels",
+                   chunk_rows=4) as job:  # fmt: skip
+        if at.startswith("before"):
+            evolve()
+        ends = job.reader.end_offsets(job.keys)
+        parts = job.plan(dict.fromkeys(ends, 0), dict.fromkeys(ends, 20))
+        done = []
+        with pytest.raises(ReplogError, match=r"INVALID_UPDATE_VERSION.*orders.*version 3"):
+            job.run(parts, lambda: done.append(0) or (len(done) == 2 and evolve()))
+    came = [row["id"] for row in typed_records(other, "parcels")]
+    assert came == [*range(0, 30, 2), *range(1, 30, 2)][: len(came)]
+    assert bool(came) == bool(done)
+    refused = replog(*words)
+    assert refused.exit_code == 2 and "'note'" in refused.err
+    Controller(other.cluster).evolve_schema("parcels", newest)
+    assert replog(*words).exit_code == 0
+    assert typed_records(other, "parcels") == typed_records(typed, "orders")
+    assert [row["note"] for row in typed_records(other, "parcels")].count("n") == 10
