@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,13 +33,19 @@ BATCHES, ROWS = 24, 50
 
 
 class Topic:
-    """One topic in a store of three brokers, as one process sees it."""
+    """One topic in a store of three brokers, as one process sees it.
 
-    def __init__(self, path: Path, **config: str) -> None:
+    Attributes:
+        versions: of the columns that its rows get in turn; none: rows are bytes.
+    """
+
+    def __init__(self, path: Path, *, versions: Sequence[str] = (), **config: str) -> None:
         self.path = path
+        self.versions = versions
         self.store = init_store(str(path), 3, fsync=False)
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self.store.admin().create_topic("orders", partitions=2, replicas=3, config=settings)
+        typed = {"schema": versions[0], "key": ["key"]} if versions else {}
+        self.store.admin().create_topic("orders", partitions=2, replicas=3, config=settings, **typed)
         self.cluster = Cluster.open(str(path))
         self.count = 0
 
@@ -46,20 +53,31 @@ class Topic:
         self, batches: int = BATCHES, rows: int = ROWS, *, headers: bool = False, keys: int | None = None
     ) -> None:
         random.seed(self.count)
-        with self.store.producer() as producer:
-            for _ in range(batches):
-                numbers = range(self.count, self.count + rows)
-                self.count += rows
-                key = [b"k%d" % (n if keys is None else random.randrange(keys)) for n in numbers]
-                columns = {
-                    "key": key,
-                    "value": [b"v%d" % n for n in numbers],
-                    "partition": pa.array([n % 2 for n in numbers], pa.int32()),
-                }
-                if headers:
-                    columns["headers"] = [[{"key": "n", "value": b"%d" % n}] for n in numbers]
-                producer.send_arrow("orders", pa.table(columns))
-                producer.flush()
+        parts = self.versions or ("",)
+        for number, version in enumerate(parts):
+            if version:
+                self.store.admin().evolve_schema("orders", version)
+            with self.store.producer() as producer:
+                for _ in range(batches * number // len(parts), batches * (number + 1) // len(parts)):
+                    producer.send_arrow("orders", self.table(rows, headers=headers, keys=keys))
+                    producer.flush()
+
+    def table(self, rows: int, *, headers: bool, keys: int | None) -> pa.Table:
+        """Return the next rows, of both partitions in turn."""
+        numbers = range(self.count, self.count + rows)
+        self.count += rows
+        key = [b"k%d" % (n if keys is None else random.randrange(keys)) for n in numbers]
+        columns = {
+            "key": key,
+            "value": [b"v%d" % n for n in numbers],
+            "partition": pa.array([n % 2 for n in numbers], pa.int32()),
+        }
+        if self.versions:
+            columns["_replog_partition"] = columns.pop("partition")
+            columns["many"] = pa.array([[n] for n in numbers], pa.list_(pa.int32()))
+        if headers:
+            columns["headers"] = [[{"key": "n", "value": b"%d" % n}] for n in numbers]
+        return pa.table(columns)
 
     def handle(self):
         self.cluster.refresh()
@@ -345,12 +363,29 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("step", [*STEPS[::2], *(pytest.param(step, marks=pytest.mark.wide) for step in STEPS[1::2])])
-def test_a_compactor_that_is_killed_at_a_step_is_finished_by_the_next(topic, step):
+VERSIONS = (
+    "value BINARY, key BINARY, many ARRAY<INT>",
+    "value BINARY, key BINARY, many ARRAY<BIGINT>, note STRING",
+    "value BINARY, key BINARY, many ARRAY<DECIMAL(20,1)>, note STRING, paid BOOLEAN",
+)
+IN_EACH_RUN = {(): STEPS[::2], VERSIONS: STEPS[1::4]}
+
+
+@pytest.mark.parametrize(
+    ("versions", "step"),
+    [
+        pytest.param(versions, step, marks=() if step in steps else pytest.mark.wide)
+        for versions, steps in IN_EACH_RUN.items()
+        for step in STEPS
+    ],
+)
+def test_a_compactor_that_is_killed_at_a_step_is_finished_by_the_next(tmp_path, versions, step):
+    topic = Topic(tmp_path / "store", versions=versions)
     topic.write()
     before = topic.rows()
     assert killed(topic.path, step) == -signal.SIGKILL
     assert topic.rows() == before
+    topic.versions = versions[-1:]
     topic.write(1)
     topic.compact()
     assert topic.rows()[: len(before) // 2] == before[: len(before) // 2]
@@ -363,3 +398,68 @@ def killed(path: Path, step: str) -> int:
     command = [sys.executable, "-m", "spark_replog", "-s", str(path), "topic", "compact", "orders"]
     environment = {**os.environ, "REPLOG_FAULT_POINT": step}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).returncode
+
+
+# -- sections of several versions of a schema ---------------------------------------------------------
+
+
+def versions_of(topic):
+    """The version of each section, in order."""
+    return [[section.object.schema_version for section in topic.sections(number)] for number in (0, 1)]
+
+
+def test_small_objects_of_several_versions_become_one_of_the_newest_and_older_readers_sleep_over_it(tmp_path):
+    topic = Topic(tmp_path / "store", versions=VERSIONS)
+    topic.versions = VERSIONS[:1]
+    topic.write(12)
+    asleep = spark_replog.open(str(topic.path)).topic("orders").scan()
+    old_rows = topic.rows()
+    with spark_replog.open(str(topic.path)).consumer("orders", auto_offset_reset="earliest") as consumer:
+        first = consumer.poll(timeout_ms=5000, max_records=1)
+        topic.versions = VERSIONS[1:]
+        topic.write(12)
+        with topic.store.producer() as producer:
+            for partition in (0, 1):
+                for _ in range(2):  # the newest section stays as it is
+                    many = pa.array([[1 << 40]], pa.list_(pa.int64()))
+                    row = {"key": [b"k"], "many": many, "_replog_partition": pa.array([partition], pa.int32())}
+                    producer.send_arrow("orders", pa.table(row)).result(60)
+        before = topic.rows()
+        ends = [section.end_offset for number in (0, 1) for section in topic.sections(number)[-2:-1]]
+        assert [sorted(set(versions)) for versions in versions_of(topic)] == [[1, 2, 3]] * 2
+        assert topic.compact().run_count == 2
+        assert versions_of(topic) == [[3, 3]] * 2
+        assert topic.rows() == before
+        assert asleep.to_arrow().to_pylist() == old_rows
+        rows = [record.value for record in first]
+        try:
+            while len(rows) < len(before):
+                rows += [record.value for record in consumer.poll(timeout_ms=5000)]
+        except ReplogError as error:
+            assert error.code is spark_replog.errors.ErrorCode.REPLOG_INVALID_SCHEMA
+    assert ends[0] == ends[1] == len(before) // 2 - 1
+    values = [row["value"] for row in rows]
+    assert len(values) == len(set(values)) and all(isinstance(row["many"][0], int) for row in rows)
+
+
+@pytest.mark.parametrize("is_older_first", [True, False])
+def test_of_two_compactors_with_different_versions_one_wins_and_no_column_is_lost(tmp_path, is_older_first):
+    topic = Topic(tmp_path / "store", versions=VERSIONS)
+    topic.write()
+    before, plans, compactors = topic.rows(), [], []
+    for ddl in (VERSIONS[-1], f"{VERSIONS[-1]}, late INT"):  # decided between what one plans and its entry
+        topic.store.admin().evolve_schema("orders", ddl)
+        compactors.append(Compactor(Cluster.open(str(topic.path))))
+        plans.append([(run, SegmentWriter(topic.cluster.brokers).rewrite(run))
+                      for run in compactors[-1].plan(topic.handle())])  # fmt: skip
+    assert [run.schemas[-1].version for plan in plans for run, _ in plan] == [3, 3, 4, 4]
+    order = (0, 1) if is_older_first else (1, 0)
+    reports = [compactors[at].commit(plans[at]) for at in order]
+    assert [(report.run_count, report.lost_race_count) for report in reports] == [(2, 0), (0, 2)]
+    assert versions_of(topic) == [[3 if is_older_first else 4, 3]] * 2
+    assert topic.rows() == [row | {"late": None} for row in before]
+    topic.versions = [f"{VERSIONS[-1]}, late INT"]
+    topic.write(12)
+    topic.compact(is_eager=True)
+    assert topic.rows()[: len(before) // 2] == [row | {"late": None} for row in before[: len(before) // 2]]
+    assert {row["value"] for row in topic.rows()} >= {row["value"] for row in before}
