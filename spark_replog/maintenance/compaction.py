@@ -172,7 +172,7 @@ class KeyColumns(NamedTuple):
     offsets: np.ndarray
     """N offsets, ascending."""
     is_tombstone: np.ndarray
-    """Whether the row has a key and no value."""
+    """Whether the row deletes its key: it has one and no value, or true in the topic's `delete.column`."""
 
 
 ReadKeys = Callable[[CompactionRun], KeyColumns]
@@ -181,8 +181,10 @@ ReadKeys = Callable[[CompactionRun], KeyColumns]
 def read_keys(brokers: BrokerSet, delete_column: str | None, run: CompactionRun) -> KeyColumns:
     """Return the keys of a run's rows; values are not kept, and of typed rows only these columns are decoded."""
     schema = run.schemas[-1] if run.schemas else None
-    names = () if schema is None else tuple(dict.fromkeys([*schema.key, *filter(None, [delete_column])]))
-    views = {} if schema is None else {run.topic_id: RowView(schema, names)}
+    views = {}
+    if schema is not None:
+        names = schema.key if delete_column is None else (*schema.key, delete_column)
+        views[run.topic_id] = RowView(schema, names)
     keys, offsets, tombstones = [], [], []
     for batch in Fetcher(brokers).fetch(slices_of(run), views=views):
         if schema is None:

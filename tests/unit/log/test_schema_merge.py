@@ -132,3 +132,20 @@ def test_values_that_a_narrower_type_holds_exactly_are_taken():
     assert made != made
     wide = pa.array([{"x": 1, "y": 2}])
     assert cast_column(wide, pa.struct([("x", pa.int8())])).to_pylist() == [{"x": 1}]
+
+
+@pytest.mark.parametrize("wrap", [lambda kind: pa.list_(kind), lambda kind: pa.map_(pa.int8(), kind)])
+def test_rows_beside_a_slice_do_not_count(wrap):
+    """A reader of an older version asks for rows that share a batch with newer ones, which that version cannot hold."""
+    values = [[1], None, [2, 3], [], [1 << 40]]
+    if pa.types.is_map(wrap(pa.int64())):
+        values = [value and [(0, number) for number in value] for value in values]
+    column = pa.array([*values[::-1], *values], wrap(pa.int64()))
+    for start, end in ((1, 9), (1, 5), (3, 3), (8, 9)):
+        assert cast_column(column[start:end], wrap(pa.int32())).to_pylist() == column[start:end].to_pylist()
+    for start, end in ((0, 2), (8, 10)):
+        with pytest.raises(pa.ArrowInvalid):
+            cast_column(column[start:end], wrap(pa.int32()))
+    head = column[5:]
+    again = pa.concat_arrays([head])
+    assert cast_column(again[:4], wrap(pa.int32())).to_pylist() == head[:4].to_pylist()
