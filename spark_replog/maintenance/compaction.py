@@ -181,7 +181,7 @@ ReadKeys = Callable[[CompactionRun], KeyColumns]
 def read_keys(brokers: BrokerSet, delete_column: str | None, run: CompactionRun) -> KeyColumns:
     """Return the keys of a run's rows; values are not kept, and of typed rows only these columns are decoded."""
     schema = run.schemas[-1] if run.schemas else None
-    views = {}
+    views: dict[TopicId, RowView] = {}
     if schema is not None:
         names = schema.key if delete_column is None else (*schema.key, delete_column)
         views[run.topic_id] = RowView(schema, names)
