@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -154,7 +155,8 @@ class ArrowSender:
         if partitioner is not None:
             partitioner.check_arrow_form()
         row_bytes_max = self._accumulator.pool.total_bytes
-        router = RowRouter(self._builder.plan, config, name, self._random, partitioner, row_bytes_max=row_bytes_max)
+        plan = replace(self._builder.plan, topics=(entry.plan,))  # the topic whose columns the rows have
+        router = RowRouter(plan, config, name, self._random, partitioner, row_bytes_max=row_bytes_max)
         appender = ArrowAppender(router, self._accumulator, config=config, clock=self._clock, measures_records=True)
         self._appenders[name] = (entry, appender)
         return appender

@@ -153,10 +153,9 @@ class Producer:
             if self._transactions is not None:
                 self._transactions.add_ledger(topic, entry.plan.ledger_id)
             key_bytes, data, schema = key, value, entry.plan.schema
-            is_plain = value.__class__ is bytes and (key is None or key.__class__ is bytes)
             if schema is not None:
                 entry, schema, key_bytes, data = self._row(entry, key, value)
-            elif not (is_plain and form.takes_bytes):
+            elif not (value.__class__ is bytes and (key is None or key.__class__ is bytes) and form.takes_bytes):
                 key_bytes, data = form.serialize(topic, key, value)
             sticky: StickyPartitioner | None = None
             if partition is None and form.partitioner is None and key_bytes is not None and not form.ignores_keys:
@@ -171,7 +170,8 @@ class Producer:
             timestamp_ms = self._now_ms() if timestamp_ms is None else self._own_time(entry, timestamp_ms)
             if size_bytes > entry.limit_bytes:
                 raise RecordError(too_large(topic, size_bytes, entry.limit))
-            handle = self._append(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky, schema)
+            typed = (None, "") if schema is None else (schema, entry.plan.topic_id)
+            handle = self._append(queue, key_bytes, data, headers, timestamp_ms, size_bytes, block_ms, sticky, *typed)
             if self._transactions is not None:
                 self._transactions.current.batch_results[handle.batch_result] = None
         except Exception as error:  # a user's partitioner may raise anything

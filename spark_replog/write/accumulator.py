@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_replog.clock import SYSTEM_CLOCK, Clock, ExponentialBackoff
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.write.buffer_pool import BufferPool, PinnedBytes
 from spark_replog.write.partitioner import StickyPartitioner
@@ -129,16 +129,17 @@ class RecordAccumulator:
         max_block_ms: int,
         sticky: StickyPartitioner | None = None,
         schema: RowSchema | None = None,
+        typed_topic: TopicId = "",
     ) -> RecordHandle:
-        """Append one record to its partition. The fast path of ``Producer.send``.
-
-        Tries the open batch under the lock; if it is full, allocates a buffer outside the lock and tries again.
+        """Append one record to its partition: to the open batch, under the lock, or if it is full to a new one, whose
+        buffer is allocated outside the lock. The fast path of ``Producer.send``.
 
         Args:
             queue: the partition's; ignored if ``sticky`` is given.
             value: bytes or None; with ``schema`` a typed row, see ``RowColumns.try_append``.
             timestamp_ms, size_bytes: 0 or later; ``producer_batch.record_size`` of the record.
             sticky: chooses the partition of a record without a key.
+            schema, typed_topic: the columns of a typed row, and the topic that has them.
 
         Raises:
             InvalidConfigError: MESSAGE_TOO_LARGE, larger than ``buffer.memory``.
@@ -149,7 +150,7 @@ class RecordAccumulator:
             if sticky is not None:
                 queue = sticky.queue
             columns = queue.columns
-            if columns is not None and (schema is None or columns.schema == schema):
+            if columns is not None and (columns.schema is schema or columns.schema == schema):
                 index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if index >= 0:
                     if sticky is not None:
@@ -174,8 +175,7 @@ class RecordAccumulator:
                 if columns is not None and columns.schema == schema:
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                 if columns is None or index < 0:
-                    if (schema is not None) != _is_typed(queue):
-                        raise _renewed(queue.topic_partition)
+                    self._check_topic(queue, typed_topic)
                     batch, columns = self._new_batch(queue, buffer, schema)
                     index = columns.try_append(key, value, headers, timestamp_ms, size_bytes)
                     buffer = None  # the batch's, also if Ctrl-C comes before the queue has it
@@ -188,6 +188,12 @@ class RecordAccumulator:
         if buffer is None:
             self._wake_up()
         return RecordHandle(columns.result, index)
+
+    @staticmethod
+    def _check_topic(queue: PartitionQueue, typed_topic: TopicId) -> None:
+        """Refuse rows that were made for a topic which no longer has the name."""
+        if queue.destination is not None and queue.destination.typed_topic != typed_topic:
+            raise _renewed(queue.topic_partition)
 
     def _new_batch(
         self, queue: PartitionQueue, buffer: bytearray, schema: RowSchema | None
@@ -206,6 +212,7 @@ class RecordAccumulator:
         now_ms: int,
         record_size_max: int = 0,
         schema: RowSchema | None = None,
+        typed_topic: TopicId = "",
     ) -> tuple[BatchResult, int]:
         """Append a slice of N >= 1 records in order; never waits.
 
@@ -213,7 +220,7 @@ class RecordAccumulator:
             size_bytes: of the slice; at most ``max.request.size`` unless it is one record.
             pinned: the reservation of the memory that the slice is part of.
             record_size_max: upper bound of the largest record's bytes; for metrics.
-            schema: the columns of typed records.
+            schema, typed_topic: as in ``append_record``.
 
         Returns:
             The result of its batch, and the number of its first record there.
@@ -225,8 +232,7 @@ class RecordAccumulator:
         with self._lock:
             if self._is_closed:
                 raise _closed()
-            if (schema is not None) != _is_typed(queue):
-                raise _renewed(queue.topic_partition)
+            self._check_topic(queue, typed_topic)
             batch = queue.batches[-1] if queue.batches else None
             index = 0 if batch is None else batch.row_count
             is_new = batch is None or not batch.try_append(records, size_bytes, pinned, schema)
@@ -496,14 +502,10 @@ class RecordAccumulator:
             self.fail(batch, error, BatchState.ABORTED)
 
 
-def _is_typed(queue: PartitionQueue) -> bool:
-    return queue.destination is not None and bool(queue.destination.typed_topic)
-
-
 def _renewed(name: TopicPartition) -> ReplogError:
     return NotFoundError(
         ErrorCode.UNKNOWN_TOPIC_ID,
-        f"topic '{name.topic}' was deleted and created again, with other columns. Send rows with these.",
+        f"topic '{name.topic}' was deleted and created again. Send the rows again, with its columns of now.",
         topic=name.topic,
     )
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from spark_replog.clock import Clock
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError
-from spark_replog.ids import TopicPartition
+from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.codec.data_object import ROW_MEMORY, array_of
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.write.accumulator import RecordAccumulator
@@ -313,8 +313,8 @@ class ArrowAppender:
         self._make_progress = make_progress
         self._after_range = after_range
         self._measures_records = measures_records
-        self._queues: dict[int, PartitionQueue] = {}
-        """By slot."""
+        self._queues: dict[int, tuple[PartitionQueue, TopicId]] = {}
+        """By slot; with the typed topic that it is of."""
 
     def append(self, rows: Rows) -> Iterator[tuple[BatchResult, int, int]]:
         """Append N >= 1 rows; yield, for each slice, its batch's result, its first row there, and its number of rows.
@@ -346,15 +346,16 @@ class ArrowAppender:
                 now_ms = self._clock.monotonic_ms()
                 parts = gathered or gather(rows, slots, start, stop)
                 for slot, first, end, part_bytes in parts.pieces(*limits):
-                    queue = self._queues.get(slot)
-                    if queue is None:
+                    if slot not in self._queues:
                         name, destination = self._router.slot(slot)
-                        queue = self._queues[slot] = self._accumulator.queue(name)
+                        queue = self._accumulator.queue(name)
                         if queue.destination is None:  # in a plain producer the metadata has already assigned it
                             self._accumulator.assign(queue, destination)
+                        self._queues[slot] = queue, destination.typed_topic
+                    queue, typed_topic = self._queues[slot]
                     records = parts.data.slice(first, end - first)
                     result, index = self._accumulator.append(
-                        queue, records, part_bytes, pinned, now_ms, record_size_max, rows.schema
+                        queue, records, part_bytes, pinned, now_ms, record_size_max, rows.schema, typed_topic
                     )
                     yield result, index, end - first
             finally:

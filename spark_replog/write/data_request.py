@@ -26,7 +26,7 @@ from spark_replog.log.codec.data_object import (
 )
 from spark_replog.log.model import DataObject, PartitionResponse
 from spark_replog.log.row_schema import RowSchema
-from spark_replog.log.write_plan import WritePlan
+from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.storage.direct_write import DIRECT_SIZE_BYTES_MIN, AlignedCopy
 from spark_replog.storage.object_store import Buffer
 from spark_replog.storage.paths import data_key, object_name
@@ -262,11 +262,11 @@ class ObjectBuilder:
                 slices = [join_slices([item], self._pool) for item in slices]
             sections[batch.topic_partition] += slices
         topics = {name.topic: self.plan.topic(name.topic) for name in sections}
-        schema = topics[names[0].topic].schema  # typed rows of a topic have an object of their own
+        topic_ids = {name: destination.typed_topic or topic.topic_id for name, topic in topics.items()}
+        schema = _schema_of(topics[names[0].topic], destination, batches)
         if schema is not None and any(batch.schema != schema for batch in batches):
             sections = {name: [_raised(item, schema) for item in items] for name, items in sections.items()}
         has_any_headers = any(has_headers(item.records) for items in sections.values() for item in items)
-        topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         producer = f"{self._query_id}/{self._batch_id}/{self._task_id}"
         inputs = []
         for place, items in sections.items():
@@ -362,6 +362,18 @@ class ObjectBuilder:
                 part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
                 flag = request.data_object.has_headers
                 yield from decode_section(part, item.crc32c, item.row_count, flag, rows=request.schema)
+
+
+def _schema_of(topic: TopicPlan, destination: Destination, batches: list[ProducerBatch]) -> RowSchema | None:
+    """Return the columns of an object, which holds the rows of one typed topic alone; None: rows are bytes.
+
+    Another topic may have the name since its rows were drained. The log refuses them then, so they stay as they are.
+    """
+    if not destination.typed_topic:
+        return None
+    if topic.topic_id == destination.typed_topic:
+        return topic.schema
+    return max((batch.schema for batch in batches if batch.schema is not None), key=lambda rows: rows.version)
 
 
 def _raised(item: Slice, schema: RowSchema) -> Slice:

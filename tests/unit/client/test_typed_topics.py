@@ -279,14 +279,58 @@ def test_a_topic_without_a_key_spreads_its_rows_and_has_no_keys(store):
 
 
 def test_a_topic_that_was_made_again_with_other_columns_refuses_waiting_rows(store):
-    with store.producer(linger_ms=60_000, metadata_max_age_ms=1) as producer:
+    with store.producer(linger_ms=60_000, metadata_max_age_ms=1) as producer:  # the sender's thread looks too
         waiting = producer.send("orders", row_of(1))
         store.admin().delete_topic("orders")
         store.admin().create_topic("orders", partitions=4)
+        producer._parts.metadata.refresh()  # or the sender's thread did, and found no topic between the two
+        assert producer.schema_for("orders") is None
         with pytest.raises(ReplogError) as caught:
             waiting.result(timeout=60)
         assert caught.value.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert store.topic("orders").scan().to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("step", ["made", "made as a table", "drained"])
+@pytest.mark.parametrize("ddl", ["id BIGINT, region BINARY", None])
+def test_a_row_of_a_topic_that_is_made_again_meanwhile_is_never_read_as_the_new_ones(store, step, ddl):
+    """Between any two steps of a send, by another thread that has sent to the new topic already."""
+
+    def made_again():
+        store.admin().delete_topic("orders")
+        store.admin().create_topic("orders", schema=ddl)
+        with store.producer() as other:
+            other.send("orders", {"id": -1} if ddl else b"new").result(timeout=60)
+        parts.metadata.take_newest("orders", is_certain=True)
+
+    with store.producer(linger_ms=0) as producer:
+        parts = producer._parts
+        producer.send("orders", row_of(0)).result(timeout=60)
+        where, name = {
+            "made": (producer, "_row"),
+            "made as a table": (producer, "_fitting"),
+            "drained": (parts.accumulator, "drain"),
+        }[step]
+        real, again = getattr(where, name), []
+
+        def slow(*given):
+            done = real(*given)
+            if done and not again:
+                again.append(True)
+                made_again()
+            return done
+
+        setattr(where, name, slow)
+        if step == "made as a table":
+            with pytest.raises(ReplogError) as caught:
+                producer.send_arrow("orders", table_of(store, [1])).result(timeout=60)
+        else:
+            with pytest.raises(ReplogError) as caught:
+                producer.send("orders", row_of(1)).result(timeout=60)
+        assert caught.value.code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        producer.send("orders", {"id": 2, "region": b"r"} if ddl else b"new").result(timeout=60)
+    rows = scanned(store, columns=["id", "region"] if ddl else ["value"])
+    assert rows == ([{"id": -1, "region": None}, {"id": 2, "region": b"r"}] if ddl else [{"value": b"new"}] * 2)
 
 
 def test_rows_survive_a_transaction_and_a_large_batch(store):
