@@ -105,6 +105,7 @@ EDGES: dict[str, set[str]] = {
         "write",
         "read",
         "monitor",
+        "client",
         "cli",
     },
 }

@@ -295,7 +295,7 @@ class Controller(Admin):
         path = self._cluster.path
         wanted = checked_evolution(name, path, versions, schema, key, from_version)
         if validate_only:
-            return replace(self._describe(name), schema=wanted)
+            return replace(self._describe(name), schemas=(*versions[: wanted.version - 1], wanted))
         if wanted.version > len(versions) and not decide_schema(ledger, handle.topic_id, wanted, self._timeout_ms):
             raise overtaken(name, path, schema_versions(ledger, handle.topic_id)[-1], wanted.version - 1)
         return self._describe(name)

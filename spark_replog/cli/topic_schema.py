@@ -36,19 +36,26 @@ def _controller() -> Controller:
     return Controller(current_settings().open_cluster())
 
 
-def _item(name: str, made: RowSchema) -> dict[str, Any]:
+def column_items(made: RowSchema | None) -> list[dict[str, Any]] | None:
+    """Return the columns of a schema; None without one."""
     from spark_replog.log.ddl import type_text
 
-    columns = [
+    if made is None:
+        return None
+    return [
         {"column": field.name, "type": type_text(field.type), "nullable": field.nullable, "key": field.name in made.key}
         for field in made.arrow
     ]
+
+
+def _item(name: str, made: RowSchema) -> dict[str, Any]:
+    columns = column_items(made)
     return {"topic": name, "version": made.version, "key": list(made.key), "schema": made.ddl, "columns": columns}
 
 
 def columns_table(made: RowSchema) -> Table:
     """Return the columns of a schema as a table."""
-    return table(_COLUMNS, _item("", made)["columns"])
+    return table(_COLUMNS, column_items(made) or ())
 
 
 def change_words(older: RowSchema | None, newer: RowSchema) -> list[str]:

@@ -85,8 +85,13 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
     config: Mapping[str, str]
     traffic: Traffic = NO_TRAFFIC
-    schema: RowSchema | None = None
-    """The newest columns of a typed topic; None: rows have a key and a value."""
+    schemas: tuple[RowSchema, ...] = ()
+    """The versions of a typed topic's columns, in order; none: rows have a key and a value."""
+
+    @property
+    def schema(self) -> RowSchema | None:
+        """Return the newest columns of a typed topic; None: rows have a key and a value."""
+        return self.schemas[-1] if self.schemas else None
 
     @property
     def partition_count(self) -> int:
@@ -144,7 +149,7 @@ def describe(state: TopicLedgerState, topic_id: TopicId, name: str) -> TopicDesc
         for number, partition in enumerate(topic.partitions)
     )
     traffic = state.traffic.get(topic_id, NO_TRAFFIC)
-    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic, topic.schema)
+    return TopicDescription(name, topic_id, state.ledger_id, partitions, dict(topic.config), traffic, topic.schemas)
 
 
 def held_until_ms(partition: PartitionState, config: TopicConfig, now_ms: int) -> int | None:
@@ -181,7 +186,7 @@ def would_be(
 ) -> TopicDescription:
     """Return the description that a new topic would have; it has no ids yet."""
     partitions = tuple(PartitionDescription(number, row[0], 0, row, row) for number, row in enumerate(assignment))
-    return TopicDescription(name, "", "", partitions, dict(config), schema=schema)
+    return TopicDescription(name, "", "", partitions, dict(config), schemas=() if schema is None else (schema,))
 
 
 FREE_BYTES_WARN = 1 << 30

@@ -54,7 +54,7 @@ def _object(names: Sequence[str], columns: Sequence[pa.Array], count: int) -> pa
     parts: list[Any] = []
     for name, column in zip(names, columns, strict=True):
         sign = "," if parts else "{"
-        parts += [pa.scalar(f"{sign}{json.dumps(name, ensure_ascii=False)}:"), _text(column)]
+        parts += [pa.scalar(f"{sign}{json.dumps(name, ensure_ascii=False)}:"), json_texts(column)]
     if not parts:
         return pa.repeat("{}", count)
     return _join(*parts, pa.scalar("}"))
@@ -64,17 +64,17 @@ def _join(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*parts, pa.scalar(""))
 
 
-def _text(column: pa.Array) -> pa.Array:
-    """Return the JSON of each value, without nulls."""
+def json_texts(column: pa.Array) -> pa.Array:
+    """Return the JSON of each value of a column, without nulls."""
     kind, types = column.type, pa.types
     if types.is_struct(kind):
         fields = [column.field(number) for number in range(kind.num_fields)]
         text = _object([field.name for field in kind], fields, len(column))
     elif types.is_list(kind):
-        text = _join(pa.scalar("["), _joined(column, _text(_items(column, column.values))), pa.scalar("]"))
+        text = _join(pa.scalar("["), _joined(column, json_texts(_items(column, column.values))), pa.scalar("]"))
     elif types.is_map(kind):
         keys, values = _items(column, column.keys), _items(column, column.items)
-        pairs = _join(_name_text(keys), pa.scalar(":"), _text(values))
+        pairs = _join(_name_text(keys), pa.scalar(":"), json_texts(values))
         text = _join(pa.scalar("{"), _joined(column, pairs), pa.scalar("}"))
     else:
         text = _flat_text(column)
@@ -134,7 +134,7 @@ def _float_text(column: pa.Array) -> pa.Array:
 
 def _name_text(keys: pa.Array) -> pa.Array:
     """Return the keys of maps as the names of an object: JSON that is no text is quoted."""
-    text = _text(keys)
+    text = json_texts(keys)
     if pa.types.is_nested(keys.type):
         return _quoted(_escaped(text))
     return pc.if_else(pc.starts_with(text, '"'), text, _quoted(text))

@@ -223,6 +223,8 @@ class Console:
             cast(Literal["offset", "time", "newest"], begin),
             _number(request, "at", 0),
             query["key"].encode() if query.get("key") else None,
+            query.get("column") or None,
+            query.get("value") or None,
             _number(request, "count", 50),
             self._budget_bytes,
         )

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_replog.cli.output import item_of
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.tables import escaped
-from spark_replog.cli.view import Item, broker_items, finding_items, reader_item, totals, typed
+from spark_replog.cli.topic_schema import change_words, column_items
+from spark_replog.cli.view import Item, broker_items, finding_items, reader_item, schema_item, totals, typed
 from spark_replog.config.key import ConfigKey
 from spark_replog.config.registry import CONFIG_KEYS, keys_of
 from spark_replog.health.readers import Reader, Verdict, worst_first
 from spark_replog.health.store import Fault, PartitionDescription, StoreView, TopicDescription, topic_findings
 from spark_replog.log.fold.topic_state import MINUTE_MS
+from spark_replog.log.json_rows import json_texts
+from spark_replog.log.row_schema import RowSchema
+from spark_replog.read.rows import HEADERS_AT, OFFSET_AT, PARTITION_AT, TIMESTAMP_AT, TIMESTAMP_TYPE_AT
 from spark_replog.ui.live import LagSample
 from spark_replog.ui.row_search import FoundRows, RowSearch, SearchPlan
 
@@ -29,7 +35,9 @@ OTHERS_SHOWN_MAX = 20
 LINES_MAX = 6
 """Maximum number of readers whose lag is drawn."""
 VALUE_BYTES_MAX = 64 * 1024
-"""Maximum bytes shown of a key, value or header."""
+"""Maximum bytes shown of a key, value or header, and of a typed row."""
+CELL_BYTES_MIN = 256
+"""How much of a column is shown, however many columns there are."""
 LAID_OUT_MAX = 4 * VALUE_BYTES_MAX
 """Maximum characters of one that is laid out: the indents of a deeply nested value are hundreds of times its size."""
 _MINUTES = 15
@@ -163,12 +171,21 @@ def topic(view: StoreView, name: str, first: int, count: int) -> Item | None:
         **_topic_line(description, view),
         "nowMs": view.now_ms,
         **item_of(description, "topicId ledgerId"),
+        **schema_item(description),
+        "columns": column_items(description.schema),
+        "schemaHistory": _schema_history(description.schemas),
         "partitionItems": [_partition_item(partition, faults.get(partition.partition)) for partition in shown],
         "settings": [*(_setting(key, description.config, {}) for key in keys_of("topic")), *unknown],
         "readers": [_reader_line(consumer) for consumer in worst_first(readers)[:PAGE_MAX]],
         "minuteItems": _minutes([description], view.now_ms),
         **pager,
     }
+
+
+def _schema_history(schemas: Sequence[RowSchema]) -> list[Item]:
+    """Return the versions after the first, the newest first, with what each changed."""
+    changes = [{"version": newer.version, "changes": change_words(older, newer)} for older, newer in pairwise(schemas)]
+    return changes[::-1]
 
 
 _STATES = {
@@ -305,7 +322,7 @@ def _setting(key: ConfigKey, config: Mapping[str, str], store: Mapping[str, str]
 
 
 def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
-    """Return the cost of a search, and the offsets that it covers."""
+    """Return the cost of a search, the offsets that it covers, and the columns of a typed topic."""
     keys = "partition start end logStart highWatermark"
     return {
         "topic": search.topic,
@@ -315,12 +332,16 @@ def search_plan(search: RowSearch, plan: SearchPlan) -> Item:
         "isCut": plan.is_cut,
         "spans": [item_of(span, keys) for span in plan.spans[:PAGE_MAX]],
         "partitionCount": len(plan.spans),
+        "columns": column_items(plan.schema),
     }
 
 
 def found_rows(search: RowSearch, result: FoundRows) -> Item:
-    """Return the decoded rows (JSON indented, other text unchanged, other bytes in hex), and where to continue."""
-    rows = [_row(row) for row in _columns(result.rows)]
+    """Return the decoded rows (JSON indented, other text unchanged, other bytes in hex), and where to continue.
+
+    Rows of bytes have a ``key`` and a ``value``, typed rows ``cells``.
+    """
+    rows = _rows(result.rows, result.plan.schema)
     span = result.plan.spans[0] if len(result.plan.spans) == 1 else None
     following = None
     if span is not None and search.begin != "newest":
@@ -330,33 +351,59 @@ def found_rows(search: RowSearch, result: FoundRows) -> Item:
     return {**search_plan(search, result.plan), "readBytes": result.read_bytes, "rows": rows, "next": following}
 
 
-def _columns(table: pa.Table) -> list[Item]:
-    times: list[int] = table.column("timestamp").cast(pa.int64()).to_pylist()
-    rows: list[Item] = table.drop_columns(["timestamp"]).to_pylist()
-    return [{**row, "timeUs": time_us} for row, time_us in zip(rows, times, strict=True)]
+def _rows(table: pa.Table, schema: RowSchema | None) -> list[Item]:
+    ats = (PARTITION_AT, OFFSET_AT, TIMESTAMP_TYPE_AT, HEADERS_AT)
+    positions = zip(*(table.column(at).to_pylist() for at in ats), strict=True)
+    times: list[int] = table.column(TIMESTAMP_AT).cast(pa.int64()).to_pylist()
+    contents = _bytes_items(table) if schema is None else _cells_items(table.select(schema.names))
+    return [
+        {
+            "partition": partition,
+            "offset": offset,
+            "timeMs": time_us // 1000,
+            "timeType": ("CreateTime", "LogAppendTime")[time_type],
+            **content,
+            "headers": [[header["key"], shown_bytes(header["value"])] for header in headers or ()],
+        }
+        for (partition, offset, time_type, headers), time_us, content in zip(positions, times, contents, strict=True)
+    ]
 
 
-def _row(row: Item) -> Item:
-    return {
-        "partition": row["partition"],
-        "offset": row["offset"],
-        "timeMs": row["timeUs"] // 1000,
-        "timeType": ("CreateTime", "LogAppendTime")[row["timestampType"]],
-        "key": shown_bytes(row["key"]),
-        "value": shown_bytes(row["value"]),
-        "headers": [[header["key"], shown_bytes(header["value"])] for header in row["headers"] or ()],
-    }
+def _bytes_items(table: pa.Table) -> list[Item]:
+    keys, values = (table.column(at).to_pylist() for at in (0, 1))
+    return [{"key": shown_bytes(key), "value": shown_bytes(value)} for key, value in zip(keys, values, strict=True)]
 
 
-def shown_bytes(data: bytes | None) -> Item | None:
+def _cells_items(table: pa.Table) -> list[Item]:
+    """Return the cells of typed rows; all columns of a row share the bytes that are shown of a value."""
+    bytes_max = max(CELL_BYTES_MIN, VALUE_BYTES_MAX // max(1, table.num_columns))
+    columns = [
+        [shown_bytes(data, bytes_max) for chunk in column.chunks for data in _cell_bytes(chunk)]
+        for column in table.columns
+    ]
+    return [{"cells": list(cells)} for cells in zip(*columns, strict=True)]
+
+
+def _cell_bytes(column: pa.Array) -> list[bytes | None]:
+    """Return text and bytes as they are, other values as in JSON without its quotes."""
+    texts = column
+    if not (pa.types.is_string(column.type) or pa.types.is_binary(column.type)):
+        json_of_all = json_texts(column)
+        plain = json_of_all if pa.types.is_nested(column.type) else pc.utf8_trim(json_of_all, '"')
+        texts = pc.if_else(column.is_valid(), plain, None)
+    cells: list[bytes | None] = texts.cast(pa.binary()).to_pylist()
+    return cells
+
+
+def shown_bytes(data: bytes | None, bytes_max: int = VALUE_BYTES_MAX) -> Item | None:
     """Return a value in readable form: ``{"form": "json" | "text" | "hex", "text", "size", "isCut"[, "raw"]}``."""
     if data is None:
         return None
-    item: Item = {"size": len(data), "isCut": len(data) > VALUE_BYTES_MAX}
+    item: Item = {"size": len(data), "isCut": len(data) > bytes_max}
     try:
-        text = data.decode()[:VALUE_BYTES_MAX]
+        text = data.decode()[:bytes_max]
     except UnicodeDecodeError:
-        return {**item, "form": "hex", "text": data[: VALUE_BYTES_MAX // 2].hex(" ")}
+        return {**item, "form": "hex", "text": data[: bytes_max // 2].hex(" ")}
     if text[:1] in ("{", "[") and not item["isCut"]:
         laid_out = _laid_out(text)
         if laid_out is not None:

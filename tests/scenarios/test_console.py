@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import spark_replog
 from spark_replog import Consumer, Producer, TopicPartition
 from spark_replog.admin.admin import BrokerAdmin
 from spark_replog.admin.controller import Controller
@@ -26,6 +27,8 @@ PAGES = {
     "overview": "#/",
     "topics": "#/topics",
     "topic": "#/topic?name=orders",
+    "typed": "#/topic?name=sales",
+    "typed-rows": "#/topic?name=sales&tab=rows",
     "settings": "#/topic?name=orders&tab=settings",
     "readers": "#/readers",
     "reader": "#/reader?kind=group&name=billing",
@@ -55,6 +58,17 @@ def fill(store: Store) -> None:
             keys = [TopicPartition("orders", number) for number in range(6)]
             reader.assign(keys)
             reader.commit(dict.fromkeys(keys, 10))
+    replog = spark_replog.open(store.path)
+    replog.admin().create_topic(
+        "sales", 2, schema="id BIGINT, item STRUCT<sku: STRING, note: STRING>, paid BOOLEAN", key="id"
+    )
+    with replog.producer() as producer:
+        for number in range(6):
+            item = {"sku": EVIL, "note": "a"} if number % 2 else None
+            producer.send("sales", {"id": number, "item": item, "paid": number == 3})
+    replog.admin().evolve_schema(
+        "sales", f"id BIGINT, item STRUCT<sku: STRING, note: STRING>, paid BOOLEAN, `{EVIL}` INT"
+    )
     BrokerAdmin(store.cluster).fence(2)
 
 
@@ -168,6 +182,25 @@ def test_rows_are_found_by_keyboard_alone_and_their_cost_is_said_first(browser, 
     browser.until("document.querySelector('.row[open] pre')")
     assert '"id": 3007' in browser.text()
     browser.screenshot(pictures / "rows-1280-light.png")
+
+
+def test_typed_rows_are_a_table_and_found_by_a_column(browser, pictures):
+    show(browser, "#/topic?name=sales&tab=rows")
+    browser.until("document.querySelector('select[name=column]').options.length === 5")
+    assert browser.run("document.querySelector('input[name=key]').closest('label').hidden")
+    browser.run("document.querySelector('select[name=column]').value = 'id'")
+    browser.run("document.querySelector('input[name=value]').focus()")
+    browser.type("3")
+    browser.until("document.querySelector('.cost').textContent.includes('of 1 partition') "
+                  "&& !document.querySelector('button').disabled")  # fmt: skip
+    browser.press("Enter", ENTER, "\r")
+    browser.until("document.querySelectorAll('main tbody tr').length === 1")
+    heads = browser.run("[...document.querySelectorAll('main thead th')].map((each) => each.textContent)")
+    assert heads == ["#", "Offset", "Time (UTC)", "id key", "item", "paid", EVIL]
+    cells = browser.run("[...document.querySelectorAll('main tbody td')].slice(3).map((each) => each.innerText)")
+    assert [cells[0], cells[2], cells[3]] == ["3", "true", "null"] and EVIL in cells[1]
+    assert browser.run("document.querySelectorAll('main tbody td .null').length") == 1
+    browser.screenshot(pictures / "typed-found-1280-light.png")
 
 
 def test_hostile_bytes_are_text_and_nothing_else(browser, pictures):

@@ -215,6 +215,12 @@ const settingTable = (items) => el("div", { class: "stacked" }, table([["Setting
   items.map((s) => [s.key, s.value === null ? el("span", { class: "null" }, "not set") : s.source === "default" ? s.value : el("b", {}, s.value), s.default === null || s.default === undefined ? "-" : s.default,
     s.kafkaDefault === null || s.kafkaDefault === undefined ? "-" : s.kafkaDefault || "not set", s.source === "default" ? "default" : el("span", { class: "pill warn" }, s.source), s.doc]), "No settings."));
 
+const columnsCard = (d) => card("Columns", `version ${d.schemaVersion}${d.key.length ? ", key " + d.key.join(", ") : ""}`,
+  table([["Column", "name mono"], ["Type", "name mono"], ["Null", "w"], ["Key", "w"]],
+    d.columns.map((c) => [c.column, c.type, c.nullable ? "may be null" : "NOT NULL", c.key ? "key" : ""]), ""),
+  el("div", { class: "body" }, el("div", { class: "quiet" }, "As DDL"), el("pre", { tabindex: 0 }, d.schema),
+    d.schemaHistory.map((each) => [el("div", { class: "quiet" }, `Version ${each.version}`), each.changes.map((words) => el("div", { class: "mono" }, words))])));
+
 const topic = {
   once: (params) => {
     const tabs = [["", "Partitions"], ["rows", "Rows"], ["readers", "Readers"], ["settings", "Settings"]];
@@ -236,6 +242,7 @@ const topic = {
       card("Partitions", null, table([["Partition", "n"], ["State", "w"], ["Leader", "n"], ["Epoch", "n"], ["Replicas", "w"], ["In sync", "w"], ["Log start", "n"], ["High watermark", "n"], ["Rows", "n"], ["Bytes", "n"]],
         d.partitionItems.map((p) => [a("topic", { name: d.topic, tab: "rows", partition: p.partition }, p.partition), pill(p.state), p.leader < 0 ? "none" : p.leader, p.leaderEpoch,
           p.replicas.join(" ") + (p.adding.length ? ` (adding ${p.adding.join(" ")})` : ""), p.inSync.join(" ") || "none", count(p.logStartOffset), count(p.highWatermark), count(p.highWatermark - p.logStartOffset), bytes(p.bytes)]), "No partitions."), pager(d, "topic", params)),
+      d.columns ? columnsCard(d) : null,
       el("p", { class: "quiet mono" }, `topic id ${d.topicId}, `, a("ledger", { ledger: d.ledgerId }, `ledger ${d.ledgerId}`)));
   },
 };
@@ -257,7 +264,17 @@ const shown = (value) => {
   if (value.form === "json") return el("div", {}, coloured(value.text), el("details", {}, el("summary", { class: "quiet" }, "As it is stored"), el("pre", { tabindex: 0 }, value.raw)));
   return el("div", {}, value.form === "hex" ? el("div", { class: "quiet" }, `${bytes(value.size)}, no text: in hex`) : null, el("pre", { tabindex: 0 }, value.text), cut);
 };
-const brief = (value) => (value === null ? el("span", { class: "null mono" }, "null") : el("span", { class: "mono" }, (value.form === "json" ? value.raw : value.text).slice(0, 300)));
+const brief = (value, most = 300) => (value === null ? el("span", { class: "null mono" }, "null") : el("span", { class: "mono" }, (value.form === "json" ? value.raw : value.text).slice(0, most)));
+const cell = (value) => (value !== null && (value.form === "json" || value.isCut || value.text.length > 80)
+  ? el("details", {}, el("summary", {}, brief(value, 60)), shown(value)) : brief(value));
+const headers = (row) => el("dl", {}, row.headers.map(([name, value]) => [el("dt", { class: "mono" }, name), el("dd", {}, shown(value))]));
+const typedRows = (d) => {
+  const withHeaders = d.rows.some((row) => row.headers.length);
+  return table([["#", "n"], ["Offset", "n"], ["Time (UTC)", "w"],
+    ...d.columns.map((c) => [el("span", { title: c.type }, c.column, c.key ? el("span", { class: "quiet" }, " key") : null), "column"]), ...(withHeaders ? [["Headers", "column"]] : [])],
+  d.rows.map((row) => [row.partition, count(row.offset), time(row.timeMs), ...row.cells.map(cell), ...(withHeaders ? [headers(row)] : [])]), "");
+};
+const bytesRows = (d) => [el("div", { class: "rowhead" }, ["#", "Offset", "Time (UTC)", "Key", "Value"].map((word, n) => el("span", { class: n < 2 ? "n" : null }, word))), d.rows.map(rowDetails)];
 const rowDetails = (row) => el("details", { class: "row" },
   el("summary", {}, el("span", { class: "n quiet" }, row.partition), el("span", { class: "n" }, count(row.offset)), el("span", { class: "quiet" }, time(row.timeMs)), brief(row.key), brief(row.value)),
   el("div", { class: "detail" },
@@ -269,10 +286,19 @@ const rowSearch = (params) => {
   const begin = el("select", { name: "begin" }, [["newest", "the newest"], ["offset", "from offset"], ["time", "from time (UTC)"]].map(([value, word]) => el("option", { value }, word)));
   const partition = el("input", { name: "partition", type: "number", min: 0, placeholder: "all", value: params.partition });
   const offset = el("input", { type: "number", min: 0, value: 0 }), when = el("input", { type: "datetime-local", step: 1, value: new Date(Date.now() - 3600e3).toISOString().slice(0, 19) });
-  const key = el("input", { name: "key", placeholder: "any" }), rows = el("input", { type: "number", min: 1, max: 500, value: 50 });
+  const key = el("input", { name: "key", placeholder: "any" }), byKey = el("label", { class: "grow" }, "Key", key);
+  const column = el("select", { name: "column" }, el("option", { value: "" }, "the row as JSON")), value = el("input", { name: "value", placeholder: "any" });
+  const byColumn = [el("label", { hidden: true }, "Column", column), el("label", { class: "grow", hidden: true }, "Has", value)];
+  const showColumns = (d) => {
+    byKey.hidden = Boolean(d.columns);
+    for (const label of byColumn) label.hidden = !d.columns;
+    const names = new Set([...column.options].map((option) => option.value));
+    for (const c of d.columns || []) if (!names.has(c.column)) column.append(el("option", { value: c.column }, c.column));
+  };
+  const rows = el("input", { type: "number", min: 1, max: 500, value: 50 });
   const button = el("button", { disabled: true }, "Read"), cost = el("div", { class: "cost", role: "status" }), results = el("div", {});
   const places = { offset: el("label", { hidden: true }, "Offset", offset), time: el("label", { hidden: true }, "Time", when) };
-  const query = () => ({ topic: params.name, partition: partition.value, begin: begin.value, key: key.value, count: rows.value,
+  const query = () => ({ topic: params.name, partition: partition.value, begin: begin.value, key: key.value, column: value.value && column.value, value: value.value, count: rows.value,
     at: begin.value === "offset" ? offset.value : begin.value === "time" ? Date.parse(when.value + "Z") || 0 : "" });
   let wanted = 0;
   const say = (text, isError) => { cost.replaceChildren(...[text].flat()); cost.classList.toggle("error", Boolean(isError)); };
@@ -286,6 +312,7 @@ const rowSearch = (params) => {
     try {
       const d = await ask("rows/plan", query());
       if (turn !== wanted) return;
+      showColumns(d);
       say(price(d));
       button.textContent = `Read ${bytes(d.costBytes)}`;
       button.disabled = false;
@@ -298,13 +325,13 @@ const rowSearch = (params) => {
       say([...price(d), ` ${bytes(d.readBytes)} were read, ${many(d.rows.length, "row")} found.`]);
       const next = d.next === null ? null : el("div", { class: "pager" }, el("a", { href: location.hash, on: { click: (event) => {
         event.preventDefault(); begin.value = "offset"; offset.value = d.next; plan().then(() => button.focus()); } } }, `Go on from offset ${count(d.next)}`));
-      results.replaceChildren(card("Rows", d.rows.length && query().begin === "newest" ? "newest first" : null, d.rows.length ? [el("div", { class: "rowhead" }, ["#", "Offset", "Time (UTC)", "Key", "Value"].map((word, n) => el("span", { class: n < 2 ? "n" : null }, word))), d.rows.map(rowDetails)] : el("div", { class: "empty" }, "No such rows in what was read."), next));
+      results.replaceChildren(card("Rows", d.rows.length && query().begin === "newest" ? "newest first" : null, d.rows.length ? (d.columns ? typedRows(d) : bytesRows(d)) : el("div", { class: "empty" }, "No such rows in what was read."), next));
     } catch (error) { say(error.message, true); }
     button.disabled = false;
   };
   let typed;
   const form = el("form", { on: { submit: (event) => { event.preventDefault(); if (!button.disabled) read(); }, input: () => { button.disabled = true; clearTimeout(typed); typed = setTimeout(plan, 200); } } },
-    el("label", {}, "Rows", rows), el("label", {}, "Which", begin), places.offset, places.time, el("label", {}, "Partition", partition), el("label", { class: "grow" }, "Key", key), button);
+    el("label", {}, "Rows", rows), el("label", {}, "Which", begin), places.offset, places.time, el("label", {}, "Partition", partition), byKey, byColumn, button);
   plan();
   return el("div", {}, card("Find rows", "nothing is read before its cost is shown", el("div", { class: "body" }, form, cost)), results);
 };

@@ -1,15 +1,20 @@
-"""Rows by offset, time and key: the cost is known before a row is read, is exact, and keeps to the budget."""
+"""Rows by offset, time, key and column: the cost is known before a row is read, is exact, and keeps to the budget."""
 
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
+import spark_replog
 from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError
 from spark_replog.ui import row_search
 from spark_replog.ui.row_search import RowFinder, RowSearch
-from spark_replog.ui.views import VALUE_BYTES_MAX, shown_bytes
+from spark_replog.ui.views import CELL_BYTES_MIN, VALUE_BYTES_MAX, _cells_items, shown_bytes
 from tests.unit.client.consumer_setup import Store, rows
 from tests.unit.ui.console_client import ConsoleClient
 
@@ -185,3 +190,98 @@ def test_json_is_laid_out_and_keeps_what_was_stored():
     assert shown_bytes(deep) == {"size": len(deep), "isCut": False, "form": "text", "text": deep.decode()}
     assert shown_bytes(b"") == {"size": 0, "isCut": False, "form": "text", "text": ""}
     assert shown_bytes("\u00e9".encode() * VALUE_BYTES_MAX)["form"] == "text"
+
+
+DDL = (
+    "id BIGINT, name STRING, amount DECIMAL(6,2), at TIMESTAMP, raw BINARY, "
+    "place STRUCT<x: DOUBLE, tags: ARRAY<STRING>>"
+)
+
+
+@pytest.fixture
+def typed(store):
+    """Topic sales: rows of two versions of its columns, in three partitions, and the store's console."""
+    replog = spark_replog.open(store.path)
+    replog.admin().create_topic("sales", 3, schema=DDL, key=["id"])
+
+    def row(number):
+        place = {"x": number / 2, "tags": [f"t{number % 3}", None]} if number % 2 else None
+        at = datetime(1960, 1, 1, tzinfo=UTC) + timedelta(days=number)
+        name = [None, "null", HOSTILE][number % 3]
+        return {"id": number, "name": name, "amount": Decimal(number), "at": at, "raw": b"\xff\0", "place": place}
+
+    with replog.producer() as producer:
+        for number in range(20):
+            producer.send("sales", row(number))
+    replog.admin().evolve_schema("sales", f"{DDL}, note STRING".replace("6,2", "9,2"))
+    with replog.producer() as producer:
+        producer.send("sales", row(20) | {"note": '{"a": 1}'}, headers=[("h", b"x")])
+    return ConsoleClient(store).enter()
+
+
+def ids(answer):
+    return sorted(int(row["cells"][0]["text"]) for row in answer["rows"])
+
+
+def test_typed_rows_are_shown_by_column_and_a_null_is_null(typed):
+    answer = typed.get("rows", topic="sales", count=100)
+    assert ids(answer) == list(range(21))
+    columns = {item["column"]: at for at, item in enumerate(answer["columns"])}
+    assert [answer["columns"][at]["type"] for at in (0, 2)] == ["BIGINT", "DECIMAL(9,2)"]
+    assert [item["column"] for item in answer["columns"] if item["key"]] == ["id"]
+    by_id = {int(row["cells"][0]["text"]): row for row in answer["rows"]}
+    shown = {name: by_id[20]["cells"][at] and by_id[20]["cells"][at]["text"] for name, at in columns.items()}
+    assert shown == {
+        "id": "20", "name": HOSTILE, "amount": "20.00", "at": "1960-01-21T00:00:00+00:00", "raw": "ff 00",
+        "place": None, "note": '{\n  "a": 1\n}',
+    }  # fmt: skip
+    assert by_id[20]["headers"][0][0] == "h"
+    older = by_id[1]["cells"]
+    assert (older[columns["note"]], by_id[0]["cells"][columns["name"]]) == (None, None)
+    assert (older[columns["name"]]["text"], older[columns["amount"]]["text"]) == ("null", "1.00")
+    assert older[columns["place"]]["raw"] == '{"x":0.5,"tags":["t1",null]}'
+
+
+def test_typed_rows_are_found_by_the_value_of_a_column_or_by_their_text(typed):
+    for column, value, expected in (
+        ("id", "7", [7]),
+        ("amount", "7", [7]),
+        ("at", "1960-01-08T01:00:00+01:00", [7]),
+        ("name", "null", [1, 4, 7, 10, 13, 16, 19]),
+        ("raw", "/wA=", list(range(21))),
+        ("place", '"t2"', [5, 11, 17]),
+        ("note", "nothing", []),
+        (None, '"id":7,', [7]),
+    ):
+        words = {"topic": "sales", "value": value, **({"column": column} if column else {})}
+        for begin in ("newest", "offset"):
+            answer = typed.get("rows", **words, begin=begin, at=0)
+            assert (ids(answer), answer["isCut"]) == (expected, False), column
+            assert answer["partitionCount"] == (1 if column == "id" else 3)
+
+
+def test_a_search_that_a_topic_cannot_answer_is_refused(typed):
+    for words, said in (
+        ({"topic": "sales", "key": "7"}, "a column"),
+        ({"topic": "sales", "value": "x", "column": "id"}, r"'x'.*'id' BIGINT"),
+        ({"topic": "sales", "value": "1", "column": "nope"}, r"'nope'.*id, name"),
+        ({"topic": "orders", "value": "1"}, "no columns"),
+    ):
+        assert typed.refused("rows/plan", **words) == (400, "INVALID_REQUEST")
+        assert re.search(said, typed.http.get("/api/rows", params=words).json()["message"])
+
+
+def test_the_page_of_a_typed_topic_has_its_columns_and_what_changed(typed):
+    page = typed.get("topic", name="sales")
+    assert (page["schemaVersion"], page["key"]) == (2, ["id"]) and "amount DECIMAL(9,2)" in page["schema"]
+    (change,) = page["schemaHistory"]
+    assert change["version"] == 2 and any("note STRING is added" in words for words in change["changes"])
+    bytes_page = typed.get("topic", name="orders")
+    assert (bytes_page["schema"], bytes_page["columns"], bytes_page["schemaHistory"]) == (None, None, [])
+
+
+def test_a_row_of_many_columns_is_shown_in_part():
+    text = pa.array(["x" * VALUE_BYTES_MAX], pa.string())
+    table = pa.table({f"c{number}": text for number in range(400)})
+    (item,) = _cells_items(table)
+    assert {(cell["isCut"], len(cell["text"])) for cell in item["cells"]} == {(True, CELL_BYTES_MIN)}
