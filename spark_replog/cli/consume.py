@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import click
 from spark_replog.cli.completion import complete_groups, complete_topics
 from spark_replog.cli.output import EXIT_OK, emit, json_text, note, on_signals, show
 from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, flags, parse_time_ms
-from spark_replog.cli.tables import is_terminal, quoted
+from spark_replog.cli.tables import Table, is_terminal, quoted, shown
 from spark_replog.errors import ErrorCode, ReplogError, unknown_partition
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log_position import (
@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from spark_replog.client.consumer_record import ConsumerRecord
     from spark_replog.cluster.cluster import Cluster
     from spark_replog.ids import TopicPartition
+    from spark_replog.log.row_schema import RowSchema
 
 
 _partition_flag = click.option("-p", "--partition", "partitions", type=int, multiple=True,
                                help="Read only this partition. Repeatable.")  # fmt: skip
 _filter_flags = flags(
-    click.option("--key", "keys", multiple=True, metavar="KEY", help="Only records with this key. Repeatable."),
+    click.option("--key", "keys", multiple=True, metavar="KEY",
+                 help="Only records with this key; of typed rows the key columns' values, with commas. Repeatable."),
     click.option("--grep", metavar="REGEX", help="Only records in whose value Python's regular expression is."),
     click.option("--header", "headers", multiple=True, metavar="NAME[=VALUE]",
                  help="Only records with this header. Repeatable."),
@@ -74,6 +76,26 @@ class RecordFilter:
         headers = tuple((name, os.fsencode(value) if equals else None) for name, equals, value in pairs)
         return cls(frozenset(map(os.fsencode, given["keys"])), pattern, headers)
 
+    def of_topics(self, cluster: Cluster, topics: tuple[str, ...]) -> RecordFilter:
+        """Return the filter with the keys that typed topics among these make of the keys' text."""
+        if not self.keys:
+            return self
+        from spark_replog.client.rows_of_text import key_of_text
+
+        keys: set[bytes] = set()
+        for topic in topics:
+            schema = _schema_of(cluster, topic)
+            if schema is None:
+                keys |= self.keys
+                continue
+            for key in self.keys:
+                try:
+                    keys.add(key_of_text(os.fsdecode(key), schema))
+                except ValueError as error:
+                    text = f"--key '{os.fsdecode(key)}' is no key of topic {topic}: {error}"
+                    raise click.UsageError(text) from error
+        return replace(self, keys=frozenset(keys))
+
     def __call__(self, record: ConsumerRecord) -> bool:
         """Return whether the record matches."""
         if self.keys and record.key not in self.keys:
@@ -89,6 +111,7 @@ class RecordFilter:
 
 
 _COMMIT_INTERVAL_MS = 5_000
+_PAGE_ROWS = 200
 _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -100,6 +123,7 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
         "consume orders -g billing --follow -f jsonl",
         "consume orders -o @2026-11-21T08:30:00 --output '%p %o %s\\n'",
         "consume orders --from @-2h --to @-1h --grep 'status.*failed' --print-key",
+        "consume sales -o end-20 --columns id,amount --output table",
     ],
 )
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
@@ -120,13 +144,15 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
               shell_complete=complete_groups)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for new records instead of exiting at the end.")
 @click.option("--timeout-ms", type=click.IntRange(min=0), help="With --follow: exit after this long without a record.")
-@click.option("--output", default="values", metavar="HOW", show_default=True,
-              help="values, raw (no newline), jsonl, csv, or a kcat pattern: '%t %p %o %T %k %s %h\\n'.")  # fmt: skip
-@click.option("--print-key", is_flag=True, help="With values: print the key and a tab first.")
-@click.option("--print-timestamp", is_flag=True, help="With values: print the timestamp.")
-@click.option("--print-partition", is_flag=True, help="With values: print the partition.")
-@click.option("--print-offset", is_flag=True, help="With values: print the offset.")
-@click.option("--print-headers", is_flag=True, help="With values: print the headers.")
+@click.option("--output", metavar="HOW",
+              help="values, raw (no newline), jsonl, csv, table, or a kcat pattern: '%t %p %o %T %k %s %h\\n'."
+              " [values; table if typed rows go to a terminal]")  # fmt: skip
+@click.option("--columns", metavar="COLUMN,...", help="Print only these columns of typed rows.")
+@click.option("--print-key", is_flag=True, help="With values and table: print the key first.")
+@click.option("--print-timestamp", is_flag=True, help="With values and table: print the timestamp.")
+@click.option("--print-partition", is_flag=True, help="With values and table: print the partition.")
+@click.option("--print-offset", is_flag=True, help="With values and table: print the offset.")
+@click.option("--print-headers", is_flag=True, help="With values and table: print the headers.")
 @click.option("--key-separator", default="\t", help="Separator of printed fields. [tab]")
 def consume(topics: tuple[str, ...], **given: Any) -> int:
     """Print the records of topics.
@@ -134,7 +160,8 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
     Exits at the current end of the log unless --follow is given. With --group the command joins the group: it
     starts at the committed offsets, shares the partitions, and commits what it printed.
 
-    'consume -f jsonl' prints whole records, which 'produce -i jsonl' appends without loss.
+    'consume -f jsonl' prints whole records, which 'produce -i jsonl' appends without loss. Typed rows are a table on a
+    terminal, and elsewhere JSON, a line each.
     """
     settings = current_settings()
     settings.required_store()
@@ -152,12 +179,15 @@ def consume(topics: tuple[str, ...], **given: Any) -> int:
         auto_offset_reset="latest" if begins_late else "earliest",
     )
     is_one_value = settings.format == "json"
-    printed = _Printed(reader, cluster.clock.monotonic_ms, is_held=is_one_value)
+    pages = _Pages(topics, given)
+    printed = _Printed(reader, cluster.clock.monotonic_ms, pages.show, is_held=is_one_value)
     with reader, ended_by_signals(reader) as is_ending:
         keys = partitions_of(cluster, topics, given["partitions"])
+        wanted = wanted.of_topics(cluster, topics)
+        given |= _form_of_rows(cluster, topics, given)
         ends = reader.end_offsets(keys)
         stops = ends if given["until"] is None else offsets_at(reader, ends, "--to", given["until"])
-        print_record = _printer(settings, given)
+        print_record = _printer(settings, given, pages)
         if is_member:
             on_revoked = printed.forget if is_one_value else printed.commit
             reader.subscribe(topics, on_revoked=on_revoked, on_lost=printed.forget)
@@ -189,6 +219,8 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if given["until"] is not None and given["follow"]:
         raise click.UsageError("--to and --follow exclude each other")
+    if given["output"] == "table" and given["follow"]:
+        raise click.UsageError("--output table and --follow exclude each other: a table needs its last row")
     check_places(given["offset"], given["until"])
     if given["group"] is not None and not given["partitions"] and (given["offset"] or given["until"]) is not None:
         raise click.UsageError(
@@ -224,8 +256,11 @@ def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
 class _Printed:
     """The next offset per partition, printed but not committed yet; if ``is_held``, nothing is before ``release``."""
 
-    def __init__(self, reader: Consumer, monotonic_ms: Callable[[], int], *, is_held: bool) -> None:
+    def __init__(
+        self, reader: Consumer, monotonic_ms: Callable[[], int], show_page: Callable[[], None], *, is_held: bool
+    ) -> None:
         self._reader = reader
+        self._show_page = show_page
         self._is_held = is_held
         self._monotonic_ms = monotonic_ms
         self._next: dict[TopicPartition, int] = {}
@@ -240,9 +275,10 @@ class _Printed:
             self.commit()
 
     def commit(self, _keys: object = None) -> None:
-        """Commit all; also called before partitions are revoked."""
+        """Print what waits, then commit all; also called before partitions are revoked."""
         if self._is_held:
             return
+        self._show_page()
         self._committed_ms = self._monotonic_ms()
         done, self._next = self._next, {}
         if done:
@@ -256,6 +292,56 @@ class _Printed:
     def forget(self, _keys: object) -> None:
         """Drop all offsets, because the partitions were lost: their new owner prints uncommitted records again."""
         self._next = {}
+
+
+class _Pages:
+    """Rows for a person: tables of some rows each, with the columns of a typed topic, or with the value."""
+
+    def __init__(self, topics: tuple[str, ...], given: Mapping[str, Any]) -> None:
+        self._names = [*(["topic"] if len(topics) > 1 else []), *(name for name in _PRINTED if given[f"print_{name}"])]
+        self._headings: list[str] = []
+        self._rows: list[list[str]] = []
+
+    def add(self, record: ConsumerRecord) -> None:
+        """Add a row; shows the page if it is full, or if the row has other columns."""
+        item = record_item(record)
+        row = item["value"] if isinstance(record.value, dict) else {"VALUE": item["value"]}
+        headings = [*(name.upper() for name in self._names), *map(quoted, row)]
+        if headings != self._headings or len(self._rows) >= _PAGE_ROWS:
+            self.show()
+        self._headings = headings
+        self._rows.append([_cell_text(value) for value in (*(item[name] for name in self._names), *row.values())])
+
+    def show(self) -> None:
+        """Show the rows that wait; they are dropped once they are printed."""
+        if self._rows:
+            show(shown(Table(self._headings, self._rows)))
+            self._rows = []
+
+
+def _cell_text(value: Any) -> str:
+    """Return a value of JSON as in Spark's tables: text is not quoted, and a null is NULL."""
+    if value is None:
+        return "NULL"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _form_of_rows(cluster: Cluster, topics: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that depend on the topics: the names of the columns to print, and how records are printed."""
+    columns = None if given["columns"] is None else [name.strip() for name in given["columns"].split(",")]
+    may_be_table = given["output"] is None and not given["follow"] and is_terminal(sys.stdout)
+    schemas = [_schema_of(cluster, topic) for topic in topics] if columns or may_be_table else []
+    for topic, schema in zip(topics, schemas, strict=False):
+        for name in columns or ():
+            if schema is None or name not in schema.names:
+                has = "has bytes, no columns" if schema is None else f"has the columns {', '.join(schema.names)}"
+                raise click.UsageError(f"--columns names '{name}', and topic {topic} {has}")
+    is_table = may_be_table and None not in schemas
+    return {"columns": columns, "output": given["output"] or ("table" if is_table else "values")}
+
+
+def _schema_of(cluster: Cluster, topic: str) -> RowSchema | None:
+    return cluster.topic_state(cluster.lookup(topic))[1].schema
 
 
 def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
@@ -390,13 +476,23 @@ def records_of(
             return
 
 
-def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRecord], None]:
+def _printer(settings: Settings, given: dict[str, Any], pages: _Pages) -> Callable[[ConsumerRecord], None]:
+    """Return what prints a record."""
+    print_whole, columns = _whole_printer(settings, given, pages), given["columns"]
+    if columns is None:
+        return print_whole
+    return lambda record: print_whole(replace(record, value={name: record.value[name] for name in columns}))
+
+
+def _whole_printer(settings: Settings, given: dict[str, Any], pages: _Pages) -> Callable[[ConsumerRecord], None]:
     if settings.format == "json":
         items = given.setdefault("items", [])
         return lambda record: items.append({**record_item(record), "ok": True})
     output = "jsonl" if settings.format == "jsonl" else given["output"]
     if output == "jsonl":
         return lambda record: show(json_text(record_item(record)))
+    if output == "table":
+        return pages.add
     if output == "csv":
         _csv_line(_CSV_COLUMNS)
         return lambda record: _csv_line(_csv_row(record))
@@ -405,7 +501,7 @@ def _printer(settings: Settings, given: dict[str, Any]) -> Callable[[ConsumerRec
     if output == "raw":
         return lambda record: show(value_bytes(record) or b"", newline=False)
     if "%" not in output:
-        raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, or a pattern with %s.")
+        raise click.UsageError(f"--output is '{output}'. Give values, raw, jsonl, csv, table, or a pattern with %s.")
     from spark_replog.client.consumer_record import ConsumerRecord
 
     _pattern(
@@ -571,6 +667,7 @@ def tail(topics: tuple[str, ...], **given: Any) -> int:
     reader = Consumer(cluster, enable_auto_commit=False, auto_offset_reset="earliest")
     with reader, ended_by_signals(reader) as is_ending:
         keys = partitions_of(cluster, topics, given["partitions"])
+        wanted = wanted.of_topics(cluster, topics)
         ends = reader.end_offsets(keys)
         stops = dict(ends) if given["until"] is None else offsets_at(reader, ends, "--to", given["until"])
 

@@ -6,6 +6,7 @@ A type decides how its text is read, and nothing is guessed: what would lose a d
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.log.column_cast import cast_column
+from spark_replog.log.row_key import key_bytes
 from spark_replog.log.row_schema import RowSchema
 
 _ZONE = r":[0-9.]*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
@@ -225,3 +227,17 @@ def column_of_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     zoned = pc.if_else(has_zone, texts, None).cast(kind)
     plain = cast_column(pc.if_else(has_zone, None, texts).cast(pa.timestamp("us")), kind)
     return pc.coalesce(zoned, plain)
+
+
+def key_of_text(text: str, rows: RowSchema) -> bytes:
+    """Return the key of rows whose key columns have these values: one as text, several as a line of CSV.
+
+    Raises:
+        ValueError: a value is not one of its column's type, or there are too few or too many.
+    """
+    texts = [text] if len(rows.key) == 1 else next(csv.reader([text]), [])
+    if len(texts) != len(rows.key) or not rows.key:
+        raise ValueError(f"its key columns are {', '.join(rows.key) or 'none'}")
+    kinds = [rows.arrow.field(name).type for name in rows.key]
+    values = [column_of_texts(pa.array([part]), kind)[0].as_py() for part, kind in zip(texts, kinds, strict=True)]
+    return key_bytes(values, kinds)

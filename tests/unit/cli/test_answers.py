@@ -88,6 +88,12 @@ broker unfence 2
 topic delete other nowhere -y
 topic list --frobnicate
 """.strip().splitlines()
+TYPED = """
+topic create sales --schema-from rows.jsonl --key id -y
+produce sales rows.jsonl
+consume sales --output table --print-offset
+topic schema show sales
+""".strip().splitlines()
 PAGES = (
     "overview",
     "placement?count=2",
@@ -101,6 +107,7 @@ PAGES = (
     "rows/plan?topic=orders",
     "rows?topic=orders&count=1",
 )
+TYPED_PAGES = ("topic?name=sales", "rows?topic=sales&column=id&value=a")
 
 
 @pytest.fixture
@@ -163,6 +170,10 @@ def answers(store, replog, tmp_path):
         words = line.split()
         made = replog("-s", "new" if words == ["init"] else "store", *words, *([] if "-f" in words else ["-f", "json"]))
         parts.append(f"$ {line} -f json\n{made.out}{made.err}exit code {made.exit_code}")
+    for line in TYPED:
+        parts += answers_of(replog, line.split())
+    for page in TYPED_PAGES:
+        parts.append(f"GET {page}\n{console.http.get(f'/api/{page}').text}")
     return settled("\n\n".join(parts) + "\n", tmp_path)
 
 
