@@ -7,34 +7,9 @@ from pathlib import Path
 import pytest
 from remote import run_in
 from spark_driver import JobFailed
+from typed_rows import DDL, SCHEMA, compare, copy, rows, write
 
 import spark_replog
-
-DDL = (
-    "id BIGINT NOT NULL, amount DECIMAL(12,2), at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, tags ARRAY<STRING>, "
-    "counts MAP<STRING, INT>, place STRUCT<x: DOUBLE, inner: STRUCT<y: ARRAY<BIGINT>>>, took INTERVAL DAY TO SECOND, "
-    "raw BINARY, nothing STRING, ok BOOLEAN"
-)
-SCHEMA = (
-    "struct<id:bigint,amount:decimal(12,2),at:timestamp,local:timestamp_ntz,day:date,tags:array<string>,"
-    "counts:map<string,int>,place:struct<x:double,inner:struct<y:array<bigint>>>,took:interval day to second,"
-    "raw:binary,nothing:string,ok:boolean>"
-)
-ROWS = """
-select id, if(id % 5 = 0, null, cast(id as decimal(10, 1))) amount,
-  timestamp_micros(id * 1000003 - 500000000000000) at,
-  timestamp_ntz'1969-12-31 23:59:59.999991' + make_dt_interval(0, 0, 0, id) local,
-  date_add(date'1960-01-01', cast(id as int)) day,
-  if(id % 3 = 0, null, array(cast(id as string), null)) tags, map('k', cast(id as int), 'null', null) counts,
-  if(id % 4 = 0, null, named_struct('x', id / 2, 'inner', named_struct('y', array(id)))) place,
-  make_dt_interval(0, 0, 0, id) took, encode(cast(id as string), 'utf-8') raw, cast(null as string) nothing,
-  id % 2 = 0 ok
-from range({start}, {end}, 1, 2)
-"""
-
-
-def rows(start, end):
-    return ROWS.format(start=start, end=end)
 
 
 @pytest.fixture
@@ -43,24 +18,6 @@ def make_topic(store):
         return store.topic(name, partitions, 3, "--schema", ddl, "--key", "id")
 
     return make
-
-
-def write(spark, path, topic, query, options):
-    spark.sql(query).write.format("replog").mode("append").option("topic", topic).options(**options).save(path)
-
-
-def compare(spark, path, topic, query):
-    """Return the schema of a topic, its rows, and those that differ from a query's, as texts."""
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    read = spark.read.format("replog").option("subscribe", topic).load(path)
-    expected = spark.createDataFrame([], read.schema).unionByName(spark.sql(query))
-
-    def texts(frame):
-        text = "to_json(struct(*), map('ignoreNullFields', 'false'))"  # times in milliseconds
-        columns = f"concat({text}, cast(at as string), cast(local as string)) text"
-        return {row.text for row in frame.selectExpr(columns).collect()}
-
-    return {"schema": read.schema.simpleString(), "count": read.count(), "other": sorted(texts(read) ^ texts(expected))}
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
@@ -75,18 +32,6 @@ def test_a_batch_goes_in_and_out_with_every_type_and_nulls(spark, store, make_to
     assert answer == {"schema": SCHEMA, "count": 100, "other": []}
     scanned = spark_replog.open(path).topic(topic).scan(columns=["id"]).to_arrow()
     assert sorted(scanned["id"].to_pylist()) == list(range(100))
-
-
-def copy(spark, path, source, sink, checkpoint):
-    """Copy one typed topic into another until nothing is left; return the rows of each micro-batch."""
-    frame = spark.readStream.format("replog").option("subscribe", source).option("startingOffsets", "earliest")
-    frame = frame.option("maxOffsetsPerTrigger", "30").load(path)
-    writer = frame.writeStream.format("replog").option("topic", sink).option("checkpointLocation", checkpoint)
-    query = writer.trigger(availableNow=True).start(path)
-    query.awaitTermination(200)
-    if query.exception() is not None:
-        raise query.exception()
-    return [progress["numInputRows"] for progress in query.recentProgress]
 
 
 @pytest.mark.guarantee("G3")
@@ -193,3 +138,22 @@ def test_a_write_that_asks_for_it_adds_its_columns(spark, store, make_topic):
         run_in(spark, write, **arguments, options={})
     run_in(spark, write, **arguments, options={"mergeSchema": "true"})
     assert spark_replog.open(path).topic(topic).scan(columns=["id", "note"]).to_arrow()["note"].to_pylist() == ["new"]
+
+
+def test_sql_reads_and_inserts_through_views_of_a_typed_topic(spark, store, make_topic):
+    path, topic = str(store.path), make_topic("by-sql", 1, "id BIGINT, amount DECIMAL(6,2), note STRING")
+    view = "create or replace temporary view typed_{kind} using replog options (path '{path}', {kind} '{topic}')"
+    statements = [
+        *(view.format(kind=kind, path=path, topic=topic) for kind in ("subscribe", "topic")),
+        "insert into typed_topic select 1, 2.5, 'by place'",
+        "insert into typed_topic (note, id) values ('by name', 2)",
+        "insert into typed_topic values (3, null, null)",
+        "select id, cast(amount as string), note from typed_subscribe order by id",
+        "drop table if exists typed_table",
+        "create table typed_table (id BIGINT, amount DECIMAL(6,2), note STRING) using replog",
+        f"insert into typed_table with (path '{path}', topic '{topic}') values (4, 1.5, 'by table')",
+        f"select max(id), max(note) from typed_table with (path '{path}', subscribe '{topic}')",
+    ]
+    answers = [spark.call("sql", statements=[statement]) for statement in statements]
+    assert answers[5] == [[1, "2.50", "by place"], [2, None, "by name"], [3, None, None]]
+    assert answers[-1] == [[4, "by table"]]

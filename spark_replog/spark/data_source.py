@@ -97,7 +97,8 @@ class ReplogDataSource(DataSource):
         return "replog"
 
     def schema(self) -> StructType:
-        """Return the schema of a read: Kafka's columns, or those of typed topics. Spark's planner process.
+        """Return the schema of a read, or of a view to insert into: Kafka's columns, or those of typed topics. Spark's
+        planner process.
 
         Opens the store and folds the topics' ledgers once, to learn whether they are typed. A read with a schema of its
         own (``.schema(...)``) is spared that: Spark asks for none, and the reader compares it.
@@ -155,6 +156,11 @@ class ReplogDataSource(DataSource):
 
 
 def _schema_of(request: SchemaRequest) -> StructType:
+    if request.written is not None:
+        from spark_replog.spark.sink.sink import topic_columns
+
+        rows = topic_columns(*request.written)
+        return request.form.kafka_schema if rows is None else request.form.typed_schema(rows)
     if request.topics is None:
         return request.form.kafka_schema
     from spark_replog.spark.source.topics import view_topics

@@ -270,11 +270,14 @@ class SchemaRequest(NamedTuple):
 
     Attributes:
         topics: the store and its topics whose columns count; None: there are none to look at.
+        written: the store and the one topic that a view only writes to, whose columns an INSERT gives.
     """
 
     form: RowForm
     topics: tuple[StoreOptions, Subscription, str | None] | None = None
     """With the principal, who must be allowed to read them."""
+    written: tuple[StoreOptions, str, str | None] | None = None
+    """With the principal, who must be allowed to write to it."""
 
 
 def parse_schema_options(options: Mapping[str, str]) -> SchemaRequest:
@@ -289,8 +292,8 @@ def parse_schema_options(options: Mapping[str, str]) -> SchemaRequest:
     kept = _without_unknown(_without_ignored(given, "source", "sink"), "source", "sink")
     subscriptions = [name for name in _SUBSCRIPTIONS if name in given]
     if "topic" in given and not subscriptions:
-        _store(kept)
-        return SchemaRequest(RowForm(include_headers=_typed(given, "includeHeaders")))
+        form = RowForm(include_headers=_typed(given, "includeHeaders"))
+        return SchemaRequest(form, written=(_store(kept), kept["topic"], kept.get("principal") or None))
     _refuse_as_both_modes(given, kept)
     form = _row_form(given)
     if len(subscriptions) != 1:

@@ -26,15 +26,16 @@ from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.coordinator import CoordinatorConfig
-from spark_replog.errors import ErrorCode, ReplogError, command_line
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, command_line
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id, process_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.log.write_plan import MadeCopy, WritePlan
 from spark_replog.logs import Once, set_context
 from spark_replog.spark import call_spool
 from spark_replog.spark.compat import COMMIT_WORKER, StreamArrowWriter, freeze_garbage, is_worker, log_lost_time
 from spark_replog.spark.messages import QueryTask, WriteMessage
-from spark_replog.spark.options import SinkOptions
+from spark_replog.spark.options import SinkOptions, StoreOptions
 from spark_replog.spark.sink.evidence import RowsDigest, evidence_of_batch, evidence_of_rows
 from spark_replog.spark.sink.input_check import add_columns, check_input
 from spark_replog.storage.brokers import BrokerSet, shared_brokers
@@ -168,6 +169,19 @@ class BatchWriter(DataSourceArrowWriter):
                 "txnAppId to the query's id and txnVersion to the batch id to write each batch once.",
                 query.query_id,
             )
+
+
+def topic_columns(store: StoreOptions, topic: str, principal: str | None) -> RowSchema | None:
+    """Return the newest columns of a topic to write to; None: its rows are bytes, or it may be made later.
+
+    Raises:
+        AuthorizationError: TOPIC_AUTHORIZATION_FAILED.
+        RetriableError: REPLOG_NO_QUORUM.
+    """
+    try:
+        return make_write_plan(store.cluster(), [topic], principal).topic(topic).schema
+    except NotFoundError:
+        return None
 
 
 def _plan_tasks(options: SinkOptions, schema: StructType | None) -> tuple[WritePlan, BrokerSet, CallTable]:
