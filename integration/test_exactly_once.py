@@ -53,11 +53,17 @@ def kill_loop(environment, log, arguments, kills, moments):
     return in_flight
 
 
+TYPED = ("--schema", "id BIGINT NOT NULL, value STRING", "--key", "id")
+
+
 @pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("schema", [(), TYPED], ids=["bytes", "typed"])
 @pytest.mark.parametrize(
     "is_long", [pytest.param(False, id="few"), pytest.param(True, id="many", marks=pytest.mark.wide)]
 )
-def test_driver_killed_again_and_again(spark, environment, make_store, request, record_property, work_folder, is_long):
+def test_driver_killed_again_and_again(
+    spark, environment, make_store, request, record_property, work_folder, is_long, schema
+):
     """SIGKILL at random moments of running queries; every row is in the topic once, offsets dense.
 
     Two queries, each with a driver that is killed and started again, write to one topic at the same time. In the end
@@ -69,11 +75,12 @@ def test_driver_killed_again_and_again(spark, environment, make_store, request, 
     seed = random.SystemRandom().randrange(2**32)
     record_property("seed", seed)
     store = make_store()
-    path, sink = str(store.path), store.topic("sink", 2)
+    path, sink = str(store.path), store.topic("sink", 2, 3, *schema)
     queries = []
     for number in range(2):
-        source = store.topic(f"source-{number}", 1)
-        spark.call("write", path=path, topic=source, start=number * rows, end=(number + 1) * rows, tasks=1)
+        source = store.topic(f"source-{number}", 1, 3, *schema)
+        write = {"job": "write_typed"} if schema else {"job": "write", "tasks": 1}
+        spark.call(**write, path=path, topic=source, start=number * rows, end=(number + 1) * rows)
         checkpoint = store.checkpoint(f"checkpoint-{number}")
         queries.append({"path": path, "source": source, "sink": sink, "checkpoint": checkpoint})
 
@@ -90,7 +97,7 @@ def test_driver_killed_again_and_again(spark, environment, make_store, request, 
     batches = [max(numbers(Path(store.checkpoint(f"checkpoint-{number}"), "commits"))) + 1 for number in range(2)]
     print(f"kills {kills}, met a batch under way {in_flight}, micro-batches {batches}, seed {seed}")
     total = 2 * rows
-    assert spark.call("count_by_value", path=path, topic=sink) == {
+    assert spark.call("count_by_value", path=path, topic=sink, is_typed=bool(schema)) == {
         "rows": total, "distinct": total, "sum": total * (total - 1) // 2, "dense": True, "partitions": 2,
     }, seed  # fmt: skip
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 from listening import holds_of_a_listener
+from remote import run_in
 from spark_driver import SparkDriver
+from typed_rows import DDL, compare, copy, rows, write
+from typed_rows import SCHEMA as TYPED_SCHEMA
 
 pytestmark = pytest.mark.case("connector-all-short-spark-4-0-4-1-4-2")
 
@@ -39,6 +42,7 @@ def test_version(version, older_environment, make_store, work_folder):
         answers = driver.call("everything", path=str(store.path), checkpoint_folder=str(store.folder))
         holds_the_source_contract(driver.call("source_contract", path=str(store.path), folder=str(store.folder)))
         holds_of_a_listener(driver, store)
+        holds_of_typed_topics(driver, store)
         if version in ("4.0", "4.1"):
             assert "Spark before 4.2 does not pass the trigger" in driver.log_text()
     assert rules["rows"] == [[1, 0, "k", "v"], [1, 1, None, None]]
@@ -56,6 +60,16 @@ def test_version(version, older_environment, make_store, work_folder):
     assert answers["idle"] == []
     assert answers["schema"] == SCHEMA
     assert answers["headers"] is None
+
+
+def holds_of_typed_topics(driver, store):
+    """Every type of column goes in as a batch and as a stream, and out again, with nulls."""
+    path = str(store.path)
+    source, sink = (store.topic(name, 2, 3, "--schema", DDL, "--key", "id") for name in ("typed", "typed-copy"))
+    run_in(driver, write, path=path, topic=source, query=rows(0, 100), options={})
+    run_in(driver, copy, path=path, source=source, sink=sink, checkpoint=store.checkpoint("typed"))
+    answer = run_in(driver, compare, path=path, topic=sink, query=rows(0, 100))
+    assert answer == {"schema": TYPED_SCHEMA, "count": 100, "other": []}
 
 
 def holds_the_source_contract(answers):

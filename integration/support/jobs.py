@@ -64,6 +64,12 @@ def write(spark, path, topic, start, end, options=None, keyed=True, tasks=2, mod
     writer.save(path)
 
 
+def write_typed(spark, path, topic, start, end):
+    """Append the numbers [start, end) as columns, in one task."""
+    frame = spark.range(start, end, 1, 1).selectExpr("id", "cast(id as string) value")
+    frame.write.format("replog").mode("append").option("topic", topic).save(path)
+
+
 def write_sql(spark, path, query, options=None):
     """Append what a SQL query returns."""
     spark.sql(query).write.format("replog").mode("append").options(**(options or {})).save(path)
@@ -109,9 +115,11 @@ def same_frame_twice(spark, path, topic):
     return [first, frame.count(), spark.read.format("replog").option("subscribe", topic).load(path).count()]
 
 
-def count_by_value(spark, path, topic):
+def count_by_value(spark, path, topic, is_typed=False):
     """Return totals that show duplicates, losses and gaps without moving the rows."""
-    frame = spark.read.format("replog").option("subscribe", topic).load(path)
+    frame = spark.read.format("replog").option("subscribe", topic).option("includeMetadata", is_typed).load(path)
+    if is_typed:
+        frame = frame.selectExpr("value", "_metadata.partition", "_metadata.offset")
     row = frame.selectExpr(
         "count(*) n", "count(distinct cast(value as string)) d", "sum(cast(cast(value as string) as bigint)) s",
     ).collect()[0]  # fmt: skip

@@ -11,13 +11,16 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
+import spark_replog
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster import cluster
 from spark_replog.log.model import Outcome
 from spark_replog.storage.brokers import BrokerSet
 from tests.at_rest import wait_at_rest
+from tests.waiting import wait_until
 
 KIT = Path(__file__).with_name("conftest.py")
 WRITER = """
@@ -115,6 +118,66 @@ def test_a_driver_killed_at_any_moment_repeats_its_batch(store) -> None:
     rows = [section.row_count for section in store.sections("orders")]
     assert len(rows) in (committed, committed + 1)  # the last batch may be in without its commit file
     assert rows == [batch % 7 + 1 for batch in range(len(rows))]
+
+
+RESTARTED_SINK = """
+import pickle, sys
+from pathlib import Path
+import pyarrow as pa, pytest
+from tests.scenarios.sink_query import Query
+class Store:
+    path = sys.argv[1]
+commits = Path(sys.argv[2])
+query = Query(Store, pytest.MonkeyPatch())
+print("ready", flush=True)
+for batch in range(len(list(commits.iterdir())), 10**6):
+    query.batch_id = batch
+    ids = range(batch * 10, batch * 10 + batch % 7 + 1)
+    rows = pa.record_batch({"id": pa.array(ids, pa.int64()), "note": [f"note {number}" for number in ids]})
+    message = pickle.loads(pickle.dumps(query.plan().write(iter([rows]))))
+    query.commit(message)
+    (commits / str(batch)).touch()
+"""
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("runs", [3, pytest.param(40, marks=pytest.mark.wide)])
+def test_a_sink_of_a_typed_topic_killed_at_any_moment_writes_each_row_once(store, runs) -> None:
+    """Kill -9 at any moment of a query's tasks and commits, while the topic also gets another version of its columns.
+
+    The program is the sink's own, from the columns of a task to the entry.
+    """
+    store.create("orders", 2, schema="id BIGINT NOT NULL, note STRING", key=["id"])
+    commits = store.path / "commits"
+    commits.mkdir()
+
+    def counts():
+        return len(list(commits.iterdir())), sum(1 for _ in (store.path / "broker-0").rglob("*.arrow"))
+
+    for run in range(runs):
+        commit_count, object_count = counts()
+        with subprocess.Popen(
+            [sys.executable, "-c", RESTARTED_SINK, str(store.path), str(commits)], stdout=subprocess.PIPE, text=True
+        ) as driver:
+            assert driver.stdout is not None and driver.stdout.readline() == "ready\n"
+            if run % 2 == 0:  # some batches on; every other kill comes right after a file of rows, before its entry
+                wait_until(lambda least=commit_count + 1 + run % 3: counts()[0] >= least)
+            else:
+                wait_until(lambda least=object_count: counts()[1] > least)
+            driver.kill()
+        if run == runs // 2:
+            store.controller.evolve_schema("orders", "id BIGINT NOT NULL, note STRING, more INT")
+    committed = len(list(commits.iterdir()))
+    assert committed > 0
+    columns = ["id", "note", "_replog_partition", "_replog_offset"]
+    rows = spark_replog.open(str(store.path)).topic("orders").scan(columns=columns).to_arrow()
+    written = [batch * 10 + number for batch in range(committed + 1) for number in range(batch % 7 + 1)]
+    last = committed % 7 + 1  # the last batch may be in without its commit file
+    assert sorted(rows["id"].to_pylist()) in (written, written[:-last])
+    assert set(rows["note"].to_pylist()) == {f"note {number}" for number in rows["id"].to_pylist()}
+    for partition, end in enumerate(store.high_watermarks("orders")):
+        here = rows.filter(pc.equal(rows["_replog_partition"], partition))
+        assert sorted(here["_replog_offset"].to_pylist()) == list(range(end))
 
 
 def test_threads_of_one_process_share_entries(store) -> None:

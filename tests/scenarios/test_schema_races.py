@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
+import spark_replog
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
@@ -199,6 +201,55 @@ def test_inputs_that_add_columns_at_once_all_get_theirs(shop):
     assert all(name in schema.names for name, schema in kept.items())
     newest = shop.controller.schema_history("orders")[-1]
     assert sorted(newest.names) == ["a", "amount", "b", "c", "d", "id"]
+
+
+@pytest.mark.parametrize("shop", [1], indirect=True, ids=["one root"])
+@pytest.mark.parametrize(
+    ("step", "version_count", "row_count"),
+    [("journal.create:1", 1, 0), ("journal.created:1", 2, 0), ("journal.create:2", 2, 0), ("journal.created:2", 2, 1)],
+)
+def test_a_producer_killed_while_it_adds_a_column_is_finished_by_another(shop, step, version_count, row_count):
+    """Before and after the entry of the schema, and before and after that of the rows: no row lacks the column."""
+    program = (
+        "import sys; import pyarrow as pa; import spark_replog\n"
+        "from tests.scenarios.committing import pass_fault_points_at_journals as points\n"
+        "producer = spark_replog.open(sys.argv[1]).producer(); producer.schema_for('orders'); points()\n"
+        "table = pa.table({'id': [1], 'note': ['x']})\n"
+        "producer.send_arrow('orders', table, merge_schema=True).result(60)\n"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(shop.path)], env={**os.environ, VARIABLE: step}, check=False
+    )
+    assert killed.returncode == -9
+    store = spark_replog.open(str(shop.path))
+    assert len(ddls(store.admin())) == version_count
+    assert store.topic("orders").scan().to_arrow().num_rows == row_count
+    with store.producer() as producer:
+        table = pa.table({"id": [2], "note": ["y"]})
+        producer.send_arrow("orders", table, merge_schema=True).result(60)
+    assert ddls(store.admin()) == [FIRST, WITH_NOTE]
+    rows = store.topic("orders").scan(columns=["id", "note"]).to_arrow().to_pylist()
+    assert rows == [{"id": 1, "note": "x"}] * row_count + [{"id": 2, "note": "y"}]
+
+
+def test_producers_that_add_different_columns_at_once_lose_none(shop):
+    start = threading.Barrier(2)
+
+    def send(name):
+        with spark_replog.open(str(shop.path)).producer() as producer:
+            for number in range(3):
+                start.wait()
+                table = pa.table({"id": [number], f"{name}{number}": [f"{name}{number}"]})
+                producer.send_arrow("orders", table, merge_schema=True).result(60)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(send, name) for name in "ab"]:
+            done.result(timeout=120)
+    rows = spark_replog.open(str(shop.path)).topic("orders").scan().to_arrow().to_pylist()
+    added = [f"{name}{number}" for name in "ab" for number in range(3)]
+    assert sorted(name for row in rows for name in added if row[name] is not None) == added
+    assert all(row[name] in (None, name) and row["amount"] is None for row in rows for name in added)
+    assert len(rows) == 6
 
 
 def test_an_input_that_lost_its_race_is_merged_into_the_version_that_won(shop, other, monkeypatch):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import pyarrow as pa
@@ -28,7 +29,10 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+import spark_replog
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.log.ddl import parse_columns
+from spark_replog.log.json_rows import row_json
 from spark_replog.log.row_key import key_bytes
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.logs import Once
@@ -450,3 +454,100 @@ def test_filters_on_columns_of_the_topic_do_not_filter_the_log(typed):
     assert parts("f", "offset") and parts("f", "_metadata", "offset")
     assert not parts("g", "_metadata", "offset", includemetadata="true")
     assert not parts("g", "offset", rows="kafka")
+
+
+# ------------------------------------------------------------------------------ wide rows, odd names, bounds
+
+BOUNDS = {
+    "BOOLEAN": (False, True),
+    "TINYINT": (-128, 127),
+    "SMALLINT": (-(2**15), 2**15 - 1),
+    "INT": (-(2**31), 2**31 - 1),
+    "BIGINT": (-(2**63), 2**63 - 1),
+    "FLOAT": (-math.inf, 2.0**-149),
+    "DOUBLE": (5e-324, -0.0),
+    "DECIMAL(38,0)": (Decimal(1 - 10**38), Decimal(10**38 - 1)),
+    "DECIMAL(38,38)": (Decimal("-0." + "9" * 38), Decimal("0." + "0" * 37 + "1")),
+    "DECIMAL(1,0)": (Decimal(-9), Decimal(9)),
+    "DATE": (date.min, date.max),
+    "TIMESTAMP": (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
+    "TIMESTAMP_NTZ": (datetime.min, datetime.max),
+    "INTERVAL DAY TO SECOND": (timedelta(days=-106_751_990, microseconds=1), timedelta(days=106_751_990)),
+    "STRING": ("", '\0\u00fc\u202e\U0001f600"\\'),
+    "BINARY": (b"", b"\0\xff"),
+    "ARRAY<STRUCT<>>": ([], [{}, None]),
+    "STRUCT<`a.b`: ARRAY<INT>, key: STRUCT<>>": ({"a.b": None, "key": {}}, {"a.b": [1, None], "key": None}),
+    "MAP<STRING, STRUCT<x: INT>>": ([], [("k", {"x": 1}), ("null", None)]),
+}
+ODD_NAMES = (
+    "key",
+    "value",
+    "topic",
+    "_metadata",
+    "a b",
+    "a.b",
+    "a`b",
+    '"',
+    "\n",
+    "1",
+    "-",
+    "SELECT",
+    "\u043a",
+    "x" * 500,
+)
+
+
+def test_wide_rows_with_odd_names_and_values_at_their_bounds_are_equal_from_every_writer_to_every_reader(typed):
+    kinds = list(BOUNDS)
+    names = ["id", *ODD_NAMES, *(f"c{number}" for number in range(500 - 1 - len(ODD_NAMES)))]
+    columns = parse_columns(", ".join(f"c{number} {kind}" for number, kind in enumerate(kinds))).types
+    used = ["BIGINT", *(kinds[number % len(kinds)] for number in range(len(names) - 1))]
+    by_kind = dict(zip(kinds, columns, strict=True))
+    schema = pa.schema([pa.field(name, by_kind[kind]) for name, kind in zip(names, used, strict=True)])
+    rows = [{name: BOUNDS[kind][row] for name, kind in zip(names, used, strict=True)} for row in (0, 1)]
+    rows = [{**row, "id": number} for number, row in enumerate([*rows, dict.fromkeys(names)])]
+    table = pa.Table.from_pylist(rows, schema)
+
+    def other_layout(column):
+        if pa.types.is_string(column.type):
+            return column.cast(pa.string_view())
+        return column.dictionary_encode() if pa.types.is_integer(column.type) else column
+
+    for topic in ("by-spark", "by-send", "by-arrow"):
+        typed.topic(topic, schema)
+    fields_of_spark = fields(*((field.name, spark_type(field.type)) for field in schema))
+    typed.write(table.combine_chunks().to_batches()[0], fields_of_spark, topic="by-spark")
+    store = spark_replog.open(str(typed.source.path))
+    with store.producer() as producer:
+        for row in rows:
+            producer.send("by-send", row)
+        producer.send_arrow("by-arrow", pa.table({name: other_layout(table[name]) for name in names}))
+    with spark_replog.Consumer(store.path, group=None, auto_offset_reset="earliest") as reader:
+        reader.assign([spark_replog.TopicPartition(topic, 0) for topic in ("by-spark", "by-send", "by-arrow")])
+        consumed = {}
+        while sum(map(len, consumed.values())) < 9:
+            for record in reader.poll(timeout_ms=1_000):
+                consumed.setdefault(record.topic, []).append(record.value)
+    expected = table.to_pylist(maps_as_pydicts="strict")
+    for topic in ("by-spark", "by-send", "by-arrow"):
+        assert typed.table(topic=topic).equals(table)
+        assert store.topic(topic).scan(columns=names).to_arrow().cast(schema).equals(table)
+        assert consumed[topic] == expected
+        assert typed.table(topic=topic, rows="kafka")["value"].to_pylist() == [row_json(row) for row in expected]
+
+
+@pytest.mark.wide
+def test_a_row_of_100_mb_goes_in_and_out(typed):
+    typed.topic("large", "id BIGINT, raw BINARY, words ARRAY<STRING>, note STRING")
+    typed.source.controller.alter_config("large", {"max.message.bytes": str(256 << 20)})
+    row = {"id": 1, "raw": bytes(60 << 20), "words": ["w" * (20 << 20), None], "note": "n" * (20 << 20)}
+    schema = fields(
+        ("id", LongType()), ("raw", BinaryType()), ("words", ArrayType(StringType())), ("note", StringType())
+    )
+    sizes = {"max.request.size": str(256 << 20), "buffer.memory": str(1 << 30)}
+    typed.write([row], schema, topic="large", **{f"kafka.{name}": value for name, value in sizes.items()})
+    store = spark_replog.open(str(typed.source.path))
+    with store.producer(max_request_size=256 << 20, buffer_memory=1 << 30) as producer:
+        producer.send("large", {**row, "id": 2}).result(timeout=120)
+    for rows in (typed.rows(topic="large"), store.topic("large").scan(columns=list(row)).to_arrow().to_pylist()):
+        assert rows == [row, {**row, "id": 2}]
