@@ -161,20 +161,6 @@ def _struct_of(schema: pa.Schema) -> pa.DataType:
     return pa.struct(list(schema))
 
 
-def require_bytes(topic: str, schema: RowSchema | None, what: str) -> None:
-    """Refuse what does not know typed rows yet.
-
-    Raises:
-        InvalidConfigError: REPLOG_INVALID_SCHEMA.
-    """
-    if schema is not None:
-        raise invalid_schema(
-            f"topic '{topic}' is typed ({schema.ddl}), and {what} for topics of bytes only. Use the Python producer,"
-            " consumer or scan.",
-            topic=topic,
-        )
-
-
 def key_words(key: Sequence[str]) -> str:
     """Return the names of key columns for a message."""
     return ", ".join(f"'{name}'" for name in key) or "none"
