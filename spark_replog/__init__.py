@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spark_replog.log.codec.group_records import OffsetAndMetadata
     from spark_replog.maintenance.compaction import CompactionReport
     from spark_replog.spark.listener import ReplogListener
+    from spark_replog.tables.table_sync import SyncReport
 
     __version__: str
 
@@ -127,6 +128,63 @@ def compact(
     return compact_on_spark(spark, path, topic, storage_options, partitions=partitions, is_eager=is_eager)
 
 
+def sync_table(
+    path: str,
+    topic: str,
+    target: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    mode: str | None = None,
+    provenance: bool | None = None,
+    rows_max: int = 1_000_000,
+    file_bytes: int | None = None,
+    fail_on_data_loss: bool = True,
+    table_options: Mapping[str, str] | None = None,
+    group: str | None = None,
+) -> SyncReport:
+    """Write the rows of a typed topic that are there now into a Delta or Iceberg table, each row exactly once.
+
+    The table holds the position, so call it again, anywhere, to go on. Runs in this process; needs the extra
+    ``[delta]`` or ``[iceberg]``.
+
+    Args:
+        path: of the store.
+        topic: name of a typed topic.
+        target: ``delta:PATH`` or ``iceberg:CATALOG.NAMESPACE.TABLE``. Made if it is missing.
+        storage_options: options of the store's file system, without the ``storage.`` prefix.
+        mode: ``append``, or ``upsert`` for the newest row of each key. None: the table's, of a new one ``append``.
+        provenance: whether the table has ``_partition``, ``_offset``, ``_timestamp``. None: the table's, of a new one
+            False.
+        rows_max: rows of one commit.
+        file_bytes: target size of the table's files. None: the table's.
+        fail_on_data_loss: False: go on after rows that were deleted before they were synced.
+        table_options: options of the table's storage (Delta) or catalog (Iceberg).
+        group: under which the position is shown. None: ``table:`` and the target.
+
+    Raises:
+        NotFoundError: UNKNOWN_TOPIC_OR_PARTITION.
+        InvalidConfigError: REPLOG_INVALID_OPTION. REPLOG_INVALID_SCHEMA: the topic has bytes, or a type that the table
+            cannot hold. REPLOG_TABLE_MISMATCH: the table has other columns, or rows of others.
+        ReplogError: UNKNOWN_TOPIC_ID: the topic was made again. REPLOG_DATA_LOSS. REPLOG_TABLE_FAILED: call it again.
+            REPLOG_ENVIRONMENT: the extra is not installed.
+    """
+    from spark_replog.tables.table_sync import TableSync
+
+    job = TableSync(
+        open(path, storage_options).cluster,
+        topic,
+        target,
+        mode=mode,
+        provenance=provenance,
+        rows_max=rows_max,
+        file_bytes=file_bytes,
+        fail_on_data_loss=fail_on_data_loss,
+        table_options=table_options,
+        group=group,
+    )
+    return job.run_once()
+
+
 _EXPORTS = {
     "AsyncConsumer": "spark_replog.client.async_clients",
     "AsyncProducer": "spark_replog.client.async_clients",
@@ -169,6 +227,7 @@ __all__ = [
     "open",
     "register",
     "session_conf",
+    "sync_table",
     "use_session",
 ]
 

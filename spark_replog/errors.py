@@ -112,6 +112,8 @@ class ErrorCode(IntEnum):
     REPLOG_DESERIALIZATION = 1071
     REPLOG_WAKEUP = 1072
     REPLOG_CONCURRENT_ACCESS = 1073
+    REPLOG_TABLE_MISMATCH = 1080
+    REPLOG_TABLE_FAILED = 1081
 
 
 def _rebuild(cls: type[ReplogError], args: tuple[object, ...], state: dict[str, object]) -> ReplogError:

@@ -95,7 +95,9 @@ EDGES: dict[str, set[str]] = {
         "monitor",
         "maintenance",
         "client",
+        "tables",
     },
+    "tables": {"config", "log", "log/codec", "cluster", "read", "groups", "client"},
     "ui": {
         "config",
         "log",
@@ -121,6 +123,8 @@ ONLY_IN = {
         "spark_replog/cli/metrics.py",
     ),
     "opentelemetry": ("spark_replog/monitor/open_telemetry.py",),
+    "deltalake": ("spark_replog/tables/delta_table.py",),
+    "pyiceberg": ("spark_replog/tables/iceberg_table.py",),
 }
 
 

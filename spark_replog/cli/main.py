@@ -44,6 +44,7 @@ _COMMANDS = {
     "consume": "Print the records of topics.",
     "tail": "Follow several topics, one line a record.",
     "copy": "Copy a range of a topic into another, across stores too.",
+    "table": "Fill Delta and Iceberg tables from typed topics.",
     "group": "Show consumer groups and their lag; reset or delete offsets.",
     "query": "Show streaming queries and their lag, by their checkpoints.",
     "metrics": "Serve the metrics of a store to Prometheus.",

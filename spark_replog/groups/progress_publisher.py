@@ -1,7 +1,8 @@
-"""A streaming query's position, shown as the offsets of a consumer group. Best effort: the checkpoint is the truth.
+"""The position of a streaming query or a table sync, shown as the offsets of a consumer group. Best effort.
 
-Runs in the query's own Python process. A thread publishes the newest position, so that a micro-batch never
-waits for it. On a slow store it skips positions: the newest one replaces the others.
+The truth is the query's checkpoint, or the table. Runs in the reader's own Python process. A thread publishes the
+newest position, so that a micro-batch never waits for it. On a slow store it skips positions: the newest one replaces
+the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ NOTE = "position of a Spark query"
 
 
 class ProgressPublisher:
-    """Publishes for one query. Thread safe."""
+    """Publishes for one reader. Thread safe."""
 
     def __init__(
         self,
@@ -47,21 +48,25 @@ class ProgressPublisher:
         self.wanted: dict[TopicPartition, int] = {}
         """The positions that ``flush`` commits."""
         self._topic_ids: Mapping[str, TopicId] = {}
-        self._done: dict[TopicPartition, tuple[int, int]] = {}
+        self._note = NOTE
+        self._done: dict[TopicPartition, tuple[tuple[int, str], int]] = {}
         self._failure: str | None = None  # of the last try, as it was logged
         self._lock = threading.Lock()
         self._has_news = threading.Event()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def publish(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, TopicId]) -> None:
-        """Remember the query's position; returns without waiting and raises nothing.
+    def publish(
+        self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, TopicId], note: str = NOTE
+    ) -> None:
+        """Remember the reader's position; returns without waiting and raises nothing.
 
         Args:
             topic_ids: of the topics that were read: an offset of another topic of the same name is not published.
+            note: what the reader says of itself, such as an error; shown beside the position.
         """
         with self._lock:
-            self.wanted, self._topic_ids = dict(positions), topic_ids
+            self.wanted, self._topic_ids, self._note = dict(positions), topic_ids, note
             if self._thread is None:
                 self._thread = DaemonThread(self._run, name="replog-progress", stop=self._end)
                 self._thread.start()
@@ -71,28 +76,28 @@ class ProgressPublisher:
         """Commit new positions; return whether none is left. A failure is logged, a lasting one once."""
         now_ms = self._clock.monotonic_ms()
         with self._lock:
-            ids = self._topic_ids
+            ids, note = self._topic_ids, self._note
             moved = {
                 key: at
                 for key, at in self.wanted.items()
-                if self._done.get(key, (None, 0))[0] != at or now_ms - self._done[key][1] >= RENEWAL_INTERVAL_MS
+                if self._done.get(key, (None, 0))[0] != (at, note) or now_ms - self._done[key][1] >= RENEWAL_INTERVAL_MS
             }
         if not moved:
             return True
-        values = {key: OffsetAndMetadata(at, -1, NOTE, topic_id=ids.get(key.topic, "")) for key, at in moved.items()}
+        values = {key: OffsetAndMetadata(at, -1, note, topic_id=ids.get(key.topic, "")) for key, at in moved.items()}
         try:
             answers = self._coordinator.commit_offsets(self._group, values)
-        except Exception as error:  # no error may reach the query
+        except Exception as error:  # no error may reach the reader
             kind = error.code.name if isinstance(error, ReplogError) else type(error).__name__
             level = logging.DEBUG if kind == self._failure else logging.WARNING  # it is tried again every few seconds
-            _LOG.log(level, "progress of group %s is not published, the query goes on: %s", self._group, error)
+            _LOG.log(level, "progress of group %s is not published, the reader goes on: %s", self._group, error)
             self._failure = kind
             return False
         self._failure = None
         for key, refusal in answers.items():
             if refusal is not None:
                 _LOG.warning("progress of %s-%s is not published: %s", key.topic, key.partition, refusal)
-        self._done.update({key: (at, now_ms) for key, at in moved.items()})
+        self._done.update({key: ((at, note), now_ms) for key, at in moved.items()})
         return True
 
     def _run(self) -> None:

@@ -68,7 +68,7 @@ def test_a_failure_is_logged_and_tried_again_and_nothing_is_raised(filled, monke
     monkeypatch.setattr(GroupCoordinator, "commit_offsets", commit)
     publisher.wanted = {P0: 5, TopicPartition("nothing", 0): 1}
     assert not publisher.flush()
-    assert "the query goes on" in caplog.text
+    assert "the reader goes on" in caplog.text
     assert publisher.flush()
     assert committed(filled) == {P0: (5, NOTE)}
     assert "nothing-0" in caplog.text
@@ -88,7 +88,7 @@ def test_a_failure_that_lasts_is_logged_once_and_again_after_a_success(filled, m
     assert [publisher.flush() for _ in range(4)] == [False, False, False, True]
     publisher.wanted = {P0: 6}
     assert not publisher.flush()
-    assert [record.levelname for record in caplog.records if "query goes on" in record.message] == ["WARNING"] * 2
+    assert [record.levelname for record in caplog.records if "reader goes on" in record.message] == ["WARNING"] * 2
 
 
 def test_the_position_of_an_idle_query_does_not_expire(filled):
