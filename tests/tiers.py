@@ -12,7 +12,7 @@ FAST, PLAIN, OUTSIDE, SPARK, WIDE = "fast", "plain", "outside", "spark", "wide"
 TIERS = {
     FAST: "one process, no JVM",
     PLAIN: "the whole product in plain Python: processes, kills, storms, simulations, generated cases, docs",
-    OUTSIDE: "real storage servers, clients of clouds, tables, Prometheus, Chromium, FUSE, the documentation site, mypy",
+    OUTSIDE: "real storage servers, cloud clients, tables, Prometheus, Chromium, FUSE, the documentation site, mypy",
     SPARK: "the newest Spark, from the built wheel in an environment of its own",
     WIDE: "older Sparks, jars, more kills, more seeds, every way of deployment",
 }
