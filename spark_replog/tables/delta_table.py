@@ -38,6 +38,7 @@ class DeltaTable(SyncedTable):
     """
 
     types = DELTA
+    overtaken = deltalake.exceptions.CommitFailedError
 
     def __init__(self, path: str, options: Mapping[str, str], file_bytes: int | None) -> None:
         super().__init__(path)

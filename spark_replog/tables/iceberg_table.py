@@ -14,7 +14,12 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.expressions import AlwaysFalse, BooleanExpression
 from pyiceberg.table import Table
 from pyiceberg.table.upsert_util import create_match_filter
@@ -62,6 +67,7 @@ class IcebergTable(SyncedTable):
     """
 
     types = ICEBERG
+    overtaken = CommitFailedException
 
     def __init__(self, name: str, options: Mapping[str, str], file_bytes: int | None) -> None:
         super().__init__(name)

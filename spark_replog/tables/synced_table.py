@@ -95,13 +95,19 @@ class Commit(NamedTuple):
 
 
 class TableCommitError(OutcomeUnknownError):
-    """Another writer was first, or no answer came. Load the table again: it tells what it has."""
+    """The commit failed, or no answer came. Load the table again: it tells what it has."""
+
+
+class OvertakenError(TableCommitError):
+    """Another writer was first: nothing was written."""
 
 
 class SyncedTable(ABC):
     """A table of one format. Remembers the version that it loaded; a commit is made on it. Not thread-safe."""
 
     types: FormatTypes
+    overtaken: type[Exception]
+    """What the library raises if another writer was first."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -158,13 +164,29 @@ class SyncedTable(ABC):
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
-        with _translated(self.name, RetriableError):
+        try:
             yield
+        except ReplogError:
+            raise
+        except Exception as error:  # the libraries have no common class: delta-rs raises bare exceptions too
+            raise self._failure(RetriableError, error) from error
 
     @contextmanager
     def _committing(self) -> Iterator[None]:
-        with _translated(self.name, TableCommitError):
+        try:
             yield
+        except self.overtaken as error:
+            raise self._failure(OvertakenError, error) from error
+        except Exception as error:
+            raise self._failure(TableCommitError, error) from error
+
+    def _failure(self, kind: type[ReplogError], error: Exception) -> ReplogError:
+        text = next(iter(str(error).splitlines()), "") or type(error).__name__
+        return kind(
+            ErrorCode.REPLOG_TABLE_FAILED,
+            f"table {self.name} did not take it: {text}. Run it again: the table says where to go on.",
+            kind=type(error).__name__,
+        )
 
     def _lost(self) -> ReplogError:
         return ReplogError(
@@ -173,21 +195,6 @@ class SyncedTable(ABC):
             " the sync when you expire others. Sync into another table, which begins with the oldest row.",
             table=self.name,
         )
-
-
-@contextmanager
-def _translated(table: str, kind: type[ReplogError]) -> Iterator[None]:
-    try:
-        yield
-    except ReplogError:
-        raise
-    except Exception as error:  # the libraries have no common class: delta-rs raises bare exceptions too
-        text = next(iter(str(error).splitlines()), "") or type(error).__name__
-        raise kind(
-            ErrorCode.REPLOG_TABLE_FAILED,
-            f"table {table} did not take it: {text}. Run it again: the table says where to go on.",
-            kind=type(error).__name__,
-        ) from error
 
 
 def missing_package(extra: str, error: ModuleNotFoundError) -> ReplogError:

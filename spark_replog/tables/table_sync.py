@@ -35,6 +35,7 @@ from spark_replog.read.rows import RowView, log_column
 from spark_replog.tables.synced_table import (
     Commit,
     LoadedTable,
+    OvertakenError,
     SyncedTable,
     SyncRecord,
     TableCommitError,
@@ -49,8 +50,8 @@ ROWS_MAX = 1_000_000
 """Rows of one commit."""
 BYTES_MAX = 256 << 20
 """Bytes of one commit in memory, uncompressed: what a sync takes, and the writer about as much again."""
-TRIES_MAX = 10
-"""Commits in a row that others overtook, or that failed."""
+TRIES_MAX, FAILURES_MAX = 10, 3
+"""Commits in a row that others overtook; calls of the library in a row that failed."""
 PAUSE_MS = 200
 """Between two looks whether a sync that waits is to stop."""
 NOTE = "position of a table sync, which the table holds"
@@ -205,7 +206,7 @@ class TableSync:
                 return
             except TableCommitError as error:
                 tries = 1 if self._report.commit_count > commits_before else tries + 1
-                if tries == TRIES_MAX:
+                if tries >= (TRIES_MAX if isinstance(error, OvertakenError) else FAILURES_MAX):
                     raise
                 _LOG.info("table %s is loaded again: %s", self.target, error)
             except DataLossError:
@@ -269,12 +270,7 @@ class TableSync:
         """
         wanted, types = self._wanted(source), self._table.types
         columns = table_columns(source.schema, wanted.has_provenance, types)
-        loaded = self._table.load()
-        if loaded is None:
-            self._check_key(wanted, source.schema)
-            self._table.create(columns, wanted)
-            fault_point("table.made")
-            loaded = self._table.load()
+        loaded = self._made(columns, wanted, source.schema)
         if loaded is not None and loaded.record is None:
             self._check_key(wanted, source.schema)
             self._adopt(loaded, columns, wanted)
@@ -287,6 +283,21 @@ class TableSync:
         self._check_record(record, wanted)
         columns = table_columns(source.schema, record.has_provenance, types)
         return record, merged_columns(loaded.columns, columns, types)
+
+    def _made(self, columns: pa.Schema, wanted: SyncRecord, schema: RowSchema) -> LoadedTable | None:
+        """Load the table, and make it if it is missing. Of two that make it at once, one may be refused."""
+        for left in reversed(range(FAILURES_MAX)):
+            try:
+                loaded = self._table.load()
+                if loaded is not None:
+                    return loaded
+                self._check_key(wanted, schema)
+                self._table.create(columns, wanted)
+                fault_point("table.made")
+            except RetriableError:
+                if not left:
+                    raise
+        return self._table.load()
 
     def _wanted(self, source: _Source) -> SyncRecord:
         return SyncRecord(

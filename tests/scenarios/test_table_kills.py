@@ -28,6 +28,19 @@ def watch():
 threading.Thread(target=watch, daemon=True).start()
 """
 """The process dies when the first data file of a commit has its name, so before or in the commit itself."""
+DUCKDB = ("duckdb==1.4.4", *(f"duckdb-ext-{name}==1.4.4.20260205" for name in ("avro", "iceberg", "delta")))
+"""DuckDB's own readers of tables, as packages; there are none for newer releases."""
+COUNTS = """
+import json, sys
+from pathlib import Path
+import duckdb
+folder, table = sys.argv[1:]
+files = {path.name.partition(".")[0]: path for path in Path(folder).rglob("*.duckdb_extension")}
+for name in ("avro", "iceberg", "delta"):
+    duckdb.execute(f"load '{files[name]}'")
+query = f"select _partition, count(*), count(distinct _offset), max(_offset) + 1 from {table} group by 1 order by 1"
+print(json.dumps(duckdb.sql(query).fetchall()))
+"""
 ROWS, PIECE = 60, 10
 STEPS = ["table.made:1", "table.committed:1", "table.read:3"]
 
@@ -82,18 +95,39 @@ def test_a_sync_that_is_killed_at_each_step_goes_on_and_writes_no_row_twice(stor
 def test_two_syncs_at_once_write_no_row_twice(store, target):
     command = [sys.executable, "-c", COMMAND, *words_of(store, target, "--every", "1s")]
     runners = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
-    finished(store, target)
-    for runner in runners:
-        runner.terminate()
+    try:
+        finished(store, target)
+    finally:
+        for runner in runners:
+            runner.terminate()
     answers = [runner.communicate(timeout=60) for runner in runners]
     assert [runner.returncode for runner in runners] == [0, 0], answers
     require_each_row_once(store, target)
 
 
+@pytest.fixture(scope="module")
+def duckdb_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("duckdb")
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, *DUCKDB], check=True)
+    return folder
+
+
+def require_each_row_once_in_duckdb(store, target, folder) -> None:
+    """As DuckDB's own reader of the format sees the table."""
+    scan = f"delta_scan('{target.folder}/table')"
+    if target.kind == "iceberg":
+        scan = f"iceberg_scan('{target.iceberg().metadata_location.removeprefix('file://')}')"
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-c", COUNTS, str(folder), scan]
+    counted = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+    ends = [part.high_watermark for part in store.admin().describe_topic("orders").partitions]
+    assert counted == [[number, end, end, end] for number, end in enumerate(ends)]
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_sync_that_is_killed_again_and_again_while_rows_come(store, tmp_path, kind, mode):
+def test_a_sync_that_is_killed_again_and_again_while_rows_come(store, tmp_path, duckdb_folder, kind, mode):
     target, sent = Target(kind, tmp_path), ROWS
     for number in range(9):
         send(store, [{"id": key % 70, "region": "new", "note": str(number)} for key in range(sent, sent + 15)])
@@ -109,6 +143,7 @@ def test_a_sync_that_is_killed_again_and_again_while_rows_come(store, tmp_path, 
     assert rival.wait(120) == 0, rival.communicate()
     if mode == "append":
         require_each_row_once(store, target)
+        require_each_row_once_in_duckdb(store, target, duckdb_folder)
         return
     newest = {row["id"]: row for row in store.topic("orders").scan().to_arrow().to_pylist()}
     written = target.read()
