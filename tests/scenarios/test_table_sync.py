@@ -22,6 +22,8 @@ from spark_replog.groups.group_admin import describe_group
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.ids import new_id
 from spark_replog.tables import table_sync
+from spark_replog.tables.delta_table import DeltaTable
+from spark_replog.tables.iceberg_table import IcebergTable
 from spark_replog.tables.table_sync import TableSync
 
 DDL = (
@@ -29,6 +31,7 @@ DDL = (
     " tags ARRAY<STRING>, place STRUCT<x: DOUBLE, y: DOUBLE>, counts MAP<STRING, INT>, value BINARY, ok BOOLEAN"
 )
 PARTITIONS = 3
+FORMATS = {"delta": DeltaTable, "iceberg": IcebergTable}
 
 
 def row_of(number: int, keys: int = 1_000_000) -> dict:
@@ -185,15 +188,14 @@ def test_a_second_sync_in_the_middle_of_a_commit_and_a_lost_answer_make_no_doubl
     send(store, [row_of(number) for number in range(30)])
     first, second = (sync_of(store, target, provenance=True, rows_max=10) for _ in range(2))
     steps = iter([second.run_once, lambda: None])
-    table = first._table
-    commit, lost = table.commit, [True]
+    commit, lost = FORMATS[target.kind].commit, [True]
 
     def interrupted(step):
         if step == "table.read":
             next(steps, lambda: None)()
 
-    def commit_without_answer(change):
-        commit(change)
+    def commit_without_answer(table, change):
+        commit(table, change)
         if lost and lost.pop():
             raise table_sync.TableCommitError(ErrorCode.REPLOG_TABLE_FAILED, "no answer")
 
@@ -201,8 +203,23 @@ def test_a_second_sync_in_the_middle_of_a_commit_and_a_lost_answer_make_no_doubl
     first.run_once()
     require_each_row_once(store, target)
     send(store, [row_of(number) for number in range(30, 45)])
-    monkeypatch.setattr(table, "commit", commit_without_answer)
+    monkeypatch.setattr(FORMATS[target.kind], "commit", commit_without_answer)
     assert first.run_once().row_count == 5, "the first ten have no answer, and are in the table"
+    require_each_row_once(store, target)
+
+
+def test_a_table_that_another_sync_makes_first_is_used(store, target, monkeypatch):
+    send(store, [row_of(number) for number in range(5)])
+    first, second = (sync_of(store, target, provenance=True) for _ in range(2))
+    create, rivals = FORMATS[target.kind].create, [second]
+
+    def create_second(table, *how):
+        if rivals:
+            assert rivals.pop().run_once().row_count == 5
+        create(table, *how)
+
+    monkeypatch.setattr(FORMATS[target.kind], "create", create_second)
+    assert first.run_once().row_count == 0
     require_each_row_once(store, target)
 
 
