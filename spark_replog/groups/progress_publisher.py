@@ -1,8 +1,8 @@
 """The position of a streaming query or a table sync, shown as the offsets of a consumer group. Best effort.
 
-The truth is the query's checkpoint, or the table. Runs in the reader's own Python process. A thread publishes the
-newest position, so that a micro-batch never waits for it. On a slow store it skips positions: the newest one replaces
-the others.
+The truth is the query's checkpoint, or the table. Runs in the reader's own Python process. A query's position is
+published by a thread, so that a micro-batch never waits for it. On a slow store it skips positions: the newest one
+replaces the others.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class ProgressPublisher:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def publish(
+    def remember(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, TopicId], note: str = NOTE
     ) -> None:
-        """Remember the reader's position; returns without waiting and raises nothing.
+        """Set the position that ``flush`` commits, for a reader that calls it by itself.
 
         Args:
             topic_ids: of the topics that were read: an offset of another topic of the same name is not published.
@@ -67,6 +67,11 @@ class ProgressPublisher:
         """
         with self._lock:
             self.wanted, self._topic_ids, self._note = dict(positions), topic_ids, note
+
+    def publish(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, TopicId]) -> None:
+        """Set the position, and commit it in a thread; returns without waiting and raises nothing."""
+        self.remember(positions, topic_ids)
+        with self._lock:
             if self._thread is None:
                 self._thread = DaemonThread(self._run, name="replog-progress", stop=self._end)
                 self._thread.start()

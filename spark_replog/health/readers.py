@@ -6,6 +6,7 @@ query's checkpoint holds its last batches.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -154,6 +155,8 @@ class Verdict(Enum):
         return {Verdict.OK: 0, Verdict.SLOW: 3}.get(self, 4)
 
 
+_ERROR_NOTE = re.compile(r"\[[A-Z0-9_]+\] ")
+"""How the note of a reader begins that failed: with the code of its error, as a table sync writes it."""
 _RANKS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
@@ -305,6 +308,8 @@ def judge(reader: Reader, now_ms: int, limits: Limits = Limits()) -> Reader:
     alike = sum(part.verdict is worst.verdict for part in parts) - 1
     more = f" ({alike} more partitions are {worst.verdict.value})" if alike else ""
     reason = _ok_reason(reader) if worst.verdict is Verdict.OK else f"{worst.name} {worst.reason}{more}"
+    errors = [part.note for part in parts if _ERROR_NOTE.match(part.note)]
+    reason += f". Its last error: {errors[0]}" if errors else ""
     return replace(reader, partitions=tuple(parts), verdict=worst.verdict, reason=reason)
 
 

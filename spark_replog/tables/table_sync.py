@@ -27,7 +27,7 @@ from spark_replog.errors import (
     invalid_option,
 )
 from spark_replog.fault_point import fault_point
-from spark_replog.groups.progress_publisher import ProgressPublisher
+from spark_replog.groups.progress_publisher import PUBLISH_INTERVAL_MS, ProgressPublisher
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.ddl import invalid_schema
 from spark_replog.log.row_schema import RowSchema
@@ -150,6 +150,7 @@ class TableSync:
         self._rows_max, self._fail_on_data_loss = rows_max, fail_on_data_loss
         self._piece_rows = rows_max
         self._publisher = ProgressPublisher(cluster, group or f"table:{target}")
+        self._shown_ms = cluster.clock.monotonic_ms()
         self._topic_id: TopicId = ""
         self._report = SyncReport(topic, target)
 
@@ -412,10 +413,13 @@ class TableSync:
         yield waiting, reached
 
     def _show(self, note: str) -> None:
-        """Publish the position, and what the sync says of itself; does not wait."""
-        if self._topic_id:
-            at = {TopicPartition(self._topic, number): offset for number, offset in self._report.positions.items()}
-            self._publisher.publish(at, {self._topic: self._topic_id}, note)
+        """Show the position, and what the sync says of itself: now and then, and at the end of a round."""
+        at = {TopicPartition(self._topic, number): offset for number, offset in self._report.positions.items()}
+        self._publisher.remember(at, {self._topic: self._topic_id}, note)
+        now_ms = self._cluster.clock.monotonic_ms()
+        if now_ms >= self._shown_ms + PUBLISH_INTERVAL_MS:
+            self._publisher.flush()
+            self._shown_ms = now_ms
 
 
 class _Source(NamedTuple):

@@ -20,6 +20,7 @@ from spark_replog.cli.main import run
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.groups.group_admin import describe_group
 from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.health.readers import judge
 from spark_replog.ids import new_id
 from spark_replog.tables import table_sync
 from spark_replog.tables.delta_table import DeltaTable
@@ -350,6 +351,9 @@ def test_position_lag_and_error_are_shown_as_a_readers(store, delta):
     assert code_of(job.run_once) is ErrorCode.REPLOG_TABLE_MISMATCH
     reader = describe_group(store.cluster, GroupCoordinator(store.cluster), "tables")
     assert all(part.note.startswith("[REPLOG_TABLE_MISMATCH] column 'small'") for part in reader.partitions)
+    assert (
+        "Its last error: [REPLOG_TABLE_MISMATCH] column 'small'" in judge(reader, store.cluster.clock.now_ms()).reason
+    )
     assert sum(part.lag.lag for part in reader.partitions) == 3
 
 
