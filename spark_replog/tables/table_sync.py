@@ -51,7 +51,7 @@ ROWS_MAX = 1_000_000
 BYTES_MAX = 256 << 20
 """Bytes of one commit in memory, uncompressed: what a sync takes, and the writer about as much again."""
 TRIES_MAX, FAILURES_MAX = 10, 3
-"""Commits in a row that others overtook; calls of the library in a row that failed."""
+"""Commits from one position that others overtook; calls of the library in a row that failed."""
 PAUSE_MS = 200
 """Between two looks whether a sync that waits is to stop."""
 NOTE = "position of a table sync, which the table holds"
@@ -199,14 +199,14 @@ class TableSync:
     # ------------------------------------------------------------------------------------------ a round
 
     def _rounds(self, is_stopped: Callable[[], bool]) -> None:
-        tries = 0
+        tries, at = 0, dict[int, int]()
         while True:
-            commits_before = self._report.commit_count
             try:
                 self._round(is_stopped)
                 return
             except TableCommitError as error:
-                tries = 1 if self._report.commit_count > commits_before else tries + 1
+                tries = tries + 1 if self._report.positions == at else 1  # a rival's progress is progress
+                at = self._report.positions
                 if tries >= (TRIES_MAX if isinstance(error, OvertakenError) else FAILURES_MAX):
                     raise
                 _LOG.info("table %s is loaded again: %s", self.target, error)

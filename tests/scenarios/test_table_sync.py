@@ -209,6 +209,36 @@ def test_a_second_sync_in_the_middle_of_a_commit_and_a_lost_answer_make_no_doubl
     require_each_row_once(store, target)
 
 
+def test_a_sync_that_is_overtaken_all_the_time_ends_where_the_topic_ends(store, delta, monkeypatch):
+    send(store, [row_of(number) for number in range(26)])
+    first, second = (sync_of(store, delta, provenance=True, rows_max=2) for _ in range(2))
+    is_inside = []
+
+    def overtaken(step):
+        if step == "table.read" and not is_inside:
+            is_inside.append(True)
+            second.run_once(lambda: True)  # one piece
+            is_inside.clear()
+
+    monkeypatch.setattr(table_sync, "fault_point", overtaken)
+    report = first.run_once()
+    assert (report.row_count, report.positions) == (0, report.ends)
+    require_each_row_once(store, delta)
+
+
+def test_a_commit_that_always_fails_is_an_error(store, delta, monkeypatch):
+    send(store, [row_of(1)])
+    failures = []
+
+    def commit(table, change):
+        failures.append(change)
+        raise table_sync.TableCommitError(ErrorCode.REPLOG_TABLE_FAILED, "no room")
+
+    monkeypatch.setattr(DeltaTable, "commit", commit)
+    assert code_of(sync_of(store, delta).run_once) is ErrorCode.REPLOG_TABLE_FAILED
+    assert len(failures) == table_sync.FAILURES_MAX
+
+
 def test_a_table_that_another_sync_makes_first_is_used(store, target, monkeypatch):
     send(store, [row_of(number) for number in range(5)])
     first, second = (sync_of(store, target, provenance=True) for _ in range(2))
