@@ -424,6 +424,20 @@ def test_snapshots_of_others_are_passed_over_and_lost_ones_are_an_error(store, i
     assert code_of(sync_of(store, iceberg).run_once) is ErrorCode.REPLOG_TABLE_MISMATCH
 
 
+def test_upkeep_of_a_delta_table_doubles_and_loses_nothing(store, delta):
+    send(store, [row_of(number) for number in range(20)])
+    sync_of(store, delta, provenance=True, rows_max=5).run_once()
+    table = delta.delta()
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    table.optimize.compact()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    assert len(list(delta.folder.glob("table/_delta_log/*.json"))) == 1, "the commits of the sync are gone"
+    send(store, [row_of(number) for number in range(20, 25)])
+    assert sync_of(store, delta).run_once().row_count == 5
+    require_each_row_once(store, delta)
+
+
 def test_a_delta_table_that_may_forget_offsets_is_refused(store, delta):
     send(store, [row_of(1)])
     sync_of(store, delta).run_once()
