@@ -424,6 +424,15 @@ def test_snapshots_of_others_are_passed_over_and_lost_ones_are_an_error(store, i
     assert code_of(sync_of(store, iceberg).run_once) is ErrorCode.REPLOG_TABLE_MISMATCH
 
 
+def test_an_iceberg_table_that_is_rolled_back_is_filled_again_from_there(store, iceberg):
+    send(store, [row_of(number) for number in range(20)])
+    sync_of(store, iceberg, provenance=True, rows_max=5).run_once()
+    table = iceberg.iceberg()
+    table.manage_snapshots().rollback_to_snapshot(table.history()[1].snapshot_id).commit()
+    assert sync_of(store, iceberg).run_once().row_count == 10
+    require_each_row_once(store, iceberg)
+
+
 def test_upkeep_of_a_delta_table_doubles_and_loses_nothing(store, delta):
     send(store, [row_of(number) for number in range(20)])
     sync_of(store, delta, provenance=True, rows_max=5).run_once()
