@@ -128,7 +128,11 @@ class DeltaTable(SyncedTable):
                 merge_schema=True,
                 commit_properties=properties,
             )
-            merge.when_matched_update_all().when_not_matched_insert_all().execute()
+            is_kept = None
+            if change.delete_column is not None:
+                deletes = f"new.{_quoted(change.delete_column)}"
+                merge, is_kept = merge.when_matched_delete(f"{deletes} IS TRUE"), f"{deletes} IS NOT TRUE"
+            merge.when_matched_update_all().when_not_matched_insert_all(is_kept).execute()
 
 
 def _application(topic_id: TopicId, partition: int) -> str:

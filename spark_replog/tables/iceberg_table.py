@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -158,7 +159,10 @@ class IcebergTable(SyncedTable):
                 return
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # no row of these keys before: that is no news
-                transaction.overwrite(change.rows, self._filter(change), snapshot_properties=summary)
+                kept = change.rows
+                if change.delete_column is not None:
+                    kept = kept.filter(pc.invert(pc.fill_null(kept.column(change.delete_column), False)))
+                transaction.overwrite(kept, self._filter(change), snapshot_properties=summary)
 
     def _filter(self, change: Commit) -> BooleanExpression:
         if not len(change.rows):

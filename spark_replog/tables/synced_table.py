@@ -82,6 +82,7 @@ class Commit(NamedTuple):
         columns: that the table has afterwards.
         topic_id: whose offsets they are.
         key: names of the key columns, for an upsert: the table's rows of these keys are replaced. () for an append.
+        delete_column: of an upsert: a row with true there only deletes the table's row. None: no row does.
         moved: by partition: the next offset after these rows, where it moved.
         positions: the same of all partitions.
     """
@@ -90,6 +91,7 @@ class Commit(NamedTuple):
     columns: pa.Schema
     topic_id: TopicId
     key: Sequence[str]
+    delete_column: str | None
     moved: Mapping[int, int]
     positions: Mapping[int, int]
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_replog.client.record_fetcher import ConsumerMetrics, RecordFetcher
 from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config.consumer import ConsumerConfig
+from spark_replog.config.registry import stored_topic_config
 from spark_replog.errors import (
     DataLossError,
     ErrorCode,
@@ -237,7 +238,8 @@ class TableSync:
             rows = pa.Table.from_batches(batches, columns)
             moved = {number: at for number, at in reached.items() if not held or at != held.get(number)}
             written = newest_rows(rows, key) if key else rows
-            self._table.commit(Commit(written, columns, record.topic_id, key, moved, reached))
+            deletes = source.delete_column if key else None
+            self._table.commit(Commit(written, columns, record.topic_id, key, deletes, moved, reached))
             fault_point("table.committed")
             report.positions = held = before = reached
             report.row_count += len(rows)
@@ -253,6 +255,7 @@ class TableSync:
         with ledger.lock:
             state = ledger.state.topics[handle.topic_id]
             schema = state.schema
+            config, _ = stored_topic_config(tuple(state.config.items()))
             bounds = {number: (log.log_start_offset, log.high_watermark) for number, log in enumerate(state.partitions)}
         if schema is None:
             raise invalid_schema(
@@ -262,7 +265,7 @@ class TableSync:
         self._topic_id = self._topic_id or handle.topic_id
         if handle.topic_id != self._topic_id:
             raise self._made_again()
-        return _Source(handle, schema, bounds)
+        return _Source(handle, schema, config.delete_column, bounds)
 
     def _opened(self, source: _Source) -> tuple[SyncRecord, pa.Schema]:
         """Return whose rows the table has, and the columns that it needs; make it if it is missing.
@@ -426,9 +429,11 @@ class _Source(NamedTuple):
     """A topic as a round reads it.
 
     Attributes:
+        delete_column: a row with true there deletes its key.
         bounds: by partition: [log start offset, high watermark).
     """
 
     handle: TopicHandle
     schema: RowSchema
+    delete_column: str | None
     bounds: dict[int, tuple[int, int]]

@@ -169,6 +169,23 @@ def test_an_upsert_keeps_the_newest_row_of_each_key(store, target):
     assert rows == [newest[number] for number in sorted(newest)]
 
 
+def test_a_row_that_deletes_its_key_deletes_it_in_an_upserted_table(store, target):
+    config = {"cleanup.policy": "compact", "delete.column": "Gone"}
+    schema = "id BIGINT, note STRING, Gone BOOLEAN"
+    store.admin().create_topic("customers", partitions=1, schema=schema, key=["id"], config=config)
+    job = TableSync(store.cluster, "customers", target.name, mode="upsert", table_options=target.options)
+    for rows in (
+        [{"id": 1, "note": "a"}, {"id": 2, "note": "a", "Gone": False}, {"id": 3, "Gone": True}],
+        [{"id": 1, "Gone": True}, {"id": 2, "note": "b"}, {"id": 4, "note": "b"}, {"id": 4, "Gone": True}],
+        [{"id": 2, "Gone": True}, {"id": 2, "note": "c"}, {"id": 9, "Gone": True}],
+    ):
+        with store.producer() as producer:
+            for row in rows:
+                producer.send("customers", row)
+        assert job.run_once().row_count == len(rows)
+    assert target.read().to_pylist() == [{"id": 2, "note": "c", "Gone": None}]
+
+
 def test_an_upsert_finds_keys_of_each_type(target, tmp_path):
     store = spark_replog.init(f"memory://{new_id()}", 1, fsync=False)
     kinds = {
