@@ -22,6 +22,7 @@ from spark_replog.groups.group_admin import describe_group
 from spark_replog.groups.group_coordinator import GroupCoordinator
 from spark_replog.health.readers import judge
 from spark_replog.ids import new_id
+from spark_replog.maintenance.compaction import Compactor
 from spark_replog.tables import table_sync
 from spark_replog.tables.delta_table import DeltaTable
 from spark_replog.tables.iceberg_table import IcebergTable
@@ -184,6 +185,23 @@ def test_a_row_that_deletes_its_key_deletes_it_in_an_upserted_table(store, targe
                 producer.send("customers", row)
         assert job.run_once().row_count == len(rows)
     assert target.read().to_pylist() == [{"id": 2, "note": "c", "Gone": None}]
+
+
+def test_offsets_without_rows_are_passed(store, delta):
+    config = {"cleanup.policy": "compact"}
+    store.admin().create_topic("customers", partitions=1, schema="id BIGINT", key=["id"], config=config)
+    with store.producer(inline_max_bytes=0) as producer:
+        for ids in ([1, 2], [2, 1, 3], [3]):
+            producer.send_arrow("customers", pa.table({"id": ids}))
+            producer.flush()
+    Compactor(store.cluster).compact(store.cluster.lookup("customers"), is_eager=True)
+    kept = store.topic("customers").scan(columns=["_replog_offset"]).to_arrow().column(0).to_pylist()
+    assert len(kept) < 6, "compaction removed a row"
+    job = TableSync(store.cluster, "customers", delta.name, provenance=True, rows_max=1)
+    report = job.run_once()
+    assert (report.row_count, report.positions) == (len(kept), {0: 6})
+    assert sorted(delta.read().column("_offset").to_pylist()) == kept
+    assert TableSync(store.cluster, "customers", delta.name).run_once().commit_count == 0
 
 
 def test_an_upsert_finds_keys_of_each_type(target, tmp_path):
