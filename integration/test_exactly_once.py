@@ -57,9 +57,13 @@ TYPED = ("--schema", "id BIGINT NOT NULL, value STRING", "--key", "id")
 
 
 @pytest.mark.guarantee("G3")
-@pytest.mark.parametrize("schema", [(), TYPED], ids=["bytes", "typed"])
 @pytest.mark.parametrize(
-    "is_long", [pytest.param(False, id="few"), pytest.param(True, id="many", marks=pytest.mark.wide)]
+    ("is_long", "schema"),
+    [
+        pytest.param(False, (), id="few"),
+        pytest.param(True, (), id="many", marks=pytest.mark.wide),
+        pytest.param(True, TYPED, id="many-typed", marks=pytest.mark.wide),
+    ],
 )
 def test_driver_killed_again_and_again(
     spark, environment, make_store, request, record_property, work_folder, is_long, schema
@@ -83,6 +87,7 @@ def test_driver_killed_again_and_again(
         spark.call(**write, path=path, topic=source, start=number * rows, end=(number + 1) * rows)
         checkpoint = store.checkpoint(f"checkpoint-{number}")
         queries.append({"path": path, "source": source, "sink": sink, "checkpoint": checkpoint})
+        queries[-1] |= {"select": ["*"]} if schema else {}
 
     def loop(number):
         limit = {"source_options": {"maxOffsetsPerTrigger": str(ROWS_PER_BATCH)}}

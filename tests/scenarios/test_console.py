@@ -198,7 +198,7 @@ def test_typed_rows_are_a_table_and_found_by_a_column(browser, pictures):
     heads = browser.run("[...document.querySelectorAll('main thead th')].map((each) => each.textContent)")
     assert heads == ["#", "Offset", "Time (UTC)", "id key", "item", "paid", EVIL]
     cells = browser.run("[...document.querySelectorAll('main tbody td')].slice(3).map((each) => each.innerText)")
-    assert [cells[0], cells[2], cells[3]] == ["3", "true", "null"] and EVIL in cells[1]
+    assert [cells[0], cells[2], cells[3]] == ["3", "true", "null"] and EVIL[:40] in cells[1]  # cut, to be opened
     assert browser.run("document.querySelectorAll('main tbody td .null').length") == 1
     browser.screenshot(pictures / "typed-found-1280-light.png")
 
