@@ -98,7 +98,7 @@ def _topic_plan(cluster: Cluster, handle: TopicHandle) -> TopicPlan:
             replica_sets=tuple(_leader_first(partition, partition.replicas) for partition in topic.partitions),
             in_sync=tuple(_leader_first(partition, partition.isr) for partition in topic.partitions),
             min_insync=min_insyncs[0],
-            compression=config.compression_type,
+            compression=config.compression_of(is_typed=topic.schema is not None),
             max_message_bytes=config.max_message_bytes,
             is_compacted="compact" in config.cleanup_policy,
             fenced=state.fenced,

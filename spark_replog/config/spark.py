@@ -143,8 +143,8 @@ SOURCE_KEYS = (
     _source(
         "pushDownFilters",
         "Batch reads only, Spark 4.1 and up with spark.sql.python.filterPushdown.enabled: open only the sections that "
-        "filters on topic, partition, offset and timestamp can match. Spark plans a source once per load(), so run one "
-        "query per load().",
+        "filters on topic, partition, offset and timestamp, and on columns of a typed topic, can match. Spark plans a "
+        "source once per load(), so run one query per load().",
         default=False,
         unit="bool",
     ),

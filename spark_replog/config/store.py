@@ -37,11 +37,11 @@ class TopicConfig:
         minimum=1,
         maximum=1000,
     )
-    compression_type: str = setting(
-        "none",
+    compression_type: str | None = setting(
+        None,
         "Compression inside data objects (Arrow's own) for writers that set none themselves, and for compaction. "
-        "uncompressed is another word for none; so is producer, because a writer's own setting always applies. Kafka's "
-        "gzip and snappy are refused: use zstd or lz4.",
+        "Not set: zstd for a typed topic, else none. uncompressed is another word for none; so is producer, because a "
+        "writer's own setting always applies. Kafka's gzip and snappy are refused: use zstd or lz4.",
         kafka="producer",
         choices=words("none", "lz4", "zstd") | {"uncompressed": "none", "producer": "none"},
     )
@@ -102,6 +102,10 @@ class TopicConfig:
         kafka=SAME,
         choices=words("delete", "compact", "compact,delete", "delete,compact"),
     )
+
+    def compression_of(self, *, is_typed: bool) -> str:
+        """Return none, lz4 or zstd for the objects of a topic, typed or of bytes."""
+        return self.compression_type or ("zstd" if is_typed else "none")
 
 
 TOPIC_KEYS = declared_keys("topic", TopicConfig)

@@ -19,7 +19,8 @@ from spark_replog.log.fold.object_table import RecentWrites
 DAYS_A_MONTH = 30
 DAY_SECONDS = 86_400
 FORMULA = (
-    "objects a day = bytes a day / bytes an object; creates = objects x copies + entries x metadata roots; "
+    "objects a day = bytes a day / bytes an object, and a task makes an object for each set of replicas, of each typed "
+    "topic one of its own; creates = objects x copies + entries x metadata roots; "
     "gets = 2 x entries x metadata roots + readers x (objects + looks x metadata roots); a month = 30 such days, and "
     "what all copies hold now"
 )

@@ -173,7 +173,8 @@ def make_run(
     """Return the run of some sections as the topic is now."""
     topic = state.topics[topic_id]
     partition_state: PartitionState = topic.partitions[partition]
-    compression = stored_topic_config(tuple(topic.config.items()))[0].compression_type
+    config = stored_topic_config(tuple(topic.config.items()))[0]
+    compression = config.compression_of(is_typed=bool(topic.schemas))
     where = (topic.name, topic_id, partition, state.ledger_id)
     return CompactionRun(
         *where,

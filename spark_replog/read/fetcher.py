@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -30,9 +31,11 @@ from spark_replog.errors import (
 )
 from spark_replog.ids import BrokerId, TopicId
 from spark_replog.log.codec.data_object import decode_section
+from spark_replog.log.codec.section_statistics import ObjectStatistics
 from spark_replog.log.quotas import FetchQuota, RateKey, SampledRate, throttle_time_ms
 from spark_replog.process_state import in_each_child
 from spark_replog.read.batch_joiner import BATCH_SIZE_BYTES_MIN, BatchJoiner
+from spark_replog.read.column_filter import ColumnFilter, may_match
 from spark_replog.read.fetch_plan import FetchSlice
 from spark_replog.read.rows import RowView
 from spark_replog.storage.brokers import BrokerSet
@@ -108,6 +111,8 @@ READ_SIZE_BYTES_MAX = 8 * 1024 * 1024
 READ_GAP_BYTES_MAX = 64 * 1024
 """Skipping less than this costs more than reading it."""
 PREFETCH_SIZE_BYTES = 2 * READ_SIZE_BYTES_MAX
+STATISTICS_READ_BYTES = 64 * 1024
+"""Read of an object's end, to find which sections its filters exclude: only where more bytes than this are planned."""
 PREFETCH_READS_MAX = 8
 """Reads in flight at once: small ones overlap their waits for a remote root; bytes limit large ones."""
 
@@ -150,6 +155,8 @@ class FetchStats:
     read_bytes: int = 0
     throttle_time_ms: int = 0
     hedges: int = 0
+    skipped_sections: int = 0
+    """Of which the filters can match no row."""
 
 
 _Section: TypeAlias = tuple[FetchSlice, Sequence[pa.RecordBatch]]
@@ -200,6 +207,7 @@ class Fetcher:
         include_headers: bool = False,
         batch_bytes_min: int = BATCH_SIZE_BYTES_MIN,
         views: Mapping[TopicId, RowView] | None = None,
+        filters: Sequence[ColumnFilter] = (),
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the slices in batches of exactly `rows.read_schema(include_headers)`; those of a typed
         topic: of its view's.
@@ -210,6 +218,8 @@ class Fetcher:
 
         Args:
             views: of typed topics; rows of others are read with all columns of the version of their first slice.
+            filters: on columns of typed rows. Sections in which no row can satisfy all of them may be left out; the
+                others come whole.
 
         Raises:
             DataLossError: every holder answered, and none has a good copy. REPLOG_DATA_LOSS: no holder has the
@@ -218,6 +228,8 @@ class Fetcher:
                 credentials, missing mount) or is not among the brokers known here.
         """
         used = dict(views or {})
+        if filters:
+            slices = self._matching(slices, filters)
         joiner = BatchJoiner(include_headers=include_headers, batch_bytes_min=batch_bytes_min, views=used)
         for piece, stored in self._sections(_viewed(slices, used, include_headers)):
             for first_offset, wanted, size_bytes in _wanted_rows(piece, stored):
@@ -243,6 +255,55 @@ class Fetcher:
                 for future in (read.future, read.decoded):
                     if future is not None:
                         future.cancel()
+
+    def _matching(self, slices: Iterable[FetchSlice], filters: Sequence[ColumnFilter]) -> Iterator[FetchSlice]:
+        """Yield the slices of sections that may have a matching row. The ends of some objects are read ahead."""
+        ahead: deque[tuple[list[FetchSlice], Future[Buffer | None] | None]] = deque()
+        for _, group in groupby(slices, key=lambda piece: piece.object.id):
+            pieces = list(group)
+            kept = [piece for piece in pieces if piece.schema is None or may_match(filters, piece.schema, None)]
+            self.stats.skipped_sections += len(pieces) - len(kept)
+            ahead.append((kept, self._ask_statistics(kept)))
+            if len(ahead) >= PREFETCH_READS_MAX:
+                yield from self._not_excluded(*ahead.popleft(), filters)
+        while ahead:
+            yield from self._not_excluded(*ahead.popleft(), filters)
+
+    def _ask_statistics(self, pieces: Sequence[FetchSlice]) -> Future[Buffer | None] | None:
+        """Begin to read the end of an object; None where that does not pay, or cannot be tried."""
+        if sum([piece.size_bytes for piece in pieces]) <= STATISTICS_READ_BYTES or pieces[0].schema is None:
+            return None
+        item, holders = pieces[0].object, self._holders(pieces[0])
+        if item.inline or not holders:
+            return None
+        start = max(0, item.size_bytes - STATISTICS_READ_BYTES)
+        get, key = self._brokers.store(holders[0]).get, data_key(item.ledger_id, *item.id)
+        with suppress(RuntimeError):  # no thread can be started: the sections are read
+            url = self._brokers.url(holders[0])
+            return IO_POOL.submit_to(url, get, key, start=start, size_bytes=item.size_bytes - start)
+        return None
+
+    def _not_excluded(
+        self, pieces: Sequence[FetchSlice], end: Future[Buffer | None] | None, filters: Sequence[ColumnFilter]
+    ) -> Iterator[FetchSlice]:
+        """Yield the slices of an object that its statistics do not exclude; without any, and after an error, all."""
+        buffer: Buffer | None = None
+        if end is not None:
+            with suppress(ReplogError, OSError):
+                buffer = end.result()
+        if buffer is None:
+            yield from pieces
+            return
+        view = memoryview(buffer)
+        self._count(view.nbytes)
+        assert pieces[0].schema is not None  # all of an object have one version
+        of_object = ObjectStatistics(view, pieces[0].schema.arrow)
+        for piece in pieces:
+            statistics = of_object.of(piece.start_byte, piece.size_bytes, piece.crc32c, piece.row_count)
+            if statistics is None or may_match(filters, pieces[0].schema, statistics):
+                yield piece
+            else:
+                self.stats.skipped_sections += 1
 
     def _give_out(self, ahead: deque[_Read]) -> Iterator[_Section]:
         """Yield the sections of the first read; if its first is compressed, decode the next read in parallel.

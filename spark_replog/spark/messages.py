@@ -12,6 +12,7 @@ from spark_replog.ids import LedgerId, TopicId
 from spark_replog.log.model import DataObject
 from spark_replog.log.quotas import FetchQuota
 from spark_replog.log.write_plan import MadeCopy
+from spark_replog.read.column_filter import ColumnFilter
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice
 from spark_replog.read.rows import RowView
 from spark_replog.storage.brokers import BrokerSet
@@ -58,6 +59,7 @@ class ReadPartition(InputPartition):
         slices: the sections that hold them, in log order; those of one object together.
         quota: how fast each process may read for this client.
         views: how the rows of each typed topic are read; empty for topics of bytes.
+        filters: sections without a row that satisfies all of them may be left out.
     """
 
     ranges: tuple[FetchRange, ...]
@@ -65,3 +67,4 @@ class ReadPartition(InputPartition):
     brokers: BrokerSet
     quota: FetchQuota | None = None
     views: Mapping[TopicId, RowView] = field(default_factory=dict)
+    filters: tuple[ColumnFilter, ...] = ()

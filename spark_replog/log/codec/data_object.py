@@ -23,6 +23,15 @@ import numpy as np
 import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, RetriableError
+from spark_replog.log.codec.section_statistics import (
+    ColumnStatistics,
+    Statistics,
+    column_statistics,
+    covered_names,
+    encode_statistics,
+    statistics_body,
+    statistics_size,
+)
 from spark_replog.log.model import Section
 
 if TYPE_CHECKING:
@@ -59,6 +68,7 @@ _CRC_JOIN_BYTES_MIN = 1024 * 1024
 """Reading fewer bytes again costs less than joining two checksums."""
 _MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
+_STREAM_END = _CONTINUATION + bytes(4)
 _MESSAGE_PREFIX_BYTES = 8
 """Continuation marker and metadata length."""
 _HEADER_STRUCT = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -268,6 +278,8 @@ def encode_data_object(
     codec = pa.Codec("zstd", ZSTD_LEVEL) if compression == "zstd" else None if compression == "none" else compression
     options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=pa.ipc.MetadataVersion.V5)
     written: list[_Written] = []
+    covered = [] if rows is None or is_small else covered_names(rows.arrow)
+    statistics: list[Statistics] = []
     join = sink.join if isinstance(sink, _Gather) and codec is None else join_batches
     file = sink.file if isinstance(sink, _Copy) else pa.PythonFile(sink, mode="w")
     with pa.ipc.new_file(file, _file_schema(has_headers, has_offsets, rows), options=options) as writer:
@@ -282,7 +294,7 @@ def encode_data_object(
             else:
                 groups = _group_sections(_messages(conformed))
             for group in groups:
-                micros, holes, row_count = list[int](), list[str](), 0
+                micros, holes, row_count, seen = list[int](), list[str](), 0, dict[str, ColumnStatistics]()
                 for message in group:
                     batch = join(message)
                     sink.cut()
@@ -301,10 +313,21 @@ def encode_data_object(
                     }
                     writer.write_batch(batch, metadata)
                     row_count += batch.num_rows
+                    for name in covered:
+                        part = column_statistics(_values_of(batch, message, name))
+                        seen[name] = seen[name].joined(part) if name in seen else part
                 times_ms = min(micros) // 1000, -(-max(micros) // 1000)
                 written.append((topic_id, partition, row_count, times_ms, holes))
+                statistics.append(seen)
         sink.cut()
-    return _sealed(sink, written)
+    return _sealed(sink, written, statistics, rows)
+
+
+def _values_of(batch: pa.RecordBatch, parts: Sequence[pa.RecordBatch], name: str) -> pa.Array | pa.ChunkedArray:
+    """Return a column of a joined batch; of binary values, for which it may have a stand-in, that of its parts."""
+    if batch.schema.field(name).type != pa.binary():
+        return batch.column(name)
+    return pa.chunked_array([part.column(name) for part in parts])
 
 
 def _check_compression(compression: str) -> None:
@@ -315,8 +338,10 @@ def _check_compression(compression: str) -> None:
         )
 
 
-def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject:
-    """Return the object of a written file: one part for each message, and one for the end."""
+def _sealed(
+    sink: _Gather | _Copy, written: Sequence[_Written], statistics: Sequence[Statistics], rows: RowSchema | None
+) -> EncodedObject:
+    """Return the object of a written file: one part for each message, and one for the end, with the statistics."""
     parts, starts = sink.parts(), sink.starts
     buffers: list[Buffer] = []
     if written:
@@ -334,6 +359,10 @@ def _sealed(sink: _Gather | _Copy, written: Sequence[_Written]) -> EncodedObject
             crc = _seal(parts[number], hole, crc)
             number += 1
         sections.append(Section(topic_id, partition, row_count, start, starts[number] - start, crc, *times_ms))
+    if rows is not None and any(statistics):
+        head = _join_head(parts[-1], len(_STREAM_END))
+        extra = encode_statistics(list(zip(sections, statistics, strict=True)), rows.arrow)
+        parts[-1][:1] = [head[: len(_STREAM_END)], extra, head[len(_STREAM_END) :]]
     for part in parts:
         buffers += part
     return EncodedObject(buffers, sum([len(piece) for piece in buffers]), tuple(sections))
@@ -496,8 +525,9 @@ def _damaged(what: str) -> CorruptDataError:
 def frame_damage(body: Buffer, sections: Iterable[tuple[int, int]]) -> str | None:
     """Return what is wrong with a whole object outside its sections, as far as its own bytes tell.
 
-    Checks the magic, the ends of the schema message and of the stream, and that the footer names each message of the
-    sections. Arrow does not get the schema and the footer: no checksum proves them, and damaged ones can crash it.
+    Checks the magic, the ends of the schema message and of the stream, the statistics, and that the footer names each
+    message of the sections. Arrow does not get the schema and the footer: no checksum proves them, and damaged ones
+    can crash it.
 
     Args:
         sections: (start byte, size) of sections, whose checksums are right.
@@ -509,7 +539,12 @@ def frame_damage(body: Buffer, sections: Iterable[tuple[int, int]]) -> str | Non
     if view[8:12] != _CONTINUATION or view[schema_end : schema_end + 4] != _CONTINUATION:
         return "its schema message has a wrong length"
     footer_at = view.nbytes - 10 - int.from_bytes(view[-10:-6], "little")
-    if footer_at < 8 or view[footer_at - 8 : footer_at] != _CONTINUATION + bytes(4):
+    try:
+        statistics = statistics_body(view)
+    except ValueError as error:
+        return f"its {error}"
+    stream_end = footer_at - (0 if statistics is None else statistics_size(statistics))
+    if stream_end < 8 or view[stream_end - 8 : stream_end] != _STREAM_END:
         return "no end of stream is before its footer"
     footer = bytes(view[footer_at:])
     for start, size_bytes in sections:

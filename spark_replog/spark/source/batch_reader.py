@@ -6,13 +6,15 @@ offsets. (Kafka's connector resolves ``latest`` again in each task.)
 Push-down needs Spark 4.1, its conf ``spark.sql.python.filterPushdown.enabled``, and the option ``pushDownFilters``:
 Spark (up to 4.3) keeps ONE plan per ``load()``, so the plan of a filtered query also serves the next query on the same
 DataFrame or view, and both sides of a union. With the option the user states that there is only one query. Spark
-applies all filters to the rows as well; a section is skipped only if none of its rows can match.
+applies all filters to the rows as well; a section is skipped only if none of its rows can match. Filters on metadata
+are judged here, by what the ledger has of a section; those on a typed topic's columns by the tasks, by the statistics
+that its object has.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_replog.cluster.cluster import Cluster
+from spark_replog.read.column_filter import ColumnFilter, Comparison, bound_value
+from spark_replog.read.rows import RowView
 from spark_replog.spark.compat import freeze_garbage
 from spark_replog.spark.messages import ReadPartition
 from spark_replog.spark.options import SourceOptions
@@ -39,9 +43,20 @@ RUNS_MAX = 8
 """Maximum number of ranges that one partition is cut into; beyond it, the smallest gaps are read too."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_POINTS = ("EqualTo", "EqualNullSafe", "In")
-_COMPARISONS = ("GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
-_TEXTS = ("StringStartsWith", "StringEndsWith", "StringContains")
+_TESTS = {
+    "EqualTo": Comparison.IN,
+    "EqualNullSafe": Comparison.IN,
+    "In": Comparison.IN,
+    "GreaterThan": Comparison.ABOVE,
+    "GreaterThanOrEqual": Comparison.AT_LEAST,
+    "LessThan": Comparison.BELOW,
+    "LessThanOrEqual": Comparison.AT_MOST,
+    "StringStartsWith": Comparison.STARTS_WITH,
+    "StringEndsWith": Comparison.ENDS_WITH,
+    "StringContains": Comparison.CONTAINS,
+    "IsNull": Comparison.IS_NULL,
+    "IsNotNull": Comparison.IS_NOT_NULL,
+}
 
 
 class BatchReader(DataSourceReader):
@@ -70,11 +85,16 @@ class BatchReader(DataSourceReader):
         ranges = [OffsetRange(key, starts[key], ends[key]) for key in sorted(starts)]
         ranges = check_ranges(ranges, view, LossPolicy(fail=options.fail_on_data_loss))
         ranges = self.narrow(cluster, view, ranges)
-        return list(plan_partitions(cluster, view, ranges, options, views, range_count=len(starts)))
+        filters = self.column_filters(views)
+        return list(plan_partitions(cluster, view, ranges, options, views, range_count=len(starts), filters=filters))
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges to read: all, since no filter is pushed down."""
         return list(ranges)
+
+    def column_filters(self, views: Mapping[str, RowView]) -> tuple[ColumnFilter, ...]:
+        """Return the filters on columns of typed topics, by which tasks leave sections out."""
+        return ()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one task's rows. Executor."""
@@ -93,12 +113,14 @@ class FilteringBatchReader(BatchReader):
 
     def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
         super().__init__(options, schema)
+        self._pushed: list[Any] = []
         self._filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
         self._metadata_filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
         """On fields of ``_metadata``, where a typed topic has columns of its own."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Keep filters on the four columns; return all filters, so that Spark applies them too. Planner process."""
+        """Keep the filters; return all of them, so that Spark applies them too. Planner process."""
+        self._pushed += filters
         for item in filters:
             self._filters.get(filter_column(item), []).append(item)
             self._metadata_filters.get(filter_column(item, METADATA), []).append(item)
@@ -113,6 +135,19 @@ class FilteringBatchReader(BatchReader):
         for item in ranges:
             result += self._narrow_one(cluster, view, item)
         return result
+
+    def column_filters(self, views: Mapping[str, RowView]) -> tuple[ColumnFilter, ...]:
+        """Return the filters that statistics can judge."""
+        if not views or self._options.form.is_kafka:
+            return ()
+        kinds = {column.name: column.type for column in next(iter(views.values())).fields}  # the same of all topics
+        made = []
+        for item in self._pushed:
+            name = filter_column(item)
+            if name in kinds:
+                values = [bound_value(value, kinds[name]) for value in _literals(item)]
+                made.append(_filter_of(item, name, values))
+        return tuple([item for item in made if item is not None])
 
     def _narrow_one(self, cluster: Cluster, view: LogView, item: OffsetRange) -> list[OffsetRange]:
         key = item.topic_partition
@@ -155,32 +190,27 @@ def may_hold(item: Any, low: Any, high: Any) -> bool:
 
     Exact if ``low == high``, for every known filter.
     """
-    kind = type(item).__name__
-    if kind == "IsNull":
-        return False
-    if kind == "Not":
-        child = type(item.child).__name__
-        if low != high or child not in (*_POINTS, *_COMPARISONS, *_TEXTS) or _values(item.child) is None:
-            return True
-        return not may_hold(item.child, low, high)
-    values = _values(item)
-    if values is None:
-        return True
-    if kind in _POINTS:
-        return any(low <= value <= high for value in values)
-    (value,) = values
-    if kind in _COMPARISONS:
-        answers = {
-            "GreaterThan": high > value,
-            "GreaterThanOrEqual": high >= value,
-            "LessThan": low < value,
-            "LessThanOrEqual": low <= value,
-        }
-        return bool(answers[kind])
-    if kind in _TEXTS and low == high:
-        tests = {"StringStartsWith": low.startswith, "StringEndsWith": low.endswith, "StringContains": low.__contains__}
-        return bool(tests[kind](value))
-    return True
+    made = _filter_of(item, filter_column(item), _values(getattr(item, "child", item)))
+    return made is None or made.may_hold(low, high)
+
+
+def _filter_of(item: Any, column: str, values: Sequence[Any] | None) -> ColumnFilter | None:
+    """Return a filter of Spark's with its values in the types of the bounds; None: it is not understood."""
+    inner = getattr(item, "child", item)
+    test = _TESTS.get(type(inner).__name__)
+    if test in (Comparison.IS_NULL, Comparison.IS_NOT_NULL):
+        values = ()
+    if test is None or values is None or None in values:
+        return None
+    return ColumnFilter(column, test, tuple(values), is_negated=inner is not item)
+
+
+def _literals(item: Any) -> list[Any]:
+    """Return the values of a filter as Spark gives them."""
+    inner = getattr(item, "child", item)
+    if not hasattr(inner, "value"):
+        return []
+    return list(inner.value) if type(inner).__name__ == "In" else [inner.value]
 
 
 def offset_bounds(item: Any) -> tuple[int, int]:
@@ -189,7 +219,7 @@ def offset_bounds(item: Any) -> tuple[int, int]:
     widest = (0, 2**63 - 1)
     if not values:
         return widest
-    if kind in _POINTS:
+    if kind in ("EqualTo", "EqualNullSafe", "In"):
         return math.ceil(min(values)), math.floor(max(values)) + 1
     bounds = {
         "GreaterThan": (math.floor(values[0]) + 1, widest[1]),
@@ -215,12 +245,9 @@ def join_runs(runs: Sequence[tuple[int, int]], count_max: int) -> list[tuple[int
 
 
 def _values(item: Any) -> list[Any] | None:
-    """Return the literals of a filter in the types of the bounds, None if that is impossible."""
-    if not hasattr(item, "value"):
-        return None
-    values = list(item.value) if type(item).__name__ == "In" else [item.value]
+    """Return the literals of a filter on metadata in the types of its bounds, None if that is impossible."""
     result = []
-    for value in values:
+    for value in _literals(item):
         if isinstance(value, datetime):
             if value.tzinfo is None:
                 return None

@@ -75,7 +75,8 @@ class _TaskRead:
         form, views = self._options.form, self._partition.views
         by_topic = {item.topic: views.get(item.topic_id) for item in self._partition.ranges}
         headers = form.reads_headers(is_typed=bool(views))
-        for batch in self._fetcher.fetch(slices, include_headers=headers, views=views):
+        filters = self._partition.filters
+        for batch in self._fetcher.fetch(slices, include_headers=headers, views=views, filters=filters):
             topic, partition = log_column(batch, "topic")[0].as_py(), log_column(batch, "partition")[0].as_py()
             self._done[topic, partition] = log_column(batch, "offset")[-1].as_py() + 1
             view = by_topic[topic]

@@ -16,6 +16,7 @@ from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.log_offset import LogOffset
 from spark_replog.log.model import LogStartReason
 from spark_replog.logs import Once
+from spark_replog.read.column_filter import ColumnFilter
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetches
 from spark_replog.read.rows import RowView
 from spark_replog.spark.messages import ReadPartition
@@ -173,12 +174,14 @@ def plan_partitions(
     views: Mapping[str, RowView] | None = None,
     *,
     range_count: int = 0,
+    filters: tuple[ColumnFilter, ...] = (),
 ) -> list[ReadPartition]:
     """Return one input partition per range of the current log, more or fewer if the options say so.
 
     Args:
         views: of typed topics, by name.
         range_count: see ``split_ranges``.
+        filters: by which tasks leave sections out.
 
     Raises REPLOG_DATA_LOSS: a part of a range does not exist.
     """
@@ -205,7 +208,7 @@ def plan_partitions(
         planned = tuple(wanted[piece] for piece in group)
         slices = in_log_order([plans[fetch_range] for fetch_range in planned])
         shown = {where.topic_id: views[where.topic] for where in planned if views and where.topic in views}
-        partitions.append(ReadPartition(planned, slices, cluster.brokers, quota, shown))
+        partitions.append(ReadPartition(planned, slices, cluster.brokers, quota, shown, filters))
     return partitions
 
 

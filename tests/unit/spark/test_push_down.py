@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import operator
+import pickle
 from datetime import UTC, datetime
+from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -27,8 +30,13 @@ from pyspark.sql.datasource import (
 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.log.codec.section_statistics import MAGIC
+from spark_replog.maintenance.compaction import Compactor
+from spark_replog.maintenance.segment_writer import SegmentWriter, make_run
+from spark_replog.read.fetcher import STATISTICS_READ_BYTES, Fetcher
 from spark_replog.spark.options import parse_sink_options, parse_source_options
 from spark_replog.spark.sink.sink import BatchWriter
+from spark_replog.spark.source import reading
 from spark_replog.spark.source.batch_reader import (
     BatchReader,
     FilteringBatchReader,
@@ -207,3 +215,127 @@ def test_microseconds_of_a_row_are_not_lost_in_the_ledgers_milliseconds(store):
     reader = FilteringBatchReader(parse_source_options({"path": store, "subscribe": "micro"}, streaming=False))
     reader.pushFilters([GreaterThan(("timestamp",), time.replace(microsecond=1000))])
     assert reader.partitions() == []
+
+
+PAD_BYTES = 24
+TYPED = "id BIGINT, amount DECIMAL(9,2), at TIMESTAMP, shop STRING, note STRING, pad BINARY"
+
+
+class Typed:
+    """A typed topic of one partition with five sections of 4,000 rows, each an object of some hundred KB."""
+
+    rows = 4_000
+
+    def __init__(self, path, ddl=TYPED, name="typed"):
+        self.path, self.name = path, name
+        self.cluster = init_cluster(path, 1, {}, fsync=False)
+        self.controller = Controller(self.cluster)
+        self.controller.create_topic(name, partitions=1, replicas=1, config={}, schema=ddl)
+        for number in range(5):
+            self.write(number)
+
+    def write(self, number, **columns):
+        ids = range(number * 10_000, number * 10_000 + self.rows)
+        noise = np.random.default_rng(number).bytes(PAD_BYTES * self.rows)
+        made = {
+            "id": pa.array(ids, pa.int32()),
+            "amount": pa.array([None] * self.rows, pa.decimal128(5, 2)) if number == 3 else
+                      pa.array([Decimal(number) / 4] * self.rows, pa.decimal128(5, 2)),
+            "at": pa.array([datetime(1960 + 10 * number, 1, 1, tzinfo=UTC)] * self.rows, pa.timestamp("us", tz="UTC")),
+            "shop": ["shop-" + "x" * 40 + str(number)] * self.rows,
+            "note": pa.nulls(self.rows, pa.string()),
+            "pad": [noise[at : at + PAD_BYTES] for at in range(0, len(noise), PAD_BYTES)],
+        } | columns  # fmt: skip
+        writer = BatchWriter(parse_sink_options({"path": self.path, "topic": self.name}, streaming=False))
+        writer.commit([writer.write(iter([pa.record_batch(made)]))])
+
+    def read(self, *filters, **options):
+        """Return the rows that a read with these filters yields, and what its fetcher counted."""
+        given = {"path": self.path, "subscribe": self.name, "pushDownFilters": "true", **options}
+        reader = FilteringBatchReader(parse_source_options(given, streaming=False))
+        assert list(reader.pushFilters(list(filters))) == list(filters)
+        rows, partitions = 0, reader.partitions()
+        with pytest.MonkeyPatch.context() as patch:
+            made = []
+            patch.setattr(reading, "Fetcher", lambda *names, **more: made.append(Fetcher(*names, **more)) or made[-1])
+            for partition in pickle.loads(pickle.dumps(partitions)):
+                rows += sum(len(batch) for batch in reader.read(partition))
+        return rows // self.rows, made[0].stats if made else None
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    return Typed(str(tmp_path_factory.mktemp("typed") / "store"))
+
+
+DAY = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("filters", "sections"),
+    [
+        ([EqualTo(("id",), 500)], 1),
+        ([GreaterThan(("id",), 23_999)], 2),
+        ([GreaterThanOrEqual(("id",), 10**9)], 0),
+        ([In(("id",), [1, 10_500])], 2),
+        ([EqualTo(("amount",), Decimal("0.25"))], 1),
+        ([LessThanOrEqual(("amount",), Decimal("0.30"))], 2),
+        ([IsNull(("amount",))], 1),
+        ([IsNotNull(("amount",))], 4),
+        ([IsNotNull(("note",))], 0),
+        ([IsNull(("note",)), LessThan(("at",), DAY)], 1),
+        ([EqualTo(("at",), DAY)], 1),
+        ([StringStartsWith(("shop",), "shop-x")], 5),
+        ([StringStartsWith(("shop",), "shop-y")], 0),
+        ([EqualNullSafe(("shop",), "a")], 0),
+        ([Not(EqualTo(("id",), 500)), EqualTo(("id",), 500)], 1),
+    ],
+)
+def test_sections_that_statistics_exclude_are_not_read(typed, filters, sections):
+    read, stats = typed.read(*filters)
+    assert (read, stats.skipped_sections) == (sections, 5 - sections)
+    assert stats.reads == 5 + sections, "one small read an object, and the sections that may match"
+    assert stats.read_bytes <= 5 * STATISTICS_READ_BYTES + sections * 200_000
+
+
+def test_without_filters_on_its_columns_nothing_more_is_read(typed):
+    other = EqualTo(("pad", "x"), 1), EqualTo(("amount",), None), EqualTo(("at",), DAY.replace(tzinfo=None))
+    for filters, options in [((), {}), ((EqualTo(("id",), 1),), {"rows": "kafka"}), (other, {})]:
+        read, stats = typed.read(*filters, **options)
+        assert (read, stats.skipped_sections, stats.reads) == (5, 0, 5)
+
+
+def test_a_newer_version_reads_older_statistics_and_a_column_that_they_lack_is_null(tmp_path):
+    typed = Typed(str(tmp_path / "store"), TYPED.replace("id BIGINT", "id INT").replace("9,2", "5,2"))
+    typed.controller.evolve_schema("typed", TYPED + ", extra INT")
+    typed.write(9, extra=pa.array([7] * Typed.rows, pa.int32()))
+    assert typed.read(EqualTo(("id",), 500))[0] == 1
+    assert typed.read(EqualTo(("amount",), Decimal("0.25")))[0] == 1
+    read, stats = typed.read(GreaterThan(("extra",), 3))
+    assert (read, stats.skipped_sections, stats.reads) == (1, 5, 2), "no read is needed to know that they are null"
+    assert typed.read(IsNull(("extra",)))[0] == 5
+
+
+def test_statistics_that_are_missing_or_damaged_leave_nothing_out(tmp_path, caplog):
+    typed = Typed(str(tmp_path / "store"))
+    assert typed.read(EqualTo(("id",), 10**6))[0] == 0
+    for number, file in enumerate(sorted((tmp_path / "store").rglob("*.arrow"))):
+        body = bytearray(file.read_bytes())
+        at = body.index(MAGIC) - 9 * (number % 2)
+        body[at] ^= 1
+        file.write_bytes(body)
+    read, stats = typed.read(EqualTo(("id",), 10**6))
+    assert (read, stats.skipped_sections) == (5, 0)
+    assert not caplog.records, "a hint that is gone is no fault of the rows"
+
+
+def test_compacted_objects_have_statistics_of_their_own(tmp_path):
+    typed = Typed(str(tmp_path / "store"))
+    handle = typed.cluster.newest_topics(["typed"])["typed"]
+    ledger = typed.cluster.topic_ledger(handle.ledger_id)
+    run = ledger.ask(lambda state: make_run(state, handle.topic_id, 0, state.sections(handle.topic_id, 0, 0, 8_000)))
+    command = SegmentWriter(typed.cluster.brokers).rewrite(run)
+    assert Compactor(typed.cluster).commit([(run, command)]).run_count == 1
+    for value, sections in [(500, 2), (10_500, 2), (20_500, 1), (5_000, 2), (50_000, 0)]:
+        read, stats = typed.read(EqualTo(("id",), value))
+        assert (read, stats.skipped_sections) == (sections, 4 - (sections > 0)), "of four, the first two in one"
