@@ -100,8 +100,8 @@ def test_what_a_filter_excludes_is_not_opened(spark, store, days, with_conf):
 
 
 TYPED = (
-    "id BIGINT, small TINYINT, amount DECIMAL(9,2), ratio DOUBLE, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, ok BOOLEAN,"
-    " shop STRING, raw BINARY, note STRING, pad STRING"
+    "id BIGINT, small TINYINT, amount DECIMAL(9,2), ratio DOUBLE, at TIMESTAMP, local TIMESTAMP_NTZ, day DATE,"
+    " ok BOOLEAN, shop STRING, raw BINARY, note STRING, pad STRING"
 )
 TYPED_ROWS = """
 select id, cast({n} as tinyint) small, cast({n} as decimal(9, 2)) amount, {n} / 2D ratio,

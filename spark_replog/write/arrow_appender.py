@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ from spark_replog.write.record_handle import BatchResult
 
 SORTED_SLOTS_MIN = 8
 """Fewer slots are looked for one by one, which is quicker than a sort."""
+
+FEW_RUNS = 16
+"""With fewer changes of the slot, as rows without a key have, runs are joined: half the time of taking row by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,16 @@ def gather(rows: Rows, slots: Slots, start: int, stop: int) -> SlotRows:
         columns = [pa.concat_arrays([column], ROW_MEMORY) for column in part.columns]
         data = pa.RecordBatch.from_arrays(columns, schema=part.schema)
         return SlotRows(data, [slots], [0, len(data)])
-    order, distinct_slots, bounds = _sorted(slots[start:stop])
-    data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
-    return SlotRows(data, distinct_slots, bounds)
+    chosen = slots[start:stop]
+    order, distinct_slots, bounds = _sorted(chosen)
+    cuts = np.flatnonzero(chosen[1:] != chosen[:-1]) + 1
+    if len(cuts) >= FEW_RUNS:
+        data = pc.take(part, array_of(order), boundscheck=False, memory_pool=ROW_MEMORY)
+        return SlotRows(data, distinct_slots, bounds)
+    runs = [part.slice(first, last - first) for first, last in pairwise([0, *cuts.tolist(), len(chosen)])]
+    runs = [runs[number] for number in np.argsort(chosen[[0, *cuts]], kind="stable")]
+    columns = [pa.concat_arrays([run.column(number) for run in runs], ROW_MEMORY) for number in range(part.num_columns)]
+    return SlotRows(pa.RecordBatch.from_arrays(columns, schema=part.schema), distinct_slots, bounds)
 
 
 def _sorted(slots: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], list[int], list[int]]:
@@ -174,6 +184,9 @@ class RowRouter:
         def sizes_of() -> Int64Array:
             return rows.sizes if at is None else rows.sizes[at]
 
+        def mean_sizes() -> Int64Array:
+            return np.full(len(keys), rows.size_bytes // len(rows.data), dtype=np.int64)
+
         limit = row_limit(topic, self._config, self._row_bytes_max)
         if rows.size_bytes > limit[0] and int((sizes := sizes_of()).max()) > limit[0]:
             raise too_large(topic.name, int(sizes.max()), limit, row=int(sizes.argmax()))
@@ -189,7 +202,8 @@ class RowRouter:
             entry = self._topics[topic.name] = partitioner, len(self._slot_topics)
             self._slot_topics += [topic] * len(topic.replica_sets)
         partitioner, first = entry
-        partitions = partitioner.partitions(keys, partition, sizes_of)
+        # Those of each typed row cost a quarter of a task's time, and the sticky choice is about as even without.
+        partitions = partitioner.partitions(keys, partition, sizes_of if rows.schema is None else mean_sizes)
         return partitions + first if first else partitions
 
 

@@ -362,7 +362,7 @@ def _sealed(
     if rows is not None and any(statistics):
         head = _join_head(parts[-1], len(_STREAM_END))
         extra = encode_statistics(list(zip(sections, statistics, strict=True)), rows.arrow)
-        parts[-1][:1] = [head[: len(_STREAM_END)], extra, head[len(_STREAM_END) :]]
+        head[len(_STREAM_END) : len(_STREAM_END)] = extra
     for part in parts:
         buffers += part
     return EncodedObject(buffers, sum([len(piece) for piece in buffers]), tuple(sections))

@@ -11,12 +11,15 @@ import pytest
 
 import spark_replog
 from spark_replog.client.topic_copy import TopicCopy
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.ids import new_id
 from spark_replog.log.json_rows import row_json
 from spark_replog.log.row_key import key_bytes
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.maintenance.compaction import Compactor
+from spark_replog.maintenance.segment_writer import make_run
 from spark_replog.read.offsets_for_times import offsets_for_times
 from spark_replog.read.rows import LOG_COLUMNS
 from spark_replog.write.partitioner import partition_of
@@ -351,3 +354,22 @@ def test_rows_become_json_without_loss():
         "id": 1, "amount": "1.10", "raw": "/w==", "at": "2024-01-01T00:00:00+00:00", "x": "NaN",
         "m": {"1": [None, "2024-01-01"]},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "config", "expected"), [
+    ("a STRING", {}, "zstd"), ("a STRING", {"compression.type": "none"}, "none"),
+    ("a STRING", {"compression.type": "lz4"}, "lz4"), (None, {}, "none"),
+])  # fmt: skip
+def test_typed_topics_are_compressed_unless_they_say_otherwise(store, schema, config, expected):
+    """By writers and by compaction, of what the ledger has: no setting is written for it."""
+    cluster = Cluster.shared(store.path)
+    store.admin().create_topic("t", partitions=1, schema=schema, config=config)
+    for _ in range(2):
+        with store.producer() as producer:
+            rows = pa.table({"a": ["x"] * 5}) if schema else pa.table({"value": ["x"] * 5})
+            producer.send_arrow("t", rows).result()
+    assert make_write_plan(cluster, ["t"]).topic("t").compression == expected
+    handle = cluster.newest_topics(["t"])["t"]
+    ledger = cluster.topic_ledger(handle.ledger_id)
+    run = ledger.ask(lambda state: make_run(state, handle.topic_id, 0, state.sections(handle.topic_id, 0, 0, 10)))
+    assert run.compression == expected

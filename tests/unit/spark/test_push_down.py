@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import pickle
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -30,6 +31,7 @@ from pyspark.sql.datasource import (
 
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.init_store import init_cluster
+from spark_replog.errors import ErrorCode, RetriableError
 from spark_replog.log.codec.section_statistics import MAGIC
 from spark_replog.maintenance.compaction import Compactor
 from spark_replog.maintenance.segment_writer import SegmentWriter, make_run
@@ -327,6 +329,15 @@ def test_statistics_that_are_missing_or_damaged_leave_nothing_out(tmp_path, capl
     read, stats = typed.read(EqualTo(("id",), 10**6))
     assert (read, stats.skipped_sections) == (5, 0)
     assert not caplog.records, "a hint that is gone is no fault of the rows"
+
+
+@pytest.mark.parametrize("answer", [None, OSError("disk"), RetriableError(ErrorCode.KAFKA_STORAGE_ERROR, "away")])
+def test_an_end_that_cannot_be_read_leaves_nothing_out(typed, monkeypatch, answer):
+    future = Future()
+    future.set_exception(answer) if answer else future.set_result(None)
+    monkeypatch.setattr(Fetcher, "_ask_statistics", lambda *_: future)
+    read, stats = typed.read(EqualTo(("id",), 10**6))
+    assert (read, stats.skipped_sections, stats.reads) == (5, 0, 5)
 
 
 def test_compacted_objects_have_statistics_of_their_own(tmp_path):

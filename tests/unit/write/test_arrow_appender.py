@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_replog.config.producer import ProducerConfig
 from spark_replog.write import arrow_appender
 from spark_replog.write.accumulator import RecordAccumulator
-from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows
+from spark_replog.write.arrow_appender import ArrowAppender, RowRouter, SlotRows, gather
 from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.columns import ROW_OVERHEAD_BYTES, InputColumns, Rows, row_ends
 
@@ -39,6 +40,23 @@ def test_no_slice_of_several_rows_is_larger_than_a_request(sizes, batch, limit, 
     pieces = pieces_of(sizes, batch, limit)
     assert [(start, stop) for start, stop, _ in pieces] == cuts
     assert [size for *_, size in pieces] == [sum(sizes[start:stop]) for start, stop in cuts]
+
+
+@pytest.mark.parametrize("run", [1, 7, 500])
+def test_rows_are_gathered_by_slot_in_their_order(run) -> None:
+    """However long the runs of one slot are: few runs are joined, rows that alternate are taken."""
+    source = random.Random(run)
+    slots = np.repeat([source.randrange(9) for _ in range(2_000 // run + 1)], run)[:2_000].astype(np.uint8)
+    values = [str(number).encode() * source.randrange(3) for number in range(2_000)]
+    data = pa.RecordBatch.from_pydict({"value": values, "list": [[value] for value in values]})
+    rows = Rows(data, None, None, 0, 0)
+    gathered = gather(rows, slots, 100, 1_900)
+    there = sorted(set(slots[100:1_900].tolist()))
+    expected = {slot: [number for number in range(100, 1_900) if slots[number] == slot] for slot in there}
+    assert gathered.slots == list(expected)
+    for index, numbers in enumerate(expected.values()):
+        start, stop = gathered.bounds[index : index + 2]
+        assert gathered.data.slice(start, stop - start).equals(data.take(pa.array(numbers)))
 
 
 def test_any_rows_are_cut_whole_and_in_order() -> None:
