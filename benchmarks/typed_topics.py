@@ -23,6 +23,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,6 +41,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.log.codec.data_object import EncodedObject, data_schema, decode_section, encode_data_object
 from spark_replog.log.codec.section_statistics import column_statistics, covered_names
+from spark_replog.log.ddl import columns_text
 from spark_replog.log.row_schema import RowSchema
 
 DDL = (
@@ -134,11 +136,7 @@ class ArrowFile(DataSource):
 
     def schema(self) -> str:
         """Return the asked columns."""
-        types = {
-            part.split()[0]: part
-            for part in DDL.replace("12,2", "12;2").replace(": STRING, z", ": STRING; z").split(", ")
-        }
-        return ", ".join(types[name].replace(";", ",") for name in self._columns())
+        return columns_text(RowSchema(DDL).arrow.field(name) for name in self._columns())
 
     def _columns(self) -> list[str]:
         return str(self.options.get("columns") or ",".join(SUMS)).split(",")
@@ -208,6 +206,9 @@ def cases(
         reader = spark.read.format("arrowfile").option("folder", files).option("columns", ",".join(names))
         aggregate(reader.load(), names)
 
+    def from_parquet(names: tuple[str, ...]) -> None:
+        aggregate(spark.read.parquet(parquet), names)
+
     files = {codec: new_folder() for codec in ("none", "zstd")}
     parquet = str(folder / "read.parquet")
     to_parquet(parquet)
@@ -219,23 +220,19 @@ def cases(
     for codec in TYPES:
         to_topic(f"typed-{codec}-read")
     actions: dict[str, Callable[[], object]] = {
-        "write: JSON in a topic of bytes": lambda: to_json("json"),
+        "write: JSON in a topic of bytes": partial(to_json, "json"),
         "write: Arrow file, none": lambda: to_file("none", new_folder()),
         "write: Arrow file, zstd": lambda: to_file("zstd", new_folder()),
-        "write: parquet": lambda: to_parquet(str(folder / "write.parquet")),
-        **{f"write: typed topic, {codec}": lambda codec=codec: to_topic(f"typed-{codec}") for codec in TYPES},  # type: ignore[misc]
+        "write: parquet": partial(to_parquet, str(folder / "write.parquet")),
     }
+    actions |= {f"write: typed topic, {codec}": partial(to_topic, f"typed-{codec}") for codec in TYPES}
     for word, names in (("all", tuple(SUMS)), ("three", THREE)):
-        actions |= {
-            f"read {word}: JSON in a topic of bytes": lambda names=names: from_json(names),  # type: ignore[misc]
-            f"read {word}: Arrow file, none": lambda names=names: from_file(files["none"], names),  # type: ignore[misc]
-            f"read {word}: Arrow file, zstd": lambda names=names: from_file(files["zstd"], names),  # type: ignore[misc]
-            f"read {word}: parquet": lambda names=names: aggregate(spark.read.parquet(parquet), names),  # type: ignore[misc]
-        }
+        actions[f"read {word}: JSON in a topic of bytes"] = partial(from_json, names)
+        for codec, into in files.items():
+            actions[f"read {word}: Arrow file, {codec}"] = partial(from_file, into, names)
+        actions[f"read {word}: parquet"] = partial(from_parquet, names)
         for codec in TYPES:
-            actions[f"read {word}: typed topic, {codec}"] = lambda codec=codec, names=names: from_topic(  # type: ignore[misc]
-                f"typed-{codec}-read", names
-            )
+            actions[f"read {word}: typed topic, {codec}"] = partial(from_topic, f"typed-{codec}-read", names)
     for name in ("json-read", *(f"typed-{codec}-read" for codec in TYPES)):
         ledger = cluster.newest_topics([name])[name].ledger_id
         sizes[name] = data / ledger / "data"
@@ -317,20 +314,14 @@ def print_codec(count: int, rounds: int) -> None:
     sizes = {}
     for _ in range(rounds):
         for codec in TYPES:
-            made = timed(f"encode, {codec}", len(batch), lambda codec=codec: encode(batch, codec))  # type: ignore[misc]
+            made = timed(f"encode, {codec}", len(batch), partial(encode, batch, codec))
             body = b"".join(made.buffers)
             sizes[codec] = len(body) / len(batch)
-            timed(f"decode all, {codec}", len(batch), lambda made=made, body=body: decode(body, made, None))  # type: ignore[misc]
-            some = (*THREE, "_replog_timestamp")
-            timed(
-                f"decode three, {codec}", len(batch), lambda made=made, body=body, some=some: decode(body, made, some)
-            )  # type: ignore[misc]
-            timed(f"encode 100 rows, {codec}", 100, lambda codec=codec: encode(few, codec, True))  # type: ignore[misc]
-        timed(
-            "statistics",
-            len(batch),
-            lambda: [column_statistics(batch.column(name)) for name in covered_names(rows.arrow)],
-        )
+            timed(f"decode all, {codec}", len(batch), partial(decode, body, made, None))
+            timed(f"decode three, {codec}", len(batch), partial(decode, body, made, (*THREE, "_replog_timestamp")))
+            timed(f"encode 100 rows, {codec}", 100, partial(encode, few, codec, is_small=True))
+        columns = [batch.column(name) for name in covered_names(rows.arrow)]
+        timed("statistics", len(batch), partial(list, map(column_statistics, columns)))
     print(table(sorted(took.items()), "ns a row"))
     print("\n| compression.type | bytes a row |\n| --- | --- |")
     for codec, size_bytes in sizes.items():

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -43,6 +44,8 @@ RUNS_MAX = 8
 """Maximum number of ranges that one partition is cut into; beyond it, the smallest gaps are read too."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DECIMAL_DIGITS = 28
+"""The precision of Python's default context."""
 _TESTS = {
     "EqualTo": Comparison.IN,
     "EqualNullSafe": Comparison.IN,
@@ -145,7 +148,7 @@ class FilteringBatchReader(BatchReader):
         for item in self._pushed:
             name = filter_column(item)
             if name in kinds:
-                values = [bound_value(value, kinds[name]) for value in _literals(item)]
+                values = [None if _is_rounded(value) else bound_value(value, kinds[name]) for value in _literals(item)]
                 made.append(_filter_of(item, name, values))
         return tuple([item for item in made if item is not None])
 
@@ -211,6 +214,11 @@ def _literals(item: Any) -> list[Any]:
     if not hasattr(inner, "value"):
         return []
     return list(inner.value) if type(inner).__name__ == "In" else [inner.value]
+
+
+def _is_rounded(value: Any) -> bool:
+    """Return whether a literal may not be the query's: Spark (4.3) rounds decimals to 28 digits on the way here."""
+    return isinstance(value, Decimal) and len(value.as_tuple().digits) >= _DECIMAL_DIGITS
 
 
 def offset_bounds(item: Any) -> tuple[int, int]:

@@ -301,7 +301,13 @@ def test_sections_that_statistics_exclude_are_not_read(typed, filters, sections)
 
 
 def test_without_filters_on_its_columns_nothing_more_is_read(typed):
-    other = EqualTo(("pad", "x"), 1), EqualTo(("amount",), None), EqualTo(("at",), DAY.replace(tzinfo=None))
+    rounded = Decimal(10**27 + 1)  # as Spark's own 10**27 + 1.1 comes
+    other = (
+        EqualTo(("pad", "x"), 1),
+        GreaterThan(("amount",), rounded),
+        EqualTo(("amount",), None),
+        EqualTo(("at",), DAY.replace(tzinfo=None)),
+    )
     for filters, options in [((), {}), ((EqualTo(("id",), 1),), {"rows": "kafka"}), (other, {})]:
         read, stats = typed.read(*filters, **options)
         assert (read, stats.skipped_sections, stats.reads) == (5, 0, 5)
