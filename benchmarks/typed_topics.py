@@ -6,17 +6,17 @@ round by round; medians, of the time and of the processor time of all processes,
 The sizes of the stored rows follow.
 
     python -m benchmarks.typed_topics [--rows 1000000] [--rounds 7] [--only write "read three"] [--dir FOLDER]
-        [--micro-batch [--batches 70]] [--codec]
+        [--micro-batch [--batches 70]] [--tasks]
 
 --only: the cases whose names begin with one of these words.
 --micro-batch: instead, micro-batches of 100 rows from Spark's own source.
---codec: instead, without Spark, the processor time of one object in one process: encoded with its statistics, decoded,
-the statistics alone, and 100 rows.
+--tasks: instead, without Spark, the processor time of the Python part of its tasks, and of encoding alone, by process.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -33,16 +33,21 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceReader, WriterCommitMessage
 
+import spark_replog
 from benchmarks.bench_session import scratch, session, table, tree_usage
 from benchmarks.floors import Counted, Piece, maybe_freeze
 from benchmarks.micro_batch import WARM_UP, durations
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
-from spark_replog.log.codec.data_object import EncodedObject, data_schema, decode_section, encode_data_object
+from spark_replog.log.codec.data_object import EncodedObject, data_schema, encode_data_object
 from spark_replog.log.codec.section_statistics import column_statistics, covered_names
 from spark_replog.log.ddl import columns_text
+from spark_replog.log.json_rows import json_rows
 from spark_replog.log.row_schema import RowSchema
+from spark_replog.spark.options import parse_sink_options, parse_source_options
+from spark_replog.spark.sink.sink import BatchWriter
+from spark_replog.spark.source.batch_reader import BatchReader
 
 DDL = (
     "id BIGINT, customer INT, amount DECIMAL(12,2), score DOUBLE, paid BOOLEAN, at TIMESTAMP, state STRING, "
@@ -72,6 +77,7 @@ SUMS = {
 }
 TYPES = "none", "lz4", "zstd"
 BATCH_ROWS = 100
+TASK_BATCH_ROWS = 10_000
 
 
 class FileWriter(DataSourceArrowWriter):
@@ -289,43 +295,102 @@ def stored_rows(count: int) -> pa.RecordBatch:
     )
 
 
-def print_codec(count: int, rounds: int) -> None:
-    """Print the processor time of one object: encoded, and its sections decoded."""
-    rows, few = RowSchema(DDL), stored_rows(100)
-    # About 4 MiB, as Spark's batches become messages: joined from slices.
-    batch = stored_rows(min(count, 40_000))
-    took: dict[str, list[float]] = {}
+def stream_of(rows: pa.RecordBatch) -> pa.Buffer:
+    """Return rows as Spark hands them to a task: an Arrow stream of 10,000 a batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        for start in range(0, len(rows), TASK_BATCH_ROWS):
+            writer.write_batch(rows.slice(start, TASK_BATCH_ROWS))
+    return sink.getvalue()
 
-    def timed(name: str, row_count: int, action: Callable[[], Any]) -> Any:
+
+class Clocked:
+    """Takes the processor time of this process, of all its threads, in ns a row."""
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {}
+
+    def __call__(self, name: str, row_count: int, action: Callable[[], Any]) -> Any:
+        """Return what the action returns."""
         began = time.process_time()
         made = action()
-        took.setdefault(name, []).append((time.process_time() - began) / row_count * 1e9)
+        self.took.setdefault(name, []).append((time.process_time() - began) / row_count * 1e9)
         return made
+
+
+def print_tasks(folder: Path, count: int, rounds: int) -> None:
+    """Print the processor time of the Python part of Spark's tasks, and of encoding and decoding alone."""
+    path, controller, _ = make_store(folder)
+    for codec in TYPES:
+        controller.create_topic(f"typed-{codec}", 2, 1, config={"compression.type": codec}, schema=RowSchema(DDL))
+    rows = stored_rows(count).select(RowSchema(DDL).names)
+    typed = stream_of(rows)
+    texts = stream_of(pa.record_batch({"value": json_rows(rows)}))
+    files = {codec: str(folder / codec) for codec in ("none", "zstd")}
+    for into in files.values():
+        Path(into).mkdir()
+    timed = Clocked()
+
+    def write(name: str, topic: str, stream: pa.Buffer) -> None:
+        writer = BatchWriter(parse_sink_options({"path": path, "topic": topic}, streaming=False))
+        message = timed(f"write: {name}", count, lambda: writer.write(iter(pa.ipc.open_stream(stream))))
+        writer.commit([message])
+
+    def read(name: str, topic: str, **options: str) -> None:
+        given = {"path": path, "subscribe": topic, "endingOffsets": json.dumps({topic: ends[topic]}), **options}
+        reader = BatchReader(parse_source_options(given, streaming=False))
+        tasks = reader.partitions()
+        timed(f"read {name}", count, lambda: [deque(reader.read(task), maxlen=0) for task in tasks])
+
+    for topic, stream in (("json", texts), *((f"typed-{codec}", typed) for codec in TYPES)):
+        write("warm-up", topic, stream)
+    ends = {topic: newest_ends(path, topic) for topic in ("json", *(f"typed-{codec}" for codec in TYPES))}
+    for _ in range(rounds):
+        for codec, into in files.items():
+            for file in Path(into).iterdir():
+                file.unlink()
+            writer = FileWriter(into, codec)
+            timed(f"write: Arrow file, {codec}", count, partial(writer.write, iter(pa.ipc.open_stream(typed))))
+            for word, names in (("all", list(SUMS)), ("three", list(THREE))):
+                reader = FileReader(into, names)
+                (task,) = reader.partitions()
+                timed(f"read {word}: Arrow file, {codec}", count, partial(drain, reader, task))
+        write("JSON in a topic of bytes", "json", texts)
+        read("all: JSON in a topic of bytes, not parsed", "json")
+        for codec in TYPES:
+            write(f"typed topic, {codec}", f"typed-{codec}", typed)
+            read(f"all: typed topic, {codec}", f"typed-{codec}")
+            read(f"three: typed topic, {codec}", f"typed-{codec}", columns=",".join(THREE))
+        time_codec(timed)
+    print(table(sorted(timed.took.items()), "ns a row"))
+
+
+def drain(reader: FileReader, task: Piece) -> None:
+    """Read a task's rows."""
+    deque(reader.read(task), maxlen=0)
+
+
+def newest_ends(path: str, topic: str) -> dict[str, int]:
+    """Return the end of each partition."""
+    spans = spark_replog.open(path).topic(topic).scan().spans
+    return {str(key.partition): end for key, (_, end) in spans.items()}
+
+
+def time_codec(timed: Clocked) -> None:
+    """Time one object of 40,000 rows, its statistics alone, and one of 100 rows."""
+    rows, batch, few = RowSchema(DDL), stored_rows(40_000), stored_rows(BATCH_ROWS)
 
     def encode(part: pa.RecordBatch, codec: str, is_small: bool = False) -> EncodedObject:
         inputs = [("t", "ab" * 16, 0, part, "p")]
         return encode_data_object(inputs, compression=codec, has_headers=False, rows=rows, is_small=is_small)
 
-    def decode(body: bytes, made: EncodedObject, columns: tuple[str, ...] | None) -> None:
-        for item in made.sections:
-            part = memoryview(body)[item.start_byte : item.start_byte + item.size_bytes]
-            deque(decode_section(part, item.crc32c, item.row_count, False, rows=rows, columns=columns), maxlen=0)
-
-    sizes = {}
-    for _ in range(rounds):
-        for codec in TYPES:
-            made = timed(f"encode, {codec}", len(batch), partial(encode, batch, codec))
-            body = b"".join(made.buffers)
-            sizes[codec] = len(body) / len(batch)
-            timed(f"decode all, {codec}", len(batch), partial(decode, body, made, None))
-            timed(f"decode three, {codec}", len(batch), partial(decode, body, made, (*THREE, "_replog_timestamp")))
-            timed(f"encode 100 rows, {codec}", 100, partial(encode, few, codec, is_small=True))
-        columns = [batch.column(name) for name in covered_names(rows.arrow)]
-        timed("statistics", len(batch), partial(list, map(column_statistics, columns)))
-    print(table(sorted(took.items()), "ns a row"))
-    print("\n| compression.type | bytes a row |\n| --- | --- |")
-    for codec, size_bytes in sizes.items():
-        print(f"| {codec} | {size_bytes:.1f} |")
+    for codec in TYPES:
+        made = timed(f"encode, {codec}", len(batch), partial(encode, batch, codec))
+        timed(f"encode 100 rows, {codec}", BATCH_ROWS, partial(encode, few, codec, is_small=True))
+        body = b"".join(made.buffers)
+        print(f"{codec}: {len(body) / len(batch):.1f} bytes a row", file=sys.stderr)
+    columns = [batch.column(name) for name in covered_names(rows.arrow)]
+    timed("statistics", len(batch), partial(list, map(column_statistics, columns)))
 
 
 def main() -> None:
@@ -337,10 +402,11 @@ def main() -> None:
     parser.add_argument("--dir", default=None)
     parser.add_argument("--micro-batch", action="store_true")
     parser.add_argument("--batches", type=int, default=70)
-    parser.add_argument("--codec", action="store_true")
+    parser.add_argument("--tasks", action="store_true")
     given = parser.parse_args()
-    if given.codec:
-        print_codec(given.rows, given.rounds)
+    if given.tasks:
+        with scratch(given.dir) as folder:
+            print_tasks(folder, given.rows, given.rounds)
         return
     with scratch(given.dir) as folder, session("typed-topics") as spark:
         if given.micro_batch:

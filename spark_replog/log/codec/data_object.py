@@ -286,14 +286,7 @@ def encode_data_object(
         for topic, topic_id, partition, records, producer in sections:
             batches = [records] if isinstance(records, pa.RecordBatch) else records
             conformed = (batch if batch.schema.equals(schema) else _conform(batch, schema) for batch in batches)
-            groups: Iterable[Iterable[Sequence[pa.RecordBatch]]]
-            if is_small:
-                groups = [[list(conformed)]]
-            elif is_sized:
-                groups = _group_sections((batch.nbytes, [batch]) for batch in conformed)
-            else:
-                groups = _group_sections(_messages(conformed))
-            for group in groups:
+            for group in [[list(conformed)]] if is_small else _sections_of(conformed, is_sized=is_sized):
                 micros, holes, row_count, seen = list[int](), list[str](), 0, dict[str, ColumnStatistics]()
                 for message in group:
                     batch = join(message)
@@ -610,6 +603,11 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         column = batch.column(batch.schema.get_field_index(field.name))
         columns.append(column if column.type.equals(field.type) else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _sections_of(batches: Iterable[pa.RecordBatch], *, is_sized: bool) -> Iterator[list[list[pa.RecordBatch]]]:
+    """Yield the sections of a partition's rows, each as its messages, each as the batches to join."""
+    return _group_sections(((batch.nbytes, [batch]) for batch in batches) if is_sized else _messages(batches))
 
 
 def _group_sections(messages: Iterable[tuple[int, list[pa.RecordBatch]]]) -> Iterator[list[list[pa.RecordBatch]]]:
