@@ -128,8 +128,9 @@ class FileReader(DataSourceReader):
         mapped = pa.memory_map(partition.files[0])
         numbers = [RowSchema(DDL).names.index(name) for name in self.columns]
         reader = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(included_fields=numbers))
+        schema = pa.schema([RowSchema(DDL).arrow.field(number) for number in numbers])
         for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
+            yield reader.get_batch(number).cast(schema)  # no copy: all columns may be null
 
 
 class ArrowFile(DataSource):
