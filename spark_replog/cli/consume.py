@@ -80,7 +80,7 @@ class RecordFilter:
         """Return the filter with the keys that typed topics among these make of the keys' text."""
         if not self.keys:
             return self
-        from spark_replog.client.rows_of_text import key_of_text
+        from spark_replog.log.rows_of_text import key_of_text
 
         keys: set[bytes] = set()
         for topic in topics:

@@ -274,7 +274,7 @@ def _from_texts(texts: pa.Array, kind: pa.DataType, column: str, name: str, firs
     """Return texts as a flat type. Whole columns are converted; only of a bad one the row is looked for."""
     import pyarrow as pa
 
-    from spark_replog.client.rows_of_text import column_of_texts
+    from spark_replog.log.rows_of_text import column_of_texts
 
     try:
         return column_of_texts(texts, kind)
@@ -292,7 +292,7 @@ def _json_rows(lines_of: Iterator[list[bytes]], name: str, rows: RowSchema) -> I
     """Yield the rows of JSON objects; a line of ``replog consume -f jsonl`` is the record that it describes."""
     import pyarrow as pa
 
-    from spark_replog.client.rows_of_text import RowFormatError, columns_of_objects, parse_row
+    from spark_replog.log.rows_of_text import columns_of_objects, parse_row
 
     first = 1
     for lines in lines_of:
@@ -315,13 +315,14 @@ def _json_rows(lines_of: Iterator[list[bytes]], name: str, rows: RowSchema) -> I
         first += len(lines)
         if not objects:
             continue
-        try:
-            columns = columns_of_objects(objects, rows)
-        except RowFormatError as error:
+        arrays, errors = columns_of_objects(objects, rows.arrow)
+        if errors:
+            error = errors[min(errors)]
             where = f"Line {numbers[error.row]}"
             if error.kind is None:
                 raise _unknown_column(f"{where} of {name}", error.column, rows) from error
             raise _bad_value(name, where, error.column, error.kind, error.value, error) from error
+        columns = dict(zip(rows.names, arrays, strict=True))
         for field in rows.required:
             made = columns[field]
             if made.null_count:

@@ -12,7 +12,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_replog.client.rows_of_text import column_of_texts
+from spark_replog.log.rows_of_text import column_of_texts
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError, NotFoundError

@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -25,6 +27,7 @@ from spark_replog.log.row_schema import RowSchema
 _ZONE = r":[0-9.]*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _TOO_FINE = re.compile(r"[.,]\d{6}\d")
 _NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
+_SINGLE = struct.Struct("f")
 Converter = Callable[[Any], Any]
 
 
@@ -44,13 +47,13 @@ class RowFormatError(ValueError):
 
 
 def parse_row(line: bytes) -> dict[str, Any]:
-    """Return a JSON object; numbers with a fraction are decimals, so that no digit is lost.
+    """Return a JSON object in UTF-8; numbers with a fraction are decimals, so that no digit is lost.
 
     Raises:
         ValueError: it is none.
     """
     try:
-        row = json.loads(line, parse_float=Decimal, parse_constant=_refuse_constant)
+        row = json.loads(line.decode(), parse_float=Decimal, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(row, dict):
@@ -62,55 +65,72 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is not a JSON value")
 
 
-def columns_of_objects(objects: Sequence[Mapping[str, Any]], rows: RowSchema) -> dict[str, pa.Array]:
-    """Return JSON objects as the topic's columns, by name; what an object lacks is null.
+def columns_of_objects(
+    objects: Sequence[Mapping[str, Any] | None], columns: Iterable[pa.Field], *, takes_extra: bool = False
+) -> tuple[list[pa.Array], dict[int, RowFormatError]]:
+    """Return JSON objects as columns, in their order, and what is wrong with an object, by its place.
 
-    Dates and times are ISO 8601 text (without a zone UTC, where the column has one), DECIMAL a number or text, BINARY
-    base64, an interval seconds, a map an object.
+    What an object lacks is null; so is all of a bad object and of None. Dates and times are ISO 8601 text (without a
+    zone UTC, where the column has one), DECIMAL a number or text, BINARY base64, an interval seconds, a map an object.
 
-    Raises:
-        RowFormatError: the first value of a column that does not fit, or a name that is no column.
+    Args:
+        takes_extra: whether fields that are no column, at any depth, are left out; else they are errors.
     """
-    names = set(rows.names)
-    for number, row in enumerate(objects):
-        if not row.keys() <= names:
-            extra = next(name for name in row if name not in names)
-            raise RowFormatError(number, extra, None, row[extra], "no such column")
-    return {
-        column.name: _column([row.get(column.name) for row in objects], column.name, column.type)
-        for column in rows.arrow
-    }
+    columns = tuple(columns)
+    errors: dict[int, RowFormatError] = {}
+    if not takes_extra:
+        names = {column.name for column in columns}
+        for number, row in enumerate(objects):
+            if row is not None and not row.keys() <= names:
+                extra = next(name for name in row if name not in names)
+                errors[number] = RowFormatError(number, extra, None, row[extra], "no such column")
+    made = []
+    for column in columns:
+        values = [None if row is None else row.get(column.name) for row in objects]
+        made.append(_column(values, column.name, column.type, takes_extra, errors))
+    if errors:  # the other columns of a bad object
+        good = [None if number in errors else row for number, row in enumerate(objects)]
+        made, _ = columns_of_objects(good, columns, takes_extra=takes_extra)
+    return made, errors
 
 
-def _column(values: Sequence[Any], name: str, kind: pa.DataType) -> pa.Array:
-    convert = _converter(kind)
+def _column(
+    values: Sequence[Any], name: str, kind: pa.DataType, takes_extra: bool, errors: dict[int, RowFormatError]
+) -> pa.Array:
+    """Return values as a type, with null where there is an error, which is added."""
+    convert = _converter(kind, takes_extra)
     made = []
     for number, value in enumerate(values):
         try:
             made.append(convert(value))
-        except (ValueError, TypeError, OverflowError, InvalidOperation) as error:
-            raise RowFormatError(number, name, kind, value, error) from error
+        except _BAD_VALUE as error:
+            errors.setdefault(number, RowFormatError(number, name, kind, value, error))
+            made.append(None)
     try:
         return pa.array(made, kind)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+    except _BAD_VALUE:
         for number, value in enumerate(made):
             try:
                 pa.array([value], kind)
-            except (pa.ArrowException, ValueError, TypeError, OverflowError) as problem:
-                raise RowFormatError(number, name, kind, values[number], problem) from problem
-        raise RowFormatError(0, name, kind, values[0], error) from error
+            except _BAD_VALUE as error:
+                errors.setdefault(number, RowFormatError(number, name, kind, values[number], error))
+                made[number] = None
+        return pa.array(made, kind)
+
+
+_BAD_VALUE = (pa.ArrowException, ValueError, TypeError, OverflowError, InvalidOperation, RecursionError)
 
 
 @lru_cache(maxsize=256)
-def _converter(kind: pa.DataType) -> Converter:
+def _converter(kind: pa.DataType, takes_extra: bool = False) -> Converter:
     """Return a function from a JSON value to what Arrow makes a value of this type of."""
     types = pa.types
     if types.is_map(kind):
-        return _of_map(kind)
+        return _of_map(kind, takes_extra)
     if types.is_struct(kind):
-        return _of_struct({field.name: _converter(field.type) for field in kind})
+        return _of_struct({field.name: _converter(field.type, takes_extra) for field in kind}, takes_extra)
     if types.is_list(kind):
-        inner = _converter(kind.value_type)
+        inner = _converter(kind.value_type, takes_extra)
         return _typed(list, "an array", lambda items: [inner(item) for item in items])
     if types.is_timestamp(kind):
         return _typed(str, "a time in ISO 8601", lambda text: _moment(text, kind.tz is not None))
@@ -131,18 +151,18 @@ def _typed(classes: Any, what: str, convert: Converter) -> Converter:
     return checked
 
 
-def _of_struct(fields: Mapping[str, Converter]) -> Converter:
+def _of_struct(fields: Mapping[str, Converter], takes_extra: bool) -> Converter:
     def convert(row: dict[str, Any]) -> dict[str, Any]:
         extra = row.keys() - fields.keys()
-        if extra:
+        if extra and not takes_extra:
             raise ValueError(f"it has no field '{min(extra)}'")
         return {name: inner(row.get(name)) for name, inner in fields.items()}
 
     return _typed(dict, "an object", convert)
 
 
-def _of_map(kind: pa.DataType) -> Converter:
-    key, item = _converter(kind.key_type), _converter(kind.item_type)
+def _of_map(kind: pa.DataType, takes_extra: bool) -> Converter:
+    key, item = _converter(kind.key_type, takes_extra), _converter(kind.item_type, takes_extra)
     is_text = _is_written_as_text(kind.key_type)
 
     def convert(row: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -160,9 +180,22 @@ def _is_written_as_text(kind: pa.DataType) -> bool:
 
 
 def _float(value: Any) -> float:
-    if isinstance(value, str) and value not in _NUMBERS:
-        raise ValueError("it is not a number")
-    return float(value)
+    if isinstance(value, str):
+        if value not in _NUMBERS:
+            raise ValueError("it is not a number")
+        return float(value)
+    return _finite(float(value))
+
+
+def _single(value: Any) -> float:
+    number = _float(value)
+    return number if isinstance(value, str) else float(_SINGLE.unpack(_SINGLE.pack(number))[0])  # or OverflowError
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise ValueError("it is too large")
+    return number
 
 
 def _decimal(value: Any) -> Decimal:
@@ -197,6 +230,7 @@ _FLAT: tuple[tuple[Callable[[pa.DataType], bool], Any, str, Converter], ...] = (
     (pa.types.is_string, str, "text", _same),
     (pa.types.is_boolean, bool, "true or false", _same),
     (pa.types.is_integer, int, "a whole number", _same),
+    (pa.types.is_float32, (int, Decimal, str), "a number", _single),
     (pa.types.is_floating, (int, Decimal, str), "a number", _float),
     (pa.types.is_decimal, (int, Decimal, str), "a number", _decimal),
     (pa.types.is_binary, str, "base64 text", _bytes),
