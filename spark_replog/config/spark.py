@@ -90,8 +90,8 @@ SOURCE_KEYS = (
     ),
     _source(
         "includeMetadata",
-        "Adds a struct _metadata to rows of typed topics: topic, partition, offset, timestamp, timestampType, key, "
-        "headers.",
+        "Adds a struct _metadata to rows of typed topics, and to decoded ones: topic, partition, offset, timestamp, "
+        "timestampType, key, headers.",
         default=False,
         unit="bool",
     ),
@@ -100,6 +100,26 @@ SOURCE_KEYS = (
         "The only columns to read, comma separated: key, value, topic, partition, offset, timestamp, timestampType, "
         "headers; of a typed topic, its columns. They keep this order. Spark asks a Python source for all columns "
         "whatever a query selects, so naming few makes reads faster.",
+    ),
+    _source(
+        "valueFormat",
+        "Topics of bytes only: decode values into the columns of valueSchema, in the tasks: json. Not set: values stay "
+        "bytes.",
+        choices=words("json"),
+    ),
+    _source("valueSchema", "The columns of the values, as DDL: id BIGINT NOT NULL, tags ARRAY<STRING>."),
+    _source(
+        "mode",
+        "What a record becomes whose value is no row of valueSchema. PERMISSIVE: a row of nulls, with the value in the "
+        "column of columnNameOfCorruptRecord; DROPMALFORMED: no row; FAILFAST: an error that names it.",
+        default="PERMISSIVE",
+        choices=words("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
+    ),
+    _source(
+        "columnNameOfCorruptRecord",
+        "The STRING column that gets the value of a bad record, if valueSchema has it; bytes that are no UTF-8 as "
+        '{"b64": ...}.',
+        default="_corrupt_record",
     ),
     _source(
         "failOnDataLoss",

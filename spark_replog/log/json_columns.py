@@ -170,7 +170,7 @@ class JsonColumns:
         yield batch, pa.array([reasons.get(number) for number in range(len(values))], pa.string())
 
     def _deep_row(self, values: pa.Array) -> pa.RecordBatch | None:
-        """Return a row that is nested more deeply than Python's parser reads, as among other rows; None if it is bad."""
+        """Return a row that is nested too deeply for Python's parser, as Arrow's reads it; None if it is bad."""
         try:
             return self._parse(values) if self._plain(values).all() else None
         except (pa.ArrowException, ValueError):

@@ -162,7 +162,7 @@ def _schema_of(request: SchemaRequest) -> StructType:
         rows = topic_columns(*request.written)
         return request.form.kafka_schema if rows is None else request.form.typed_schema(rows)
     if request.topics is None:
-        return request.form.kafka_schema
+        return request.form.schema({})
     from spark_replog.spark.source.topics import view_topics
 
     store, subscription, principal = request.topics

@@ -36,7 +36,9 @@ from spark_replog.config.registry import (
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
 from spark_replog.log.model import ResetPolicy
+from spark_replog.log.row_schema import RowSchema
 from spark_replog.logs import Once, log_as_environment_says
+from spark_replog.spark.decoding import Decoding
 from spark_replog.spark.row_form import COLUMNS, RowForm
 from spark_replog.spark.source.positions import (
     Position,
@@ -316,7 +318,22 @@ def _row_form(given: Mapping[str, str]) -> RowForm:
             "by commas."
         )
     rows = _typed(given, "rows")
-    form = RowForm(names, _typed(given, "includeHeaders"), _typed(given, "includeMetadata"), is_kafka=rows == "kafka")
+    form = RowForm(
+        names,
+        _typed(given, "includeHeaders"),
+        _typed(given, "includeMetadata"),
+        is_kafka=rows == "kafka",
+        decoding=_decoding(given),
+    )
+    if form.decoding is not None:
+        if form.is_kafka or form.include_headers:
+            name = "rows=kafka" if form.is_kafka else "includeHeaders"
+            raise conflicting_options(
+                f"{name} shows Kafka's columns, and valueFormat decodes values into columns of their own. Leave one "
+                "out; includeMetadata=true adds topic, partition, offset, timestamp, key and headers to decoded rows."
+            )
+        _ = form.typed_schema(form.decoding.rows)
+        return form
     if form.is_kafka and form.include_metadata:
         raise conflicting_options(
             "rows=kafka shows the metadata in columns of their own, so includeMetadata=true has no use. Leave one out."
@@ -324,6 +341,21 @@ def _row_form(given: Mapping[str, str]) -> RowForm:
     if form.is_kafka:
         _ = form.kafka_names
     return form
+
+
+def _decoding(given: Mapping[str, str]) -> Decoding | None:
+    """Parse how values become columns; None: they stay bytes."""
+    value_format, schema = _typed(given, "valueFormat"), given.get("valueschema", "").strip()
+    if value_format is None and not schema:
+        return None
+    if value_format is None or not schema:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_MISSING_OPTION,
+            "valueFormat says how values are written, and valueSchema which columns they have. Give both, as in "
+            "valueFormat=json and valueSchema='id BIGINT NOT NULL, tags ARRAY<STRING>'.",
+        )
+    corrupt = given.get("columnnameofcorruptrecord", "").strip() or _key("columnNameOfCorruptRecord").default_text
+    return Decoding(value_format, RowSchema(schema), _typed(given, "mode"), corrupt)
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ while the topic gets newer ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -33,6 +33,7 @@ from spark_replog.logs import Once
 from spark_replog.read.rows import LOG_COLUMNS, RowView
 from spark_replog.read.rows import read_schema as arrow_read_schema
 from spark_replog.spark.column_types import spark_type
+from spark_replog.spark.decoding import Decoding, RowDecoder, check_topics
 
 _LOG = logging.getLogger(__name__)
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -64,19 +65,21 @@ class RowForm:
     Attributes:
         columns: names of the option ``columns``, as given; None: all.
         include_headers: whether the column ``headers`` is asked for by its own option.
-        include_metadata: whether rows of typed topics get the struct ``_metadata``.
+        include_metadata: whether rows of typed topics, and decoded ones, get the struct ``_metadata``.
         is_kafka: whether rows of typed topics are shown in Kafka's columns too.
+        decoding: how values of topics of bytes become columns; None: they stay bytes.
     """
 
     columns: tuple[str, ...] | None = None
     include_headers: bool = False
     include_metadata: bool = False
     is_kafka: bool = False
+    decoding: Decoding | None = None
 
     @property
     def fits_bytes(self) -> bool:
         """Return whether topics of bytes have what the options ask for."""
-        return not self.include_metadata and set(self.columns or ()) <= set(COLUMNS)
+        return self.decoding is not None or (not self.include_metadata and set(self.columns or ()) <= set(COLUMNS))
 
     @property
     def kafka_names(self) -> tuple[str, ...]:
@@ -147,6 +150,9 @@ class RowForm:
             InvalidConfigError: REPLOG_INVALID_SCHEMA: the topics differ; REPLOG_INVALID_OPTION or
                 REPLOG_CONFLICTING_OPTIONS: an option does not fit them.
         """
+        if self.decoding is not None:
+            check_topics(sorted(name for name, versions in topics.items() if versions))
+            return self.typed_schema(self.decoding.rows)
         if self._is_kafka_form(topics):
             return self.kafka_schema
         schemas = {name: self.typed_schema(versions[-1]) for name, versions in sorted(topics.items())}
@@ -169,6 +175,9 @@ class RowForm:
         if not topics:
             return {}
         text = (self.schema(topics) if declared is None else declared).simpleString()
+        if self.decoding is not None:
+            self._check_decoded(text, topics)
+            return {}
         if self._is_kafka_form(topics):
             self.check(text)
             return {name: self._kafka_view(versions[-1]) for name, versions in topics.items() if versions}
@@ -198,6 +207,16 @@ class RowForm:
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_SCHEMA,
                 "replog has a fixed schema. Remove schema(...) and cast the columns in a select.",
+                given=declared,
+                expected=expected,
+            )
+
+    def _check_decoded(self, declared: str, topics: Mapping[str, Versions]) -> None:
+        expected = self.schema(topics).simpleString()
+        if declared != expected:
+            raise invalid_schema(
+                "valueSchema says which columns the values have. Remove schema(...), and select and cast columns after "
+                "load().",
                 given=declared,
                 expected=expected,
             )
@@ -241,11 +260,36 @@ class RowForm:
 
     def reads_headers(self, *, is_typed: bool) -> bool:
         """Return whether headers are to be read from storage; is_typed: of typed topics."""
-        return self.include_metadata if is_typed and not self.is_kafka else "headers" in self.kafka_names
+        if self.decoding is not None or (is_typed and not self.is_kafka):
+            return self.include_metadata
+        return "headers" in self.kafka_names
 
     def of_bytes(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the asked columns of rows of bytes, in Kafka's order, of a read with or without headers."""
-        return batch.select(list(self.kafka_names)) if self.columns is not None else batch
+        """Return the asked columns of rows of bytes, in Kafka's order, of a read with or without headers.
+
+        All columns, if `decoded` is to follow.
+        """
+        return batch.select(list(self.kafka_names)) if self.columns is not None and self.decoding is None else batch
+
+    def decoded(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield a task's rows of bytes as Spark gets them: as they are, or decoded into columns.
+
+        Raises:
+            ReplogError: REPLOG_DESERIALIZATION: a record is bad, and ``mode=FAILFAST``.
+        """
+        if self.decoding is None:
+            yield from batches
+            return
+        for batch, columns in RowDecoder(self.decoding, self.shown(self.decoding.rows)).decode(batches):
+            if not len(columns):
+                continue
+            rows = columns
+            if self.include_metadata:
+                inner = [_WITH_HEADERS.field(name) for name in _METADATA_NAMES]
+                parts = [batch.column(name) for name in _METADATA_NAMES]
+                metadata = pa.StructArray.from_arrays(parts, fields=inner)
+                rows = columns.append_column(METADATA, metadata)
+            yield rows
 
     def of_typed(self, batch: pa.RecordBatch, view: RowView) -> Iterator[pa.RecordBatch]:
         """Yield typed rows as Spark gets them; one batch, or several if they become large texts.

@@ -119,7 +119,7 @@ class FilteringBatchReader(BatchReader):
         self._pushed: list[Any] = []
         self._filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
         self._metadata_filters: dict[str, list[Any]] = {column: [] for column in FILTERED_COLUMNS}
-        """On fields of ``_metadata``, where a typed topic has columns of its own."""
+        """On fields of ``_metadata``, where rows have columns of their own."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Keep the filters; return all of them, so that Spark applies them too. Planner process."""
@@ -131,9 +131,11 @@ class FilteringBatchReader(BatchReader):
 
     def narrow(self, cluster: Cluster, view: LogView, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of the ranges that may match."""
-        if any(view.schemas.values()) and not self._options.form.is_kafka:  # a column 'offset' is the topic's own
-            has_metadata = self._options.form.include_metadata
-            self._filters = self._metadata_filters if has_metadata else {name: [] for name in FILTERED_COLUMNS}
+        form = self._options.form
+        has_own_columns = any(view.schemas.values()) and not form.is_kafka  # a column 'offset' is one of them
+        if has_own_columns or form.decoding is not None:
+            no_filters: dict[str, list[Any]] = {name: [] for name in FILTERED_COLUMNS}
+            self._filters = self._metadata_filters if form.include_metadata else no_filters
         result: list[OffsetRange] = []
         for item in ranges:
             result += self._narrow_one(cluster, view, item)

@@ -34,11 +34,11 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
 
     Raises:
         DataLossError: CORRUPT_MESSAGE or REPLOG_DATA_LOSS: rows are lost.
-        ReplogError: rows cannot be read now.
+        ReplogError: rows cannot be read now; REPLOG_DESERIALIZATION: ``mode=FAILFAST``, and a value is no row.
     """
     freeze_garbage()
     batches = _TaskRead(partition, options).batches()
-    return batches if len(partition.ranges) == 1 else join_small(batches)
+    return options.form.decoded(batches if len(partition.ranges) == 1 else join_small(batches))
 
 
 class _TaskRead:
