@@ -5,12 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_replog.log.avro_columns import CONFLUENT_BYTES, AvroColumns, Registry
 from spark_replog.log.json_columns import JsonColumns
 from spark_replog.log.row_schema import RowSchema
-
-FORMATS = ("json",)
-CONFLUENT_BYTES = 5
-"""Confluent's serializers begin a value with a zero byte and the number of its schema in a registry, big-endian."""
 
 
 class ValueDecoder:
@@ -20,16 +17,26 @@ class ValueDecoder:
     becomes of a value depends on it alone.
 
     Args:
-        value_format: ``json``.
+        value_format: ``json``, whose values may begin with Confluent's prefix, or ``avro``.
         columns: the columns; a schema of Arrow becomes one of a typed topic (`RowSchema.of`).
+        avro: of ``avro``, and as of `AvroColumns`: the schema of the values, or the reader's with a registry.
+        registry: of ``avro``: finds the schema of each value by the number in Confluent's prefix.
 
     Attributes:
         schema: of the decoded rows: the columns, nullable.
+
+    Raises:
+        ReplogError: REPLOG_INVALID_SCHEMA: a schema does not parse; REPLOG_ENVIRONMENT: fastavro is not installed.
     """
 
-    def __init__(self, value_format: str, columns: RowSchema | pa.Schema) -> None:
+    def __init__(
+        self, value_format: str, columns: RowSchema | pa.Schema, *, avro: str = "", registry: Registry | None = None
+    ) -> None:
         rows = columns if isinstance(columns, RowSchema) else RowSchema.of(columns)
-        self._reader = JsonColumns(rows.arrow)
+        self._is_json = value_format == "json"
+        self._reader = (
+            JsonColumns(rows.arrow) if self._is_json else AvroColumns(rows.arrow, avro=avro, registry=registry)
+        )
         self.schema = self._reader.schema
 
     def decode(self, values: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
@@ -39,8 +46,11 @@ class ValueDecoder:
 
         Args:
             values: binary.
+
+        Raises:
+            ReplogError: the registry does not answer.
         """
-        return self._reader.read(_without_prefix(values))
+        return self._reader.read(_without_prefix(values) if self._is_json else values)
 
 
 def _without_prefix(values: pa.Array) -> pa.Array:
@@ -48,4 +58,4 @@ def _without_prefix(values: pa.Array) -> pa.Array:
     has_prefix = pc.starts_with(values, b"\x00")
     if not pc.any(has_prefix).as_py():
         return values
-    return pc.if_else(has_prefix, pc.binary_slice(values, CONFLUENT_BYTES), values)
+    return pc.if_else(has_prefix, pc.binary_replace_slice(values, 0, CONFLUENT_BYTES, b""), values)
