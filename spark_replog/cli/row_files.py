@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_replog.log.row_schema import RowSchema
+    from spark_replog.log.rows_of_text import RowFormatError
 
 SAMPLE_BYTES = 16 << 20
 """How much of a text file `columns_of_file` looks at."""
@@ -317,11 +318,8 @@ def _json_rows(lines_of: Iterator[list[bytes]], name: str, rows: RowSchema) -> I
             continue
         arrays, errors = columns_of_objects(objects, rows.arrow)
         if errors:
-            error = errors[min(errors)]
-            where = f"Line {numbers[error.row]}"
-            if error.kind is None:
-                raise _unknown_column(f"{where} of {name}", error.column, rows) from error
-            raise _bad_value(name, where, error.column, error.kind, error.value, error) from error
+            first_error = errors[min(errors)]
+            raise _bad_line(f"Line {numbers[first_error.row]}", name, first_error, rows) from first_error
         columns = dict(zip(rows.names, arrays, strict=True))
         for field in rows.required:
             made = columns[field]
@@ -334,6 +332,12 @@ def _json_rows(lines_of: Iterator[list[bytes]], name: str, rows: RowSchema) -> I
             if any(value is not None for value in values):
                 columns[column] = pa.array(values, kinds[column])
         yield pa.record_batch(columns)
+
+
+def _bad_line(where: str, name: str, error: RowFormatError, rows: RowSchema) -> InvalidConfigError:
+    if error.kind is None:
+        return _unknown_column(f"{where} of {name}", error.column, rows)
+    return _bad_value(name, where, error.column, error.kind, error.value, error)
 
 
 def _header_type() -> pa.DataType:

@@ -12,6 +12,8 @@ KEY_PREFIX = "kafka."
 """Removed from option names, so that options of a Kafka connector can be kept as they are."""
 STORAGE_PREFIX = "storage."
 """Names after this prefix are passed to the file system of the store."""
+REGISTRY_PREFIX = "registry."
+"""Names after this prefix are passed to Confluent's client of a schema registry."""
 SAME: Final = "(same)"
 """As Kafka's default in a declaration: it is the default here too."""
 INT32_MAX = 2**31 - 1

@@ -103,11 +103,22 @@ SOURCE_KEYS = (
     ),
     _source(
         "valueFormat",
-        "Topics of bytes only: decode values into the columns of valueSchema, in the tasks: json. Not set: values stay "
-        "bytes.",
-        choices=words("json"),
+        "Topics of bytes only: decode values into the columns of valueSchema, in the tasks: json, or avro (needs "
+        "the extra registry). Confluent's prefix of five bytes may stand before JSON, and stands before Avro if "
+        "schemaRegistry is set. Not set: values stay bytes.",
+        choices=words("json", "avro"),
     ),
-    _source("valueSchema", "The columns of the values, as DDL: id BIGINT NOT NULL, tags ARRAY<STRING>."),
+    _source(
+        "valueSchema",
+        "The columns of the values: DDL such as id BIGINT NOT NULL, tags ARRAY<STRING>, an Avro schema, or the path or "
+        "URL of a file with either. Without schemaRegistry, values in Avro need the Avro schema that wrote them.",
+    ),
+    _source(
+        "schemaRegistry",
+        "Where the Avro schemas are that Confluent's serializers name by number: the URL of a registry (http, https), "
+        "or a folder with files NUMBER.avsc. Options registry.NAME go to Confluent's client, such as "
+        "registry.basic.auth.user.info.",
+    ),
     _source(
         "mode",
         "What a record becomes whose value is no row of valueSchema. PERMISSIVE: a row of nulls, with the value in the "
@@ -117,8 +128,8 @@ SOURCE_KEYS = (
     ),
     _source(
         "columnNameOfCorruptRecord",
-        "The STRING column that gets the value of a bad record, if valueSchema has it; bytes that are no UTF-8 as "
-        '{"b64": ...}.',
+        "The STRING column that gets the value of a bad record, if valueSchema has it (to an Avro schema it is added if "
+        'this option is set); bytes that are no UTF-8 as {"b64": ...}.',
         default="_corrupt_record",
     ),
     _source(

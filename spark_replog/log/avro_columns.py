@@ -358,8 +358,8 @@ class _Types:
         if not kinds:
             return pa.null()
         raise invalid_schema(
-            f"column '{path}' is a union of {', '.join(map(input_type_text, kinds))}, and a column has one type. Decode "
-            "it in your program.",
+            f"column '{path}' is a union of {', '.join(map(input_type_text, kinds))}, and a column has one type. "
+            "Decode it in your program.",
             column=path,
         )
 

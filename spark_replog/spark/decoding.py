@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_replog.errors import ErrorCode, ReplogError, conflicting_options, invalid_option
-from spark_replog.log.ddl import type_text
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, conflicting_options, invalid_option
+from spark_replog.log.avro_columns import Registry, columns_of_avro, is_avro_schema
+from spark_replog.log.ddl import columns_text, type_text
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.log.value_decoder import ValueDecoder
+from spark_replog.storage.schema_registry import SchemaRegistry, read_schema_file
 
 _LOG = logging.getLogger(__name__)
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
@@ -30,6 +33,10 @@ class Decoding:
         rows: all columns of the option ``valueSchema``.
         mode: what a bad record is: a row of nulls, no row, or an error.
         corrupt: the name of the STRING column that gets the value of a bad record, if ``rows`` has it.
+        avro: the Avro schema of the values, if ``valueSchema`` is one and they are Avro; else "".
+        registry: the URL of the schema registry; "": there is none.
+        registry_options: of its client.
+        storage_options: of a registry that is a folder.
 
     Raises:
         InvalidConfigError: REPLOG_INVALID_OPTION: that column is none of STRING, or the only one.
@@ -39,6 +46,10 @@ class Decoding:
     rows: RowSchema
     mode: str = PERMISSIVE
     corrupt: str = CORRUPT_COLUMN
+    avro: str = ""
+    registry: str = ""
+    registry_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # secrets
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # secrets
 
     def __post_init__(self) -> None:
         column = next((column for column in self.rows.arrow if column.name == self.corrupt), None)
@@ -53,6 +64,58 @@ class Decoding:
             )
         if len(self.rows.names) == 1:
             raise invalid_option(f"valueSchema has no column besides '{column.name}'. Add those of the values.")
+
+    def open_registry(self) -> Registry | None:
+        """Return what finds the schema of a value; None: values have no numbers of schemas.
+
+        Raises:
+            ReplogError: REPLOG_INVALID_OPTION, REPLOG_ENVIRONMENT.
+        """
+        if not self.registry:
+            return None
+        return SchemaRegistry(self.registry, dict(self.registry_options), dict(self.storage_options)).texts
+
+
+def decoding_of(
+    value_format: str,
+    text: str,
+    mode: str,
+    corrupt: str | None,
+    *,
+    registry: tuple[str, tuple[tuple[str, str], ...]] = ("", ()),
+    storage_options: tuple[tuple[str, str], ...] = (),
+) -> Decoding:
+    """Return how values are decoded, and check that they can be.
+
+    Args:
+        text: the columns, as DDL or an Avro schema, or the path or URL of a file with either.
+        corrupt: the column for the values of bad records. It is added to the columns of an Avro schema, which has no
+            place for it. None: `CORRUPT_COLUMN`, if the columns have it.
+        registry: its URL, and its client's options.
+
+    Raises:
+        ReplogError: REPLOG_INVALID_SCHEMA, REPLOG_INVALID_OPTION, REPLOG_MISSING_OPTION, REPLOG_ENVIRONMENT.
+    """
+    if not is_avro_schema(text) and (text.startswith(("/", "./", "../")) or "://" in text or not _SPACE.search(text)):
+        text = read_schema_file(text, dict(storage_options)).strip()
+    avro = text if is_avro_schema(text) else ""
+    is_avro = value_format == "avro"
+    if is_avro and not avro and not registry[0]:
+        raise InvalidConfigError(
+            ErrorCode.REPLOG_MISSING_OPTION,
+            "values in Avro are read with the schema with which they were written. Give it as valueSchema, or name the "
+            "registry that has it in schemaRegistry.",
+        )
+    rows = RowSchema.of(columns_of_avro(avro) if avro else text)
+    if avro and corrupt is not None and corrupt not in rows.names:
+        rows = RowSchema(f"{rows.ddl}, {columns_text([pa.field(corrupt, pa.string())])}")
+    corrupt = corrupt or CORRUPT_COLUMN
+    decoding = Decoding(value_format, rows, mode, corrupt, avro if is_avro else "", *registry, storage_options)
+    decoding.open_registry()
+    return decoding
+
+
+_SPACE = re.compile(r"\s")
 
 
 class RowDecoder:
@@ -71,7 +134,12 @@ class RowDecoder:
     def _decoder(self) -> ValueDecoder:
         arrow, corrupt = self._decoding.rows.arrow, self._decoding.corrupt
         names = [name for name in self._shown if name != corrupt] or [name for name in arrow.names if name != corrupt]
-        return ValueDecoder(self._decoding.value_format, pa.schema([arrow.field(name) for name in names]))
+        return ValueDecoder(
+            self._decoding.value_format,
+            pa.schema([arrow.field(name) for name in names]),
+            avro=self._decoding.avro,
+            registry=self._decoding.open_registry(),
+        )
 
     def decode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """Yield batches of a read of bytes, without bad records if they are left out, and their shown columns.

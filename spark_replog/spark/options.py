@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.coordinator import CoordinatorConfig
-from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigKey, normalise_key
+from spark_replog.config.key import KEY_PREFIX, REGISTRY_PREFIX, STORAGE_PREFIX, ConfigKey, normalise_key
 from spark_replog.config.producer import ProducerConfig, TaskHooks
 from spark_replog.config.registry import (
     UNUSED_KAFKA_SETTINGS,
@@ -36,9 +36,8 @@ from spark_replog.config.registry import (
 )
 from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
 from spark_replog.log.model import ResetPolicy
-from spark_replog.log.row_schema import RowSchema
 from spark_replog.logs import Once, log_as_environment_says
-from spark_replog.spark.decoding import Decoding
+from spark_replog.spark.decoding import Decoding, decoding_of
 from spark_replog.spark.row_form import COLUMNS, RowForm
 from spark_replog.spark.source.positions import (
     Position,
@@ -84,6 +83,7 @@ SHORT_NAME, SHORT_MISSPELLING_RATIO = 6, 0.75
 """In a name of so few characters two swapped ones count for more."""
 _ENGINE_KEYS = frozenset({"checkpointlocation", "queryname", "path", "paths"})
 """Added by Spark itself, on sources and sinks."""
+_PASSED_ON = (STORAGE_PREFIX, REGISTRY_PREFIX)
 _TABLE_KEY = "provider"
 """Present only when Spark loads the schema of a catalog table. The table's properties then come as options too."""
 _SUBSCRIPTIONS = ("assign", "subscribe", "subscribepattern")
@@ -346,7 +346,7 @@ def _row_form(given: Mapping[str, str]) -> RowForm:
 def _decoding(given: Mapping[str, str]) -> Decoding | None:
     """Parse how values become columns; None: they stay bytes."""
     value_format, schema = _typed(given, "valueFormat"), given.get("valueschema", "").strip()
-    if value_format is None and not schema:
+    if value_format is None and not schema and "schemaregistry" not in given:
         return None
     if value_format is None or not schema:
         raise InvalidConfigError(
@@ -354,8 +354,16 @@ def _decoding(given: Mapping[str, str]) -> Decoding | None:
             "valueFormat says how values are written, and valueSchema which columns they have. Give both, as in "
             "valueFormat=json and valueSchema='id BIGINT NOT NULL, tags ARRAY<STRING>'.",
         )
-    corrupt = given.get("columnnameofcorruptrecord", "").strip() or _key("columnNameOfCorruptRecord").default_text
-    return Decoding(value_format, RowSchema(schema), _typed(given, "mode"), corrupt)
+    corrupt = given.get("columnnameofcorruptrecord", "").strip() or None
+    place = given.get("schemaregistry", "").strip()
+    return decoding_of(
+        value_format,
+        schema,
+        _typed(given, "mode"),
+        corrupt,
+        registry=(place, _with_prefix(given, REGISTRY_PREFIX) if place else ()),
+        storage_options=_with_prefix(given, STORAGE_PREFIX),
+    )
 
 
 def _refuse_as_both_modes(lowered: Mapping[str, str], given: Mapping[str, str]) -> None:
@@ -468,7 +476,7 @@ def _without_unknown(given: Mapping[str, str], *sides: Side) -> dict[str, str]:
         plain = normalise_key(name)
         if name == "storage.fsync":
             raise invalid_option("storage.fsync is chosen once, by 'replog init'. Remove the option.")
-        if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(STORAGE_PREFIX) or name in names:
+        if name in _ENGINE_KEYS or name == _ADDRESS or name.startswith(_PASSED_ON) or name in names:
             continue
         if plain != name and (plain in _client_names() or plain in _PROTECTED or plain in _ALSO_PREFIXED):
             if plain not in names and plain not in _PROTECTED:
@@ -534,10 +542,11 @@ def _store(given: Mapping[str, str]) -> StoreOptions:
             "give it as load(path), start(path) or option('path', ...). The options of a "
             "CREATE TABLE do not reach its reads and writes: use CREATE TEMPORARY VIEW ... USING replog OPTIONS.",
         )
-    storage = sorted(
-        (name[len(STORAGE_PREFIX) :], value) for name, value in given.items() if name.startswith(STORAGE_PREFIX)
-    )
-    return StoreOptions(path, tuple(storage))
+    return StoreOptions(path, _with_prefix(given, STORAGE_PREFIX))
+
+
+def _with_prefix(given: Mapping[str, str], prefix: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name[len(prefix) :], value) for name, value in given.items() if name.startswith(prefix)))
 
 
 def _is_server(address: str) -> bool:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import ClassVar
 
+import fastavro
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
@@ -139,3 +145,89 @@ def test_options_that_do_not_fit_are_refused(raw, code, options, said):
     refused(code, lambda: raw.at(**options).schema(), said)
     refused(code, lambda: raw.at(**options).reader(None), said)
     refused(code, lambda: raw.at(**options).streamReader(None), said)
+
+
+def record(text, row):
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(text)), row)
+    return stream.getvalue()
+
+
+POINT = '{"type":"record","name":"Point","fields":[{"name":"x","type":"int"}]}'
+ORDER = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"at","type":"Point"}]}'
+WHOLE = ORDER.replace('"Point"', POINT)
+AVRO_VALUES = [record(WHOLE, {"id": 5, "at": {"x": 6}}), b"\xff"]
+AVRO_ROWS = [{"id": 5, "at": {"x": 6}}, {"id": None, "at": None}]
+
+
+def test_avro_without_a_registry_has_one_schema_as_text_or_in_a_file(source, tmp_path):
+    raw = Decoded(source)
+    raw.write(AVRO_VALUES)
+    (tmp_path / "order.avsc").write_text(WHOLE)
+    for schema in (WHOLE, str(tmp_path / "order.avsc")):
+        assert raw.rows(valueFormat="avro", valueSchema=schema) == AVRO_ROWS
+    shown = raw.rows(valueFormat="avro", valueSchema=WHOLE, columnNameOfCorruptRecord="bad", columns="id,bad")
+    assert shown == [{"id": 5, "bad": None}, {"id": None, "bad": '{"b64":"/w=="}'}]
+    refused(OPTION, lambda: raw.at(valueSchema=str(tmp_path / "other.avsc")).schema(), "no file")
+    refused(MISSING, lambda: raw.at(valueFormat="avro").schema(), "schemaRegistry")
+
+
+class Registry(BaseHTTPRequestHandler):
+    """Confluent's registry, as far as a reader needs it."""
+
+    schema: ClassVar = {
+        "schema": ORDER,
+        "schemaType": "AVRO",
+        "references": [{"name": "Point", "subject": "p", "version": 3}],
+    }
+    answers: ClassVar = {
+        "/schemas/ids/7": schema,
+        "/subjects/p/versions/3": {"schema": POINT, "subject": "p", "version": 3, "id": 2},
+    }
+    is_broken = False
+    logins: ClassVar[set] = set()
+
+    def do_GET(self):
+        self.logins.add(self.headers.get("Authorization"))
+        answer = self.answers.get(self.path.partition("?")[0])
+        status = 403 if self.is_broken else 200 if answer else 404
+        body = json.dumps(answer or {"error_code": 40403, "message": "no such schema"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def registry():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+    Registry.is_broken = False
+    Registry.logins.clear()
+
+
+SECRET = "user:hunter2"
+
+
+def test_a_registry_of_confluent_or_a_folder_names_the_schemas(source, registry, tmp_path):
+    raw = Decoded(source)
+    raw.write([b"\0\0\0\0\7" + AVRO_VALUES[0], b"\0\0\0\0\x08" + AVRO_VALUES[0]])
+    (tmp_path / "7.avsc").write_text(WHOLE)
+    read = {"valueFormat": "avro", "valueSchema": "id BIGINT, at STRUCT<x: BIGINT>"}
+    login = {"registry.basic.auth.user.info": SECRET}
+    assert raw.rows(schemaRegistry=registry, **login, **read) == AVRO_ROWS
+    assert Registry.logins == {"Basic " + base64.b64encode(SECRET.encode()).decode()}
+    assert raw.rows(schemaRegistry=str(tmp_path), **read) == AVRO_ROWS
+    assert SECRET not in repr(raw.at(schemaRegistry=registry, **login, **read).reader(None).__dict__)
+    Registry.is_broken = True
+    refused(ErrorCode.REPLOG_STORE_UNAVAILABLE, lambda: raw.rows(schemaRegistry=registry, **login, **read), "403")
+    with_login = registry.replace("://", f"://{SECRET}@")
+    refused(OPTION, lambda: raw.at(schemaRegistry=with_login, **read).schema(), "registry.basic.auth.user.info")
