@@ -125,6 +125,8 @@ ONLY_IN = {
     "opentelemetry": ("spark_replog/monitor/open_telemetry.py",),
     "deltalake": ("spark_replog/tables/delta_table.py",),
     "pyiceberg": ("spark_replog/tables/iceberg_table.py",),
+    "fastavro": ("spark_replog/log/avro_columns.py",),
+    "confluent_kafka": ("spark_replog/storage/schema_registry.py",),
 }
 
 

@@ -293,14 +293,22 @@ def _json_rows(lines_of: Iterator[list[bytes]], name: str, rows: RowSchema) -> I
     """Yield the rows of JSON objects; a line of ``replog consume -f jsonl`` is the record that it describes."""
     import pyarrow as pa
 
+    from spark_replog.log.json_columns import JsonColumns
     from spark_replog.log.rows_of_text import columns_of_objects, parse_row
 
+    whole_lines = JsonColumns(rows.arrow, takes_extra=False)
     first = 1
     for lines in lines_of:
         numbers, objects = list[int](), list[dict[str, Any]]()
         log_columns: dict[str, list[Any]] = {_TIMESTAMP: [], _HEADERS: [], _PARTITION: []}
         if first == 1 and lines:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+        filled = [line for line in lines if line.strip()]
+        batch = whole_lines.read_good(pa.array(filled, pa.binary())) if filled else None
+        if batch is not None:
+            first += len(lines)
+            yield batch
+            continue
         for number, line in enumerate(lines, first):
             if not line.strip():
                 continue

@@ -128,8 +128,8 @@ SOURCE_KEYS = (
     ),
     _source(
         "columnNameOfCorruptRecord",
-        "The STRING column that gets the value of a bad record, if valueSchema has it (to an Avro schema it is added if "
-        'this option is set); bytes that are no UTF-8 as {"b64": ...}.',
+        "The STRING column that gets the value of a bad record, if valueSchema has it; set, it is added to an "
+        'Avro schema. Bytes that are no UTF-8 are {"b64": ...}.',
         default="_corrupt_record",
     ),
     _source(

@@ -79,7 +79,8 @@ def test_avro_records_are_rows_with_all_their_logical_types():
 def test_bytes_that_are_no_record_are_bad_and_never_another_row():
     good = avro(ROW)
     _, reasons = decode(plain(), good + b"x", good[:-1], b"")
-    assert ["follow" in reasons[0], "EOFError" in reasons[1], "EOFError" in reasons[2]] == [True, True, True]
+    assert "1 bytes follow" in reasons[0]
+    assert ["no record of its Avro schema" in reason for reason in reasons[1:]] == [True, True]
     made, decoder = random.Random(7), plain()
     for _ in range(60):
         bad = bytearray(good)
