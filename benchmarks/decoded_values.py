@@ -78,9 +78,9 @@ def measure(spark: SparkSession, path: str, row_count: int, rounds: int) -> None
     answers = set()
     for _ in range(rounds + 1):
         for name, frame in (("valueFormat=json", decoded), ("from_json", from_json)):
-            start = time.perf_counter()
+            begun = time.perf_counter()
             answers.add(str(frame().selectExpr(*SUMS).collect()))
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(time.perf_counter() - begun)
     assert len(answers) == 1, answers
     for name, taken in seconds.items():
         middle = statistics.median(taken[1:])  # the first starts workers

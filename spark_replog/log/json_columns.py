@@ -23,7 +23,7 @@ from spark_replog.log.rows_of_text import RowFormatError, column_of_texts, colum
 
 TEXT_BYTES_MAX = 16 << 20
 """As much text is parsed at a time, or one value."""
-ROWS_BY_RULE = 32
+ROWS_BY_RULE = 64
 """So few rows of which one is bad are not halved again: a call of Arrow costs as much as some rows by the rule."""
 _SECONDS = pa.decimal128(38, 6)
 _DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"

@@ -27,7 +27,7 @@ from spark_replog.log.row_schema import RowSchema
 _ZONE = r":[0-9.]*(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _TOO_FINE = re.compile(r"[.,]\d{6}\d")
 _NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
-_SINGLE = struct.Struct("f")
+_SINGLE = struct.Struct("<f")
 Converter = Callable[[Any], Any]
 
 

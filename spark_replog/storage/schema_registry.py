@@ -71,7 +71,7 @@ class SchemaRegistry:
             text = _file(self._place, f"{schema_id}.avsc", self._storage_options)
             return None if text is None else (text,)
         try:
-            return tuple(self._with_references(self._client.get_schema(schema_id)).values())
+            return tuple(_with_references(self._client, self._client.get_schema(schema_id)).values())
         except Exception as error:  # the library's own, and those of its HTTP client
             if getattr(error, "http_status_code", 0) == _NOT_FOUND:
                 return None
@@ -81,15 +81,16 @@ class SchemaRegistry:
                 f"{error}. Check its URL, the options registry.*, and the network, then try again.",
             ) from error
 
-    def _with_references(self, schema: Any, name: str = "", texts: dict[str, str] | None = None) -> dict[str, str]:
-        """Return texts by name, in the order in which each only refers to those before it."""
-        texts = {} if texts is None else texts
-        for reference in schema.references or ():
-            if reference.name not in texts and len(texts) < _REFERENCES_MAX:
-                version = self._client.get_version(reference.subject, reference.version)
-                self._with_references(version.schema, reference.name, texts)
-        texts[name] = schema.schema_str
-        return texts
+
+def _with_references(client: Any, schema: Any, name: str = "", texts: dict[str, str] | None = None) -> dict[str, str]:
+    """Return texts by name, in the order in which each only refers to those before it."""
+    texts = {} if texts is None else texts
+    for reference in schema.references or ():
+        if reference.name not in texts and len(texts) < _REFERENCES_MAX:
+            version = client.get_version(reference.subject, reference.version)
+            _with_references(client, version.schema, reference.name, texts)
+    texts[name] = schema.schema_str
+    return texts
 
 
 def _client(url: str, options: Mapping[str, str]) -> Any:
