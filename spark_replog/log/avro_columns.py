@@ -146,7 +146,7 @@ class AvroColumns:
         try:
             row: dict[str, Any] = _fastavro().schemaless_reader(stream, writer.plain, reader)
         except Exception as error:  # fastavro lets through what its steps raise: EOFError, IndexError, UnicodeError ...
-            reasons[number] = f"it is no record of its Avro schema: {type(error).__name__}: {error}"
+            reasons[number] = f"it is no record of its Avro schema: {str(error) or 'it ends early'}"
             return None
         if stream.tell() != len(value):
             reasons[number] = f"{len(value) - stream.tell()} bytes follow the Avro record"

@@ -79,7 +79,7 @@ class JsonColumns:
         if not is_plain.all():
             order = array_of(np.argsort(np.concatenate([np.flatnonzero(is_plain), np.flatnonzero(~is_plain)])))
             batch, reasons = batch.take(order), reasons.take(order)
-        return self._with_required(batch, reasons)
+        return with_required(batch, reasons, self._columns)
 
     def read_good(self, values: pa.Array) -> pa.RecordBatch | None:
         """Return the columns of N values; None if `read` has to find out which are bad, or why."""
@@ -176,10 +176,6 @@ class JsonColumns:
         except (pa.ArrowException, ValueError):
             return None
 
-    def _with_required(self, batch: pa.RecordBatch, reasons: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
-        """Make rows bad that have null in a NOT NULL column."""
-        return with_required(batch, reasons, self._columns)
-
 
 def with_required(
     batch: pa.RecordBatch, reasons: pa.Array, columns: Sequence[pa.Field]
@@ -195,7 +191,8 @@ def with_required(
             reasons = pc.if_else(lacks, text, reasons)
             is_bad = lacks if is_bad is None else pc.or_(is_bad, lacks)
     if is_bad is not None:
-        batch = batch.take(pc.if_else(is_bad, pa.scalar(None, pa.int64()), pa.array(range(len(batch)), pa.int64())))
+        places = array_of(np.arange(len(batch), dtype=np.int64))
+        batch = batch.take(pc.if_else(is_bad, pa.scalar(None, pa.int64()), places))
     return batch, reasons
 
 

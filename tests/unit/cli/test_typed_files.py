@@ -13,6 +13,7 @@ import pytest
 from pyarrow import parquet
 
 import spark_replog
+from spark_replog.log import rows_of_text
 
 DDL = (
     "id BIGINT NOT NULL, amount DECIMAL(12,2), at TIMESTAMP, local TIMESTAMP_NTZ, day DATE, ok BOOLEAN, x DOUBLE,"
@@ -268,3 +269,12 @@ def test_the_schema_of_a_topic_is_changed_by_who_may_configure_it(store, replog,
     assert replog("acl", "add", *who).exit_code == 0
     monkeypatch.setenv("REPLOG_PRINCIPAL", "User:etl")
     assert replog(*evolve).items[0]["version"] == 2
+
+
+def test_json_lines_are_read_without_a_step_per_row(store, replog, tmp_path, monkeypatch):
+    text = "".join(f'{{"id": {number}, "at": "2024-05-06T07:08:09Z", "amount": "1.5"}}\n' for number in range(50))
+    monkeypatch.setattr(rows_of_text, "parse_row", lambda line: pytest.fail(f"read by itself: {line}"))
+    assert replog("produce", "orders", write(tmp_path / "in.jsonl", text + "\n")).exit_code == 0
+    assert sorted(row["id"] for row in rows_of(store)) == list(range(50))
+    wanted = (datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC), Decimal("1.50"))
+    assert {(row["at"], row["amount"]) for row in rows_of(store)} == {wanted}
