@@ -189,7 +189,12 @@ def _float(value: Any) -> float:
 
 def _single(value: Any) -> float:
     number = _float(value)
-    return number if isinstance(value, str) else float(_SINGLE.unpack(_SINGLE.pack(number))[0])  # or OverflowError
+    if isinstance(value, str):
+        return number
+    try:
+        return float(_SINGLE.unpack(_SINGLE.pack(number))[0])
+    except OverflowError as error:
+        raise ValueError("it is too large") from error
 
 
 def _finite(number: float) -> float:
