@@ -105,16 +105,16 @@ SOURCE_KEYS = (
         "valueFormat",
         "Topics of bytes only: decode values into the columns of valueSchema, in the tasks: json, or avro (needs "
         "the extra registry). Confluent's prefix of five bytes may stand before JSON, and stands before Avro if "
-        "schemaRegistry is set. Not set: values stay bytes.",
+        "valueRegistry is set. Not set: values stay bytes.",
         choices=words("json", "avro"),
     ),
     _source(
         "valueSchema",
         "The columns of the values: DDL such as id BIGINT NOT NULL, tags ARRAY<STRING>, an Avro schema, or the path or "
-        "URL of a file with either. Without schemaRegistry, values in Avro need the Avro schema that wrote them.",
+        "URL of a file with either. Without valueRegistry, values in Avro need the Avro schema that wrote them.",
     ),
     _source(
-        "schemaRegistry",
+        "valueRegistry",
         "Where the Avro schemas are that Confluent's serializers name by number: the URL of a registry (http, https), "
         "or a folder with files NUMBER.avsc. Options registry.NAME go to Confluent's client, such as "
         "registry.basic.auth.user.info.",

@@ -104,7 +104,7 @@ def decoding_of(
         raise InvalidConfigError(
             ErrorCode.REPLOG_MISSING_OPTION,
             "values in Avro are read with the schema with which they were written. Give it as valueSchema, or name the "
-            "registry that has it in schemaRegistry.",
+            "registry that has it in valueRegistry.",
         )
     rows = RowSchema.of(columns_of_avro(avro) if avro else text)
     if avro and corrupt is not None and corrupt not in rows.names:

@@ -346,7 +346,7 @@ def _row_form(given: Mapping[str, str]) -> RowForm:
 def _decoding(given: Mapping[str, str]) -> Decoding | None:
     """Parse how values become columns; None: they stay bytes."""
     value_format, schema = _typed(given, "valueFormat"), given.get("valueschema", "").strip()
-    if value_format is None and not schema and "schemaregistry" not in given:
+    if value_format is None and not schema and "valueregistry" not in given:
         return None
     if value_format is None or not schema:
         raise InvalidConfigError(
@@ -355,7 +355,7 @@ def _decoding(given: Mapping[str, str]) -> Decoding | None:
             "valueFormat=json and valueSchema='id BIGINT NOT NULL, tags ARRAY<STRING>'.",
         )
     corrupt = given.get("columnnameofcorruptrecord", "").strip() or None
-    place = given.get("schemaregistry", "").strip()
+    place = given.get("valueregistry", "").strip()
     return decoding_of(
         value_format,
         schema,

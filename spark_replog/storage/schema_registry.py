@@ -96,7 +96,7 @@ def _with_references(client: Any, schema: Any, name: str = "", texts: dict[str, 
 def _client(url: str, options: Mapping[str, str]) -> Any:
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise invalid_option(
-            "schemaRegistry holds a password, which errors would show. Give it as the option "
+            "valueRegistry holds a password, which errors would show. Give it as the option "
             "registry.basic.auth.user.info=USER:PASSWORD."
         )
     try:

@@ -169,7 +169,7 @@ def test_avro_without_a_registry_has_one_schema_as_text_or_in_a_file(source, tmp
     shown = raw.rows(valueFormat="avro", valueSchema=WHOLE, columnNameOfCorruptRecord="bad", columns="id,bad")
     assert shown == [{"id": 5, "bad": None}, {"id": None, "bad": '{"b64":"/w=="}'}]
     refused(OPTION, lambda: raw.at(valueSchema=str(tmp_path / "other.avsc")).schema(), "no file")
-    refused(MISSING, lambda: raw.at(valueFormat="avro").schema(), "schemaRegistry")
+    refused(MISSING, lambda: raw.at(valueFormat="avro").schema(), "valueRegistry")
 
 
 class Registry(BaseHTTPRequestHandler):
@@ -223,11 +223,11 @@ def test_a_registry_of_confluent_or_a_folder_names_the_schemas(source, registry,
     (tmp_path / "7.avsc").write_text(WHOLE)
     read = {"valueFormat": "avro", "valueSchema": "id BIGINT, at STRUCT<x: BIGINT>"}
     login = {"registry.basic.auth.user.info": SECRET}
-    assert raw.rows(schemaRegistry=registry, **login, **read) == AVRO_ROWS
+    assert raw.rows(valueRegistry=registry, **login, **read) == AVRO_ROWS
     assert Registry.logins == {"Basic " + base64.b64encode(SECRET.encode()).decode()}
-    assert raw.rows(schemaRegistry=str(tmp_path), **read) == AVRO_ROWS
-    assert SECRET not in repr(raw.at(schemaRegistry=registry, **login, **read).reader(None).__dict__)
+    assert raw.rows(valueRegistry=str(tmp_path), **read) == AVRO_ROWS
+    assert SECRET not in repr(raw.at(valueRegistry=registry, **login, **read).reader(None).__dict__)
     Registry.is_broken = True
-    refused(ErrorCode.REPLOG_STORE_UNAVAILABLE, lambda: raw.rows(schemaRegistry=registry, **login, **read), "403")
+    refused(ErrorCode.REPLOG_STORE_UNAVAILABLE, lambda: raw.rows(valueRegistry=registry, **login, **read), "403")
     with_login = registry.replace("://", f"://{SECRET}@")
-    refused(OPTION, lambda: raw.at(schemaRegistry=with_login, **read).schema(), "registry.basic.auth.user.info")
+    refused(OPTION, lambda: raw.at(valueRegistry=with_login, **read).schema(), "registry.basic.auth.user.info")
