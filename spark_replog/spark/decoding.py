@@ -65,6 +65,16 @@ class Decoding:
         if len(self.rows.names) == 1:
             raise invalid_option(f"valueSchema has no column besides '{column.name}'. Add those of the values.")
 
+    def check_topics(self, typed: Iterable[str]) -> None:
+        """Refuse typed topics. Raises REPLOG_CONFLICTING_OPTIONS."""
+        name = next(iter(typed), None)
+        if name is not None:
+            raise conflicting_options(
+                f"valueFormat decodes values of topics of bytes, and topic '{name}' is typed: its rows are columns "
+                "already. Leave valueFormat and valueSchema out, or read that topic by itself.",
+                topic=name,
+            )
+
     def open_registry(self) -> Registry | None:
         """Return what finds the schema of a value; None: values have no numbers of schemas.
 
@@ -200,14 +210,3 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return f'{{"b64":"{base64.b64encode(value).decode()}"}}'
-
-
-def check_topics(topics: Iterable[str]) -> None:
-    """Refuse typed topics. Raises REPLOG_CONFLICTING_OPTIONS."""
-    name = next(iter(topics), None)
-    if name is not None:
-        raise conflicting_options(
-            f"valueFormat decodes values of topics of bytes, and topic '{name}' is typed: its rows are columns "
-            "already. Leave valueFormat and valueSchema out, or read that topic by itself.",
-            topic=name,
-        )

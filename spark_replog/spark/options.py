@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.coordinator import CoordinatorConfig
@@ -37,7 +37,6 @@ from spark_replog.config.registry import (
 from spark_replog.errors import ErrorCode, InvalidConfigError, conflicting_options, invalid_option
 from spark_replog.log.model import ResetPolicy
 from spark_replog.logs import Once, log_as_environment_says
-from spark_replog.spark.decoding import Decoding, decoding_of
 from spark_replog.spark.row_form import COLUMNS, RowForm
 from spark_replog.spark.source.positions import (
     Position,
@@ -49,6 +48,9 @@ from spark_replog.spark.source.positions import (
 )
 from spark_replog.spark.source.sizing import TriggerLimits
 from spark_replog.storage.open_store import is_server_address
+
+if TYPE_CHECKING:
+    from spark_replog.spark.decoding import Decoding
 
 Side = Literal["source", "sink"]
 
@@ -354,6 +356,8 @@ def _decoding(given: Mapping[str, str]) -> Decoding | None:
             "valueFormat says how values are written, and valueSchema which columns they have. Give both, as in "
             "valueFormat=json and valueSchema='id BIGINT NOT NULL, tags ARRAY<STRING>'.",
         )
+    from spark_replog.spark.decoding import decoding_of  # few reads need it
+
     corrupt = given.get("columnnameofcorruptrecord", "").strip() or None
     place = given.get("valueregistry", "").strip()
     return decoding_of(

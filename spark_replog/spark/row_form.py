@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -33,7 +33,9 @@ from spark_replog.logs import Once
 from spark_replog.read.rows import LOG_COLUMNS, RowView
 from spark_replog.read.rows import read_schema as arrow_read_schema
 from spark_replog.spark.column_types import spark_type
-from spark_replog.spark.decoding import Decoding, RowDecoder, check_topics
+
+if TYPE_CHECKING:
+    from spark_replog.spark.decoding import Decoding
 
 _LOG = logging.getLogger(__name__)
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -151,7 +153,7 @@ class RowForm:
                 REPLOG_CONFLICTING_OPTIONS: an option does not fit them.
         """
         if self.decoding is not None:
-            check_topics(sorted(name for name, versions in topics.items() if versions))
+            self.decoding.check_topics(sorted(name for name, versions in topics.items() if versions))
             return self.typed_schema(self.decoding.rows)
         if self._is_kafka_form(topics):
             return self.kafka_schema
@@ -280,6 +282,8 @@ class RowForm:
         if self.decoding is None:
             yield from batches
             return
+        from spark_replog.spark.decoding import RowDecoder  # few reads need it
+
         for batch, columns in RowDecoder(self.decoding, self.shown(self.decoding.rows)).decode(batches):
             if not len(columns):
                 continue

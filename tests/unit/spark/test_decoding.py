@@ -13,9 +13,12 @@ import fastavro
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.datasource import EqualTo, LessThan
 
 from spark_replog.errors import ErrorCode
 from spark_replog.spark.data_source import ReplogDataSource
+from spark_replog.spark.options import parse_source_options
+from spark_replog.spark.source.batch_reader import FilteringBatchReader
 from tests.unit.spark.conftest import WRITE_SCHEMA
 from tests.unit.spark.test_typed_topics import CONFLICT, INVALID, KAFKA, OPTION, refused, table_of
 
@@ -112,6 +115,15 @@ def test_a_stream_decodes_too_and_headers_come_with_the_metadata(raw):
         ids += table_of(stream, stream.partitions(at, end), schema)["id"].to_pylist()
         at = end
     assert ids == [1, 2, None, None, 3]
+
+
+def test_a_filter_on_a_decoded_column_is_not_one_on_the_rows_own_offset(raw):
+    raw.write([b'{"offset":900}'])
+    given = {"valueSchema": "offset BIGINT", "includeMetadata": "true"}
+    reader = FilteringBatchReader(parse_source_options(dict(raw.at(**given).options), streaming=False))
+    reader.pushFilters([EqualTo(("offset",), 900), LessThan(("_metadata", "offset"), 6)])
+    tables = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert pa.Table.from_batches(tables)["offset"].to_pylist() == [None] * 5 + [900]
 
 
 def test_typed_topics_and_other_schemas_are_refused(raw, source):
