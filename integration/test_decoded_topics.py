@@ -14,11 +14,12 @@ VALUE = b'{"id": %d, "amount": "%d.25", "at": "2024-05-06T07:08:09.123456Z", "ta
 BAD = {3: b'{"id": "x"}', 7: b"\xff\xfe", 11: b'{"id": 11}{"id": 12}', 15: b'{"amount": 1}'}
 
 
-def decoded(spark, path, options, checkpoint):
+def decoded(spark, path, topic, options, checkpoint):
     """Return the rows of a batch read, or those of a stream up to its end."""
     reader = spark.read if checkpoint is None else spark.readStream.option("startingOffsets", "earliest")
     frame = (
-        reader.format("replog").option("subscribe", "raw").option("valueFormat", "json").options(**options).load(path)
+        reader.format("replog").option("subscribe", topic).option("valueFormat", "json")
+    frame = frame.options(**options).load(path)
     )
     if checkpoint is not None:
         writing = frame.writeStream.format("memory").queryName("decoded").trigger(availableNow=True)
@@ -32,15 +33,14 @@ def decoded(spark, path, options, checkpoint):
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_topic_of_bytes_is_read_as_columns(spark, store, tmp_path, is_stream):
-    path = str(store.path)
-    store.topic("raw", 2, 3)
+    path, topic = str(store.path), store.topic(f"raw-{is_stream}", 2, 3)
     with spark_replog.open(path).producer() as producer:
         for number in range(20):
-            producer.send("raw", BAD.get(number, VALUE % (number, number)), partition=number % 2)
+            producer.send(topic, BAD.get(number, VALUE % (number, number)), partition=number % 2)
 
     def read(**options):
         checkpoint = str(tmp_path / f"checkpoint-{options.get('mode')}") if is_stream else None
-        return run_in(spark, decoded, path=path, options=options, checkpoint=checkpoint)
+        return run_in(spark, decoded, path=path, topic=topic, options=options, checkpoint=checkpoint)
 
     good = [number for number in range(20) if number not in BAD]
     text = '{"id":%d,"amount":%d.25,"at":"2024-05-06T07:08:09.123Z","tags":["a",null],"place":{"x":1.0}}'
@@ -58,5 +58,5 @@ def test_a_topic_of_bytes_is_read_as_columns(spark, store, tmp_path, is_stream):
             '"{\\"id\\": \\"x\\"}"', '"{\\"b64\\":\\"//4=\\"}"', '"{\\"id\\": 11}{\\"id\\": 12}"', '"{\\"amount\\": 1}"'
         )
     )  # fmt: skip
-    with pytest.raises(JobFailed, match=r"REPLOG_DESERIALIZATION.*offset [0-9]+ of raw-[01] is no row of valueSchema"):
+    with pytest.raises(JobFailed, match=r"REPLOG_DESERIALIZATION.*offset [0-9]+ of raw-\w+-[01] is no row of valueSchema"):
         read(mode="FAILFAST", valueSchema=DDL)
