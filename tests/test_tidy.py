@@ -107,7 +107,6 @@ EDGES: dict[str, set[str]] = {
         "write",
         "read",
         "monitor",
-        "client",
         "cli",
     },
 }

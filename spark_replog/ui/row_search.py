@@ -12,7 +12,6 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_replog.log.rows_of_text import column_of_texts
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.errors import DataLossError, ErrorCode, InvalidConfigError, NotFoundError
@@ -23,6 +22,7 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.log.json_rows import json_rows, json_step, json_texts
 from spark_replog.log.row_key import key_bytes
 from spark_replog.log.row_schema import RowSchema
+from spark_replog.log.rows_of_text import column_of_texts
 from spark_replog.read.fetch_plan import FetchSlice, plan_fetch
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import OFFSET_AT, PARTITION_AT, TIMESTAMP_AT, RowView
