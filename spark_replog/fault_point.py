@@ -1,7 +1,7 @@
 """Named steps at which a test kills or stops this process: ``REPLOG_FAULT_POINT=step[:nth[:stop]]``.
 
-If not set, a step does nothing. Steps are in maintenance, snapshots, ``replog copy`` and ``replog table sync``; tests
-add their own elsewhere.
+If not set, a step does nothing. Steps are in maintenance, snapshots, copies, derivations and ``replog table sync``;
+tests add their own elsewhere.
 """
 
 from __future__ import annotations

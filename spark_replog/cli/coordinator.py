@@ -28,12 +28,13 @@ def coordinator() -> None:
 def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     """Catch up followers, restore leaders, finish reassignments, delete old rows and garbage, remove dead consumers.
 
-    It gives roots that were away the journal entries that they lack, compacts, and once an hour copies bad and missing
-    files of snapshots from other roots. Until SIGTERM.
+    It gives roots that were away the journal entries that they lack, compacts, goes on with derivations ('topic
+    derive'), and once an hour copies bad and missing files of snapshots from other roots. Until SIGTERM.
     """
     settings = current_settings()
     path = settings.required_store()
     from spark_replog.admin.coordinator_loop import CoordinatorLoop
+    from spark_replog.client.derivations import DerivationRounds
     from spark_replog.groups.group_coordinator import GroupCoordinator
     from spark_replog.groups.group_rebalance import SilenceWatch
     from spark_replog.maintenance.compaction import CompactionRounds
@@ -43,9 +44,11 @@ def run(once: bool, interval_ms: int, configs: tuple[str, ...]) -> int:
     cluster = settings.open_cluster(key_values("-c", configs), needs=AclOperation.ALTER)
     groups, watch, compaction = GroupCoordinator(cluster), SilenceWatch(), CompactionRounds(cluster)
 
-    snapshots = SnapshotScrub(cluster, is_repairing=True)
+    snapshots, derivations = SnapshotScrub(cluster, is_repairing=True), DerivationRounds(cluster)
 
-    after_round = partial(groups.remove_expired, watch), compaction.run_once, snapshots.run_if_due
+    after_round = (
+        partial(groups.remove_expired, watch), compaction.run_once, snapshots.run_if_due, derivations.run_once,
+    )  # fmt: skip
     loop = CoordinatorLoop(cluster, after_round, Upkeep(cluster).run_if_due)
     if once:
         done = loop.run_once()

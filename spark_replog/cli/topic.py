@@ -11,6 +11,7 @@ from spark_replog.cli.completion import complete_settings, complete_topics, conf
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of, note
 from spark_replog.cli.settings import ReplogGroup, current_settings, key_values, parse_time_ms, yes_flag
 from spark_replog.cli.tables import Table, human_bytes, human_time, table
+from spark_replog.cli.topic_derive import derivation_item, derivation_line, derive, replay
 from spark_replog.cli.topic_schema import columns_table, schema, schema_of_file
 from spark_replog.cli.view import (
     finding_items,
@@ -48,7 +49,8 @@ def _controller() -> Controller:
     return Controller(current_settings().open_cluster())
 
 
-topic.add_command(schema)
+for _command in (schema, derive, replay):
+    topic.add_command(_command)
 _name = click.argument("name", shell_complete=complete_topics)
 _numbers_flag = click.option("-p", "--partitions", metavar="P,...", help="Only these partitions.")
 
@@ -150,10 +152,12 @@ def describe(names: tuple[str, ...], size: bool) -> int:
     """
     settings = current_settings()
     from spark_replog.admin.controller import Controller
+    from spark_replog.client.derivations import Derivations
     from spark_replog.health.store import topic_findings
 
     cluster = settings.open_cluster()
     controller = Controller(cluster)
+    derivations = Derivations(cluster, controller)
     parts: list[str | Table] = []
     codes: list[int] = []
 
@@ -164,10 +168,16 @@ def describe(names: tuple[str, ...], size: bool) -> int:
         codes.extend(finding.level for finding in worst)
         sizes = size_items([description], cluster.clock.now_ms()) if size else []
         shown = finding_parts(worst, settings)
+        derived = [derivation_item(status) for status in derivations.statuses([name])]
         parts.extend([""] if parts else [])
         parts.extend(_sizes(description, sizes) if size else _description(description))
+        parts.extend(map(derivation_line, derived))
         parts.extend(["", *shown] if shown else [])
-        item = {**(sizes[0] if size else {}), **topic_item(description)}
+        item = {
+            **(sizes[0] if size else {}),
+            **topic_item(description),
+            **({"derivation": derived[0]} if derived else {}),
+        }
         return {**item, "findings": finding_items(findings, settings)}
 
     items = act_on_each("topic", names, act)

@@ -20,34 +20,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_replog.admin.controller import Controller
+from spark_replog.client.chunk_append import CHUNK_ROWS, ChunkAppender, in_chunks
 from spark_replog.client.consumer import Consumer
-from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
-from spark_replog.commit.append_request import AppendRequest
-from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config.producer import ProducerConfig
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, command_line
-from spark_replog.fault_point import fault_point
-from spark_replog.ids import TopicPartition, new_id, process_id
+from spark_replog.ids import TopicPartition, process_id
 from spark_replog.log.column_cast import widens
 from spark_replog.log.ddl import invalid_schema
 from spark_replog.log.fold.topic_state import TopicLedgerState
-from spark_replog.log.model import Append, IdentityKind, ProducerIdentity
+from spark_replog.log.model import IdentityKind, ProducerIdentity
 from spark_replog.log.row_schema import RowSchema, key_words
 from spark_replog.log.schema_merge import column_text, merged_schema
 from spark_replog.log.write_plan import WritePlan
-from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.read.rows import log_column
-from spark_replog.write.task_writer import TaskWriter
 from spark_replog.write.typed_columns import TYPED_PARTITION
 
-CHUNK_BYTES = 32 << 20
-"""Approximate size of a chunk in memory."""
-CHUNK_ROWS = 100_000
 _COLUMNS = ("key", "value", "timestamp", "headers")
-_OF_THE_STORE = "min.insync.replicas"
-"""The setting that is about a store's roots, not about the rows: a new target has its store's default."""
+_NOT_OF_THE_ROWS = ("min.insync.replicas", "derive.", "errors.topic")
+"""How settings begin that are about a store's roots or its other topics: a new target does not get them."""
 
 
 @dataclass(slots=True)
@@ -125,7 +116,7 @@ class TopicCopy:
                 f"{len(self.keys)}. Give --by-key, so that keys choose partitions, or grow it: topic add-partitions.",
             )
         check_columns(source_topic, self._schema, target_topic, topic.schema, target.path)
-        self._manager = ReplicaManager(target, None, Upkeep(target, target.config).start)
+        self._appender = ChunkAppender(target, "copy")
 
     def plan(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[CopiedPartition]:
         """Return the ranges, each starting where an earlier run under the same name ended.
@@ -211,58 +202,29 @@ class TopicCopy:
 
     def _chunks(self, part: CopiedPartition) -> Iterator[list[pa.RecordBatch]]:
         """Yield the rows from the position to the end, in chunks."""
-        waiting: list[pa.RecordBatch] = []
-        row_count = size_bytes = 0
-        for batch in self.reader.to_batches():
-            rows = batch.filter(pc.less(log_column(batch, "offset"), part.end))
-            step = max(1, min(self._chunk_rows, rows.num_rows * CHUNK_BYTES // max(1, rows.nbytes)))
-            for at in range(0, rows.num_rows, step):
-                piece = rows.slice(at, step)
-                if waiting and (row_count + piece.num_rows > self._chunk_rows or size_bytes >= CHUNK_BYTES):
-                    yield waiting
-                    waiting, row_count, size_bytes = [], 0, 0
-                waiting.append(piece)
-                row_count += piece.num_rows
-                size_bytes += piece.nbytes
-            if rows.num_rows < batch.num_rows:
-                break
-        if waiting:
-            yield waiting
+
+        def read() -> Iterator[pa.RecordBatch]:
+            for batch in self.reader.to_batches():
+                rows = batch.filter(pc.less(log_column(batch, "offset"), part.end))
+                yield rows
+                if rows.num_rows < batch.num_rows:
+                    break
+
+        return in_chunks(read(), self._chunk_rows)
 
     def _append(self, part: CopiedPartition, batches: list[pa.RecordBatch]) -> None:
         self._check_source()
         end = log_column(batches[-1], "offset")[-1].as_py() + 1
-        identity = self._identity(part.key, end, part.ranges)
-        config = ProducerConfig()
-        writer = TaskWriter(
+        row_count, size_bytes = self._appender.append(
             self._plan_append(),
-            config,
-            self._target.brokers,
-            query_id=new_id(),
-            batch_id=end,
+            {self._topic: [self._written(batch) for batch in batches]},
+            self._identity(part.key, end, part.ranges),
+            after_sequence=part.last,
             task_id=part.key.partition,
-            default_topic=self._topic,
-            clock=self._target.clock,
         )
-        try:
-            for batch in batches:
-                writer.append(self._written(batch))
-            made = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
-        (ledger_id,) = {ledger_id for ledger_id, _ in made.objects}
-        objects = tuple(item for _, item in made.objects)
-        append = Append(identity, default_principal(), "replog copy", self._target.clock.now_ms(), objects)
-        request = AppendRequest(append, config.request_timeout_ms, after_sequence=part.last)
-        fault_point("copy.written")
-        (answer,) = self._manager.append_records({ledger_id: request}).values()
-        if answer.error is not None:
-            raise answer.error
-        fault_point("copy.appended")
         part.position = part.last = end
-        part.row_count += made.row_count
-        part.size_bytes += made.size_bytes
+        part.row_count += row_count
+        part.size_bytes += size_bytes
 
     def _written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows that were read as the columns that a task writes."""
@@ -287,7 +249,7 @@ class TopicCopy:
 def create_target(source: Cluster, source_topic: str, target: Cluster, target_topic: str) -> None:
     """Create the target of a copy, unless it exists: with the source's partitions, settings, columns and key.
 
-    Its schema begins with the newest version of the source's. `min.insync.replicas` is not taken over.
+    Its schema begins with the newest version of the source's. `min.insync.replicas` and derivations are not taken over.
 
     Raises:
         NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: the source.
@@ -295,7 +257,7 @@ def create_target(source: Cluster, source_topic: str, target: Cluster, target_to
         ReplogError: as ``Controller.create_topic``.
     """
     topic = Controller(source).describe_topic(source_topic)
-    config = {name: value for name, value in topic.config.items() if name != _OF_THE_STORE}
+    config = {name: value for name, value in topic.config.items() if not name.startswith(_NOT_OF_THE_ROWS)}
     Controller(target).create_topic(
         target_topic, topic.partition_count, config=config, if_not_exists=True, schema=topic.schema
     )

@@ -102,6 +102,30 @@ class TopicConfig:
         kafka=SAME,
         choices=words("delete", "compact", "compact,delete", "delete,compact"),
     )
+    derive_source: str | None = setting(
+        None,
+        "Typed topics only: the topic of bytes whose values become this topic's rows, which `replog topic derive` and "
+        "`replog coordinator run` do. Not set: none.",
+    )
+    derive_format: str = setting(
+        "json",
+        "How the values of derive.source are read; avro needs the extra registry.",
+        choices=words("json", "avro"),
+    )
+    derive_value_schema: str | None = setting(
+        None,
+        "avro only: the Avro schema with which the values were written, or the reader's with a registry.",
+    )
+    derive_value_registry: str | None = setting(
+        None,
+        "avro only: where the schemas are that Confluent's serializers name by number: the URL of a registry, or a "
+        "folder with files NUMBER.avsc. Not set: values have no numbers of schemas.",
+    )
+    errors_topic: str | None = setting(
+        None,
+        "The topic that gets each record of derive.source that is no row, whole. It has the ledger of this topic, so "
+        "that rows, errors and position are decided as one. Not set: the first such record stops the derivation.",
+    )
 
     def compression_of(self, *, is_typed: bool) -> str:
         """Return none, lz4 or zstd for the objects of a topic, typed or of bytes."""
