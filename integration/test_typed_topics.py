@@ -39,6 +39,7 @@ def test_a_micro_batch_that_spark_repeats_after_a_restart_is_in_a_typed_topic_on
     path, checkpoint = str(store.path), store.checkpoint("typed-replay")
     source, sink = make_topic("replayed"), make_topic("replayed-out", 3)
     arguments = {"path": path, "source": source, "sink": sink, "checkpoint": checkpoint}
+    arguments["limits"] = {"maxOffsetsPerTrigger": "30"}
     run_in(spark, write, path=path, topic=source, query=rows(0, 100), options={})
     assert sum(run_in(spark, copy, **arguments)) == 100
     last = max(int(file.name) for file in Path(checkpoint, "commits").iterdir() if file.name.isdecimal())

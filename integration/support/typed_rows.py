@@ -47,10 +47,13 @@ def compare(spark, path, topic, query):
     return {"schema": read.schema.simpleString(), "count": read.count(), "other": sorted(texts(read) ^ texts(expected))}
 
 
-def copy(spark, path, source, sink, checkpoint):
-    """Copy one typed topic into another until nothing is left; return the rows of each micro-batch."""
+def copy(spark, path, source, sink, checkpoint, limits=None):
+    """Copy one typed topic into another until nothing is left; return the rows of each micro-batch.
+
+    Before Spark 4.2 a query with limits, and available now, ends after one micro-batch.
+    """
     frame = spark.readStream.format("replog").option("subscribe", source).option("startingOffsets", "earliest")
-    frame = frame.option("maxOffsetsPerTrigger", "30").load(path)
+    frame = frame.options(**(limits or {})).load(path)
     writer = frame.writeStream.format("replog").option("topic", sink).option("checkpointLocation", checkpoint)
     query = writer.trigger(availableNow=True).start(path)
     query.awaitTermination(200)

@@ -189,7 +189,7 @@ def test_a_root_that_got_a_snapshot_in_place_of_entries_is_whole(written) -> Non
     written.reopen()
     fill(written, 24, 2)
     marker = written.path / "broker-2" / marker_folder(written.cluster.lookup("orders").ledger_id)
-    wait_until(lambda: list(marker.iterdir()), "a marker")
+    wait_until(lambda: marker.is_dir() and list(marker.iterdir()), "a marker")
     assert faults_found(written) == []
 
 

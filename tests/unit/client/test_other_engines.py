@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import spark_replog
+from spark_replog.log.codec.section_statistics import MAGIC
 
 DDL = "id BIGINT, amount DECIMAL(12,2), at TIMESTAMP, tags ARRAY<STRING>, place STRUCT<x: DOUBLE>"
 ROWS = [
@@ -55,3 +56,15 @@ def test_duckdb_asks_typed_rows(store):
 def test_polars_opens_the_stored_file(store):
     (file,) = Path(store.path).rglob("data/*/*.arrow")
     assert polars.read_ipc(file).select("id", "amount", "at", "tags", "place").to_dicts() == ROWS
+
+
+def test_polars_opens_a_stored_file_with_statistics(tmp_path):
+    """Only a larger object has them, between its last section and its footer."""
+    store = spark_replog.init(str(tmp_path / "store"), 1, fsync=False)
+    store.admin().create_topic("texts", partitions=1, schema="text STRING", config={"compression.type": "none"})
+    texts = [f"{number:09}" for number in range(5_000)]
+    with store.producer(inline_max_bytes=0) as producer:
+        producer.send_arrow("texts", pa.table({"text": texts})).result()
+    (file,) = Path(store.path).rglob("data/*/*.arrow")
+    assert MAGIC in file.read_bytes()
+    assert polars.read_ipc(file)["text"].to_list() == texts
