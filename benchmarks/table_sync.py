@@ -61,7 +61,7 @@ def timed(action: Callable[[], object]) -> tuple[float, float]:
 
 
 def filled_store(folder: Path, count: int) -> Store:
-    """Return a store of one root whose topic has so many rows."""
+    """Return a store of one root whose topic has this many rows."""
     folder.mkdir()
     store = spark_replog.init(str(folder / "store"), 1)
     store.admin().create_topic(TOPIC, PARTITIONS, schema=ten_columns(1).schema, key="id")

@@ -56,5 +56,5 @@ def test_a_topic_of_bytes_is_read_as_columns(spark, store, tmp_path, is_stream):
             '"{\\"id\\": \\"x\\"}"', '"{\\"b64\\":\\"//4=\\"}"', '"{\\"id\\": 11}{\\"id\\": 12}"', '"{\\"amount\\": 1}"'
         )
     )  # fmt: skip
-    with pytest.raises(JobFailed, match=r"REPLOG_DESERIALIZATION.*offset [0-9]+ of raw-\w+-[01] is no row"):
+    with pytest.raises(JobFailed, match=r"REPLOG_DESERIALIZATION.*offset [0-9]+ of raw-\w+-[01] does not fit"):
         read(mode="FAILFAST", valueSchema=DDL)

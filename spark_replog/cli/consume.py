@@ -92,7 +92,7 @@ class RecordFilter:
                 try:
                     keys.add(key_of_text(os.fsdecode(key), schema))
                 except ValueError as error:
-                    text = f"--key '{os.fsdecode(key)}' is no key of topic {topic}: {error}"
+                    text = f"--key '{os.fsdecode(key)}' cannot be a key of topic {topic}: {error}"
                     raise click.UsageError(text) from error
         return replace(self, keys=frozenset(keys))
 

@@ -98,7 +98,7 @@ def derive(names: tuple[str, ...], is_list: bool, is_stop: bool, **given: Any) -
     ledger, so the command may be killed, run again, or run twice at once. It begins at the oldest record of SOURCE.
 
     The derivation stays with TARGET: 'replog coordinator run' goes on with it. Without --once this command does, until
-    SIGTERM. A record that is no row of TARGET goes to the errors topic, with headers that say where it is from and why;
+    SIGTERM. A record that does not fit TARGET goes to the errors topic, with headers that say where it is from and why;
     'replog topic replay' tries it again. Without an errors topic it stops the derivation.
     """
     from spark_replog.admin.controller import Controller

@@ -341,7 +341,7 @@ class Derivation:
         place = f"{self.recipe.source}-{row.column('partition')[0].as_py()}"
         return ReplogError(
             ErrorCode.REPLOG_DESERIALIZATION,
-            f"the record at offset {at} of {place} is no row of topic '{self.target}': {reason}. The records before it "
+            f"the record at offset {at} of {place} does not fit topic '{self.target}': {reason}. The records before it "
             "were derived, and nothing was skipped. Let an errors topic take such records: "
             f"{self._command('--errors-topic', self.target + '-errors')}. Or change the columns of '{self.target}' with"
             " topic schema evolve.",

@@ -121,15 +121,15 @@ SOURCE_KEYS = (
     ),
     _source(
         "mode",
-        "What a record becomes whose value is no row of valueSchema. PERMISSIVE: a row of nulls, with the value in the "
-        "column of columnNameOfCorruptRecord; DROPMALFORMED: no row; FAILFAST: an error that names it.",
+        "What becomes of a record whose value does not fit valueSchema. PERMISSIVE: a row of nulls, with the value in "
+        "the column of columnNameOfCorruptRecord; DROPMALFORMED: no row; FAILFAST: an error that names it.",
         default="PERMISSIVE",
         choices=words("PERMISSIVE", "DROPMALFORMED", "FAILFAST"),
     ),
     _source(
         "columnNameOfCorruptRecord",
         "The STRING column that gets the value of a bad record, if valueSchema has it; set, it is added to an "
-        'Avro schema. Bytes that are no UTF-8 are {"b64": ...}.',
+        'Avro schema. Bytes that are not UTF-8 are {"b64": ...}.',
         default="_corrupt_record",
     ),
     _source(

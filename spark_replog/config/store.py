@@ -123,8 +123,8 @@ class TopicConfig:
     )
     errors_topic: str | None = setting(
         None,
-        "The topic that gets each record of derive.source that is no row, whole. It has the ledger of this topic, so "
-        "that rows, errors and position are decided as one. Not set: the first such record stops the derivation.",
+        "The topic that gets each record of derive.source that does not fit, whole. It has the ledger of this topic, "
+        "so that rows, errors and position are decided as one. Not set: the first such record stops the derivation.",
     )
 
     def compression_of(self, *, is_typed: bool) -> str:

@@ -51,7 +51,7 @@ def columns_of_avro(text: str) -> pa.Schema:
     """Return the columns of an Avro record, nullable.
 
     Raises:
-        ReplogError: REPLOG_INVALID_SCHEMA: it is no record, or a field has no type of columns; REPLOG_ENVIRONMENT.
+        ReplogError: REPLOG_INVALID_SCHEMA: it is not a record, or a field has no type of columns; REPLOG_ENVIRONMENT.
     """
     return pa.schema(list(_Writer((text,)).kind))
 
@@ -146,7 +146,7 @@ class AvroColumns:
         try:
             row: dict[str, Any] = _fastavro().schemaless_reader(stream, writer.plain, reader)
         except Exception as error:  # fastavro lets through what its steps raise: EOFError, IndexError, UnicodeError ...
-            reasons[number] = f"it is no record of its Avro schema: {str(error) or 'it ends early'}"
+            reasons[number] = f"it does not follow its Avro schema: {str(error) or 'it ends early'}"
             return None
         if stream.tell() != len(value):
             reasons[number] = f"{len(value) - stream.tell()} bytes follow the Avro record"
@@ -281,7 +281,7 @@ class _Writer:
         except (ValueError, LookupError, TypeError, AttributeError, library.schema.SchemaParseException) as error:
             raise invalid_schema(f"the Avro schema cannot be read: {error}. Correct it.") from error
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
-            raise invalid_schema("the Avro schema is no record, so it has no columns. Give one of type record.")
+            raise invalid_schema("the Avro schema is not a record, so it has no columns. Give one of type record.")
         try:
             self.kind = _Types(named).of(parsed, "")
         except RecursionError as error:

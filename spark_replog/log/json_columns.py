@@ -1,7 +1,7 @@
 """JSON objects to columns, whole batches at a time. Pure; the reverse of ``log.json_rows``.
 
 ``log.rows_of_text`` is the rule, a row at a time. Here Arrow's parser does the same for many rows, and where it may
-differ (it takes ``NaN``, several objects in one value, bytes that are no UTF-8 ...) rows are left to the rule. So what
+differ (it takes ``NaN``, several objects in one value, bytes that are not UTF-8 ...) rows are left to the rule. So what
 becomes of a row never depends on the rows beside it.
 """
 
@@ -44,7 +44,7 @@ class JsonColumns:
 
     Args:
         schema: the columns, of canonical types (`log.ddl.canonical_field`).
-        takes_extra: whether fields that are no column are left out, at any depth; else they make a row bad.
+        takes_extra: whether fields that are not columns are left out, at any depth; else they make a row bad.
     """
 
     def __init__(self, schema: pa.Schema, *, takes_extra: bool = True) -> None:
@@ -200,7 +200,7 @@ def reason_of(error: RowFormatError) -> str:
     """Return what is wrong with a value, naming its column."""
     value = str(error.value) if isinstance(error.value, Decimal) else repr(error.value)
     if error.kind is None:
-        text = f"the field {error.column!r:.60} is no column"
+        text = f"the field {error.column!r:.60} is not a column"
     else:
         text = f"column '{error.column}' {type_text(error.kind)} cannot hold {value:.60} ({error})"
     return text.encode("utf-8", "backslashreplace").decode()

@@ -133,7 +133,7 @@ def _float_text(column: pa.Array) -> pa.Array:
 
 
 def _name_text(keys: pa.Array) -> pa.Array:
-    """Return the keys of maps as the names of an object: JSON that is no text is quoted."""
+    """Return the keys of maps as the names of an object: JSON that is not text is quoted."""
     text = json_texts(keys)
     if pa.types.is_nested(keys.type):
         return _quoted(_escaped(text))

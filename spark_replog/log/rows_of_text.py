@@ -74,7 +74,7 @@ def columns_of_objects(
     zone UTC, where the column has one), DECIMAL a number or text, BINARY base64, an interval seconds, a map an object.
 
     Args:
-        takes_extra: whether fields that are no column, at any depth, are left out; else they are errors.
+        takes_extra: whether fields that are not columns, at any depth, are left out; else they are errors.
     """
     columns = tuple(columns)
     errors: dict[int, RowFormatError] = {}

@@ -1,4 +1,4 @@
-"""Values of topics of bytes, to columns: what is no row of them is bad, with the reason. Pure."""
+"""Values of topics of bytes, to columns: one that does not fit them is bad, with the reason. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_replog.log.row_schema import RowSchema
 class ValueDecoder:
     """Decodes values into columns. Nothing is guessed, and no value is changed to fit.
 
-    A null value is a row of nulls, or a bad one if a column is NOT NULL. Fields that are no column are left out. What
+    A null value is a row of nulls, or a bad one if a column is NOT NULL. Fields that are not columns are left out. What
     becomes of a value depends on it alone.
 
     Args:

@@ -186,7 +186,7 @@ class RowDecoder:
         if self._decoding.mode == FAIL:
             raise ReplogError(
                 ErrorCode.REPLOG_DESERIALIZATION,
-                f"the value at offset {offset} of {topic}-{partition} is no row of valueSchema: {reasons[row]}. "
+                f"the value at offset {offset} of {topic}-{partition} does not fit valueSchema: {reasons[row]}. "
                 "Correct valueSchema, or choose the mode PERMISSIVE or DROPMALFORMED.",
                 topic=topic,
                 partition=partition,
@@ -197,7 +197,7 @@ class RowDecoder:
 
 
 def _texts(values: pa.Array, is_bad: pa.Array) -> pa.Array:
-    """Return the values of bad records as text, null for good ones; bytes that are no UTF-8 as ``{"b64": ...}``."""
+    """Return the values of bad records as text, null for good ones; bytes that are not UTF-8 as ``{"b64": ...}``."""
     bad = pc.if_else(is_bad, values, pa.scalar(None, values.type))
     try:
         return bad.cast(pa.string())

@@ -17,7 +17,7 @@ def read_schema_file(place: str, storage_options: Mapping[str, str]) -> str:
     """Return the text of a file, at a path or a URL that could be a root's.
 
     Raises:
-        ReplogError: REPLOG_INVALID_OPTION: there is none, or it is no UTF-8; or it cannot be read.
+        ReplogError: REPLOG_INVALID_OPTION: there is none, or it is not UTF-8; or it cannot be read.
     """
     folder, slash, name = place.rpartition("/")
     text = _file(folder or slash or ".", name, storage_options)
@@ -31,7 +31,7 @@ def _file(folder: str, name: str, storage_options: Mapping[str, str]) -> str | N
     try:
         return None if data is None else bytes(data).decode()
     except UnicodeDecodeError as error:
-        raise invalid_option(f"{folder}/{name} is no text in UTF-8: {error}. Correct it.") from error
+        raise invalid_option(f"{folder}/{name} is not text in UTF-8: {error}. Correct it.") from error
 
 
 class SchemaRegistry:

@@ -189,7 +189,7 @@ def _wanted_value(search: RowSearch, schema: RowSchema | None) -> pa.Scalar | No
     try:
         return column_of_texts(pa.array([search.text]), kind)[0]
     except (pa.ArrowException, ValueError) as error:
-        text = f"'{search.text}' is no value of column '{search.column}' {type_text(kind)} ({error}). Correct it."
+        text = f"'{search.text}' cannot be a value of column '{search.column}' {type_text(kind)} ({error}). Correct it."
         raise _invalid(text) from error
 
 

@@ -194,7 +194,7 @@ def _value(raw: bytes | None, kind: pa.DataType) -> Value | None:
         (number,) = struct.unpack("<d", raw)
         return None if math.isnan(number) else float(number)
     if len(raw) != (16 if pa.types.is_decimal(kind) else 8):
-        raise ValueError(f"{len(raw)} bytes are no bound")
+        raise ValueError(f"{len(raw)} bytes are not a bound")
     whole = int.from_bytes(raw, "little", signed=True)
     return _decimal(whole, kind.scale) if pa.types.is_decimal(kind) else whole
 

@@ -34,7 +34,7 @@ def read_partition(partition: ReadPartition, options: SourceOptions) -> Iterator
 
     Raises:
         DataLossError: CORRUPT_MESSAGE or REPLOG_DATA_LOSS: rows are lost.
-        ReplogError: rows cannot be read now; REPLOG_DESERIALIZATION: ``mode=FAILFAST``, and a value is no row.
+        ReplogError: rows cannot be read now; REPLOG_DESERIALIZATION: ``mode=FAILFAST``, and a value does not fit.
     """
     freeze_garbage()
     batches = _TaskRead(partition, options).batches()

@@ -37,7 +37,7 @@ def value(partition: int, number: int, **more) -> bytes:
 
 
 def fill(store, *, partitions: int = 2, count: int = 12, first: int = 0) -> None:
-    """Records that say where they are; each fifth is no row."""
+    """Records that say where they are; each fifth does not fit."""
     for partition in range(partitions):
         numbers = range(first, first + count)
         store.write(
