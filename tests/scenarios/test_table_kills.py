@@ -97,6 +97,8 @@ def test_two_syncs_at_once_write_no_row_twice(store, target):
     command = [sys.executable, "-c", COMMAND, *words_of(store, target, "--every", "1s")]
     runners = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     try:
+        for runner in runners:
+            assert b"SIGTERM stops it" in runner.stderr.readline()
         finished(store, target)
     finally:
         for runner in runners:
