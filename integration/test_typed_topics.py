@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from generated_traffic import holds_of_generated_rows
 from remote import run_in
 from spark_driver import JobFailed
 from typed_rows import DDL, SCHEMA, compare, copy, rows, write
@@ -32,6 +33,11 @@ def test_a_batch_goes_in_and_out_with_every_type_and_nulls(spark, store, make_to
     assert answer == {"schema": SCHEMA, "count": 100, "other": []}
     scanned = spark_replog.open(path).topic(topic).scan(columns=["id"]).to_arrow()
     assert sorted(scanned["id"].to_pylist()) == list(range(100))
+
+
+@pytest.mark.parametrize("count", [5, pytest.param(60, marks=pytest.mark.wide)])
+def test_rows_of_every_schema_are_alike_whatever_writes_and_reads_them(spark, count):
+    holds_of_generated_rows(spark, count)
 
 
 @pytest.mark.guarantee("G3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from generated_traffic import holds_of_generated_rows
 from listening import holds_of_a_listener
 from remote import run_in
 from spark_driver import SparkDriver
@@ -43,6 +44,7 @@ def test_version(version, older_environment, make_store, work_folder):
         holds_the_source_contract(driver.call("source_contract", path=str(store.path), folder=str(store.folder)))
         holds_of_a_listener(driver, store)
         holds_of_typed_topics(driver, store)
+        holds_of_generated_rows(driver, 10)
         if version in ("4.0", "4.1"):
             assert "Spark before 4.2 does not pass the trigger" in driver.log_text()
     assert rules["rows"] == [[1, 0, "k", "v"], [1, 1, None, None]]

@@ -25,6 +25,7 @@ TIER_OF = {
     "tests": PLAIN,
     "tests/contract/test_s3_contract.py": OUTSIDE,
     "tests/contract/test_s3_stores.py": OUTSIDE,
+    "tests/property/test_writers_and_readers.py": OUTSIDE,
     "tests/scenarios/test_console.py": OUTSIDE,
     "tests/scenarios/test_mixed_roots.py": OUTSIDE,
     "tests/scenarios/test_table_kills.py": OUTSIDE,

@@ -60,3 +60,17 @@ def copy(spark, path, source, sink, checkpoint, limits=None):
     if query.exception() is not None:
         raise query.exception()
     return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+def through_spark(spark, path, topic, name):
+    """Append an Arrow file's rows to a topic, and write the topic's rows into another file, in the log's order."""
+    import pyarrow as pa
+
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with pa.ipc.open_file(name) as file:
+        frame = spark.createDataFrame(file.read_all())
+    frame.coalesce(1).write.format("replog").mode("append").option("topic", topic).save(path)
+    read = spark.read.format("replog").option("subscribe", topic).option("includeMetadata", "true").load(path)
+    table = read.orderBy("_metadata.offset").toArrow()
+    with pa.OSFile(name + ".read", "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)

@@ -15,7 +15,7 @@ from spark_replog.log.row_schema import RowSchema
 from spark_replog.log.rows_of_text import columns_of_objects, parse_row
 from spark_replog.log.value_decoder import ValueDecoder
 from tests.examples import examples
-from tests.property.test_typed_rows import batches
+from tests.generated_rows import batches
 
 ROWS = RowSchema(
     "a INT NOT NULL, b BIGINT, c DOUBLE, f FLOAT, d DECIMAL(5,2), t TIMESTAMP, n TIMESTAMP_NTZ, day DATE, s STRING,"

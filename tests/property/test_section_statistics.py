@@ -21,7 +21,7 @@ from spark_replog.log.ddl import parse_columns
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.read.column_filter import ColumnFilter, Comparison, bound_value, may_match
 from tests.examples import examples
-from tests.property.test_typed_rows import values_of
+from tests.generated_rows import values_of
 
 DDL = (
     "a BOOLEAN, b TINYINT, c BIGINT, d FLOAT, e DOUBLE, f DECIMAL(38,4), m DECIMAL(12,2), g STRING, h BINARY, i DATE,"
