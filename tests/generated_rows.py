@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_replog.log.ddl import parse_columns
 
-names = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8).filter(
+names = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=8).filter(
     lambda name: not name.lower().startswith("_replog_")
 )
 decimals = st.integers(1, 38).flatmap(

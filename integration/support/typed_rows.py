@@ -67,8 +67,9 @@ def through_spark(spark, path, topic, name):
     import pyarrow as pa
 
     spark.conf.set("spark.sql.session.timeZone", "UTC")
+    schema = spark.read.format("replog").option("subscribe", topic).load(path).schema
     with pa.ipc.open_file(name) as file:
-        frame = spark.createDataFrame(file.read_all())
+        frame = spark.createDataFrame(file.read_all(), schema)  # Spark takes nested times without a zone for others
     frame.coalesce(1).write.format("replog").mode("append").option("topic", topic).save(path)
     read = spark.read.format("replog").option("subscribe", topic).option("includeMetadata", "true").load(path)
     table = read.orderBy("_metadata.offset").toArrow()

@@ -196,12 +196,14 @@ def struct_of(names: Sequence[str], types: Sequence[pa.DataType], path: str) -> 
 def check_names(names: Sequence[str], where: str) -> None:
     """Refuse empty names, names that are not Unicode, and names that differ at most in case.
 
+    Also those with a NUL: Arrow holds them, but between Spark's JVM and its Python workers a name ends there.
+
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA.
     """
     seen: dict[str, str] = {}
     for name in names:
-        if not name or not _is_unicode(name):
+        if not name or "\0" in name or not _is_unicode(name):
             raise invalid_schema(f"{where} has a column named {name!r}. Give it another name.", column=repr(name))
         other = seen.setdefault(name.lower(), name)
         if other is not name:

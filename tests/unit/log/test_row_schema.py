@@ -70,6 +70,8 @@ def test_other_words_become_the_canonical_text(written, canonical):
         ("a DECIMAL(3,4)", ["DECIMAL(3,4)"]),
         ("a INT, A STRING", ["'a'", "'A'", "case"]),
         ("a STRUCT<x: INT, X: INT>", ["'x'", "'X'"]),
+        ("`a\0b` INT", [r"'a\x00b'", "another name"]),
+        ("a STRUCT<`\0`: INT>", ["the struct", "another name"]),
         ("a STRUCT<x: INT NOT NULL>", ["'x'", "NOT NULL"]),
         ("a INT COMMENT 'x'", ["COMMENT"]),
         ("_replog_x INT", ["_replog_x", "Rename"]),
