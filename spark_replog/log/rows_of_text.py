@@ -224,7 +224,12 @@ def _moment(text: str, has_zone: bool) -> datetime:
         raise ValueError("it is finer than a microsecond")
     if not has_zone and moment.tzinfo is not None:
         raise ValueError("it has a zone, and the column has none")
-    return moment.replace(tzinfo=UTC) if has_zone and moment.tzinfo is None else moment
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC) if has_zone else moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("in UTC it is outside the years 1 to 9999") from None
 
 
 def _same(value: Any) -> Any:

@@ -96,6 +96,7 @@ def by_rule(value):
 @example([b'{"a":1', b',"b":2}'])
 @example([b'{"a":1}{"a":2}', b" "])
 @example([b'{"a":1,"x":[', b"]}"])
+@example([b'{"a":1,"t":"0001-01-01T00:00:00+10:00"}', b'{"a":1,"t":"9999-12-31T23:59:59-00:01"}'])
 def test_a_value_is_the_same_among_others_as_alone(rows):
     array = pa.array([b"", *rows], pa.binary())[1:]
     batch, reasons = ValueDecoder("json", ROWS).decode(array)

@@ -86,7 +86,8 @@ def test_nothing_is_lost_or_twice_whatever_is_deleted_meanwhile(request: pytest.
             done.update(run(schedule_of(seed)).checker.counts)
         except FOUND:
             fail(seed)
-    # Not vacuous: the schedules do what they are there for.
+    # Not vacuous: the schedules do what they are there for. What is rare comes in clusters, so a chunk of 241 schedules
+    # has between 2 and 30 of it: each chunk must have one.
     if only is None:
         least = {
             "rows acknowledged": 4,
@@ -94,17 +95,17 @@ def test_nothing_is_lost_or_twice_whatever_is_deleted_meanwhile(request: pytest.
             "snapshots": 0.5,
             "pages": 0.5,
             "deleted objects": 0.7,
-            "replaced": 0.02,
+            "replaced": 0.004,
             "sequenced acknowledged": 0.5,
             "transactions": 0.2,
             "commits": 1.5,
             "deleted topics": 0.2,
-            "unclean elections": 0.01,
+            "unclean elections": 0.004,
             "rebuilt roots": 0.3,
         }
         least = {what: number * len(seeds) for what, number in least.items()}
         inline_count = sum(map(has_inline, seeds))
-        least |= {"sends acknowledged": 1.0 * inline_count, "moved": 0.1 * inline_count}
+        least |= {"sends acknowledged": 1.0 * inline_count, "moved": 0.01 * inline_count}
         few = {what: done[what] for what, number in least.items() if done[what] < number}
         assert not few, f"too seldom in {len(seeds)} schedules to show anything (by chance, if they are few): {few}"
 

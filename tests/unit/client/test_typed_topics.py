@@ -373,3 +373,14 @@ def test_typed_topics_are_compressed_unless_they_say_otherwise(store, schema, co
     ledger = cluster.topic_ledger(handle.ledger_id)
     run = ledger.ask(lambda state: make_run(state, handle.topic_id, 0, state.sections(handle.topic_id, 0, 0, 10)))
     assert run.compression == expected
+
+
+def test_topics_with_different_columns_are_not_one_table(store):
+    store.admin().create_topic("notes", partitions=1)
+    with store.producer() as producer:
+        producer.send("orders", row_of(1))
+        producer.send("notes", b"x")
+    with store.consumer(["notes", "orders"], auto_offset_reset="earliest") as reader:
+        with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_SCHEMA") as caught:
+            reader.to_arrow()
+    assert "notes and orders" in str(caught.value)

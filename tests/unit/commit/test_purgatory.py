@@ -186,8 +186,8 @@ def test_try_complete_with_multiple_threads() -> None:
 def test_await_completion_drives_the_timer() -> None:
     purgatory = DelayedOperationPurgatory()
     operation = Operation(30)
-    purgatory.try_complete_else_watch(operation, ["key"])
     started_ms = SYSTEM_CLOCK.monotonic_ms()
+    purgatory.try_complete_else_watch(operation, ["key"])
     purgatory.await_completion(operation, lambda: None, 1_000, 1_000)
     assert SYSTEM_CLOCK.monotonic_ms() - started_ms >= 29
     assert (operation.completed, operation.expired) == (1, 1)
