@@ -380,7 +380,9 @@ def test_topics_with_different_columns_are_not_one_table(store):
     with store.producer() as producer:
         producer.send("orders", row_of(1))
         producer.send("notes", b"x")
-    with store.consumer(["notes", "orders"], auto_offset_reset="earliest") as reader:
-        with pytest.raises(InvalidConfigError, match="REPLOG_INVALID_SCHEMA") as caught:
-            reader.to_arrow()
+    with (
+        store.consumer("notes", "orders", auto_offset_reset="earliest") as reader,
+        pytest.raises(InvalidConfigError, match="REPLOG_INVALID_SCHEMA") as caught,
+    ):
+        reader.to_arrow()
     assert "notes and orders" in str(caught.value)
