@@ -21,6 +21,7 @@ from spark_replog.log.codec.data_object import (
     TYPED_TIMESTAMP,
     data_schema,
 )
+from spark_replog.log.codec.empty_lists import with_offsets
 from spark_replog.log.column_cast import cast_column, widens
 from spark_replog.log.ddl import input_type_text, invalid_schema, type_text
 from spark_replog.log.row_key import key_array
@@ -168,7 +169,7 @@ class TypedColumns:
         if not field.nullable and column.null_count:
             raise self._refusal(field, f"{column.null_count} of {len(column)} rows are null in the NOT NULL column")
         try:
-            made = cast_column(column, field.type)
+            made = cast_column(with_offsets(column), field.type)
             made.validate(full=True)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise self._refusal(field, f"a value of the input cannot be stored ({error}) in column") from error

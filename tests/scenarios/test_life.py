@@ -23,6 +23,7 @@ from spark_replog.cli.main import run
 from spark_replog.errors import ReplogError
 from tests.scenarios.committing import SMALL
 from tests.scenarios.living import TOPICS
+from tests.waiting import wait_until_stopped
 
 IS_LONG = os.environ.get("REPLOG_TEST_LIFE") == "1"
 DAY_MS = 86_400_000
@@ -190,8 +191,7 @@ def test_a_keeper_that_sleeps_over_collections_and_truncations_does_no_harm(life
     life.write(COUNT)
     sleeper = life.start("keeper", 2, f"{step}:stop")
     try:
-        _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), (step, sleeper.communicate())
+        wait_until_stopped(sleeper)
         for process in (life.start("writer", COUNT), life.start("keeper", 2)):
             errors = life.hear(process)
             assert process.returncode == 0, errors

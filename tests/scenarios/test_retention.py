@@ -21,6 +21,7 @@ from spark_replog.errors import DataLossError, ErrorCode, ReplogError
 from spark_replog.ids import TopicPartition
 from spark_replog.read.fetch_plan import plan_fetch
 from tests.scenarios.committing import commit_until_merged
+from tests.waiting import wait_until_stopped
 
 DAY_MS = 86_400_000
 
@@ -190,8 +191,7 @@ def test_a_writer_stopped_past_the_floor_is_refused_and_writes_again(store, tmp_
     write(store, 1)
     writer = subprocess.Popen([sys.executable, "-c", WRITER, store.path], stdout=subprocess.PIPE, text=True)
     try:
-        _, status = os.waitpid(writer.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
+        wait_until_stopped(writer)
         assert len(files(tmp_path)) == 2
         assert run(["-q", "-s", store.path, "store", "gc"]) == 0
         assert len(files(tmp_path)) == 2  # it may come back

@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,7 @@ from spark_replog.storage.paths import journal_folder, marker_folder
 from tests.examples import chunks
 from tests.scenarios.committing import ROWS, SMALL, commit
 from tests.scenarios.conftest import FAST, LocalStore
-from tests.waiting import wait_until
+from tests.waiting import wait_until, wait_until_stopped
 
 COUNT = 60
 
@@ -186,21 +184,6 @@ def test_a_writer_that_is_killed_at_a_step_loses_nothing(store, step) -> None:
     errors = told.hear(died)
     assert died.returncode == -signal.SIGKILL, errors
     check_all(store, told)
-
-
-def wait_until_stopped(process) -> None:
-    """Wait until it has stopped itself. Whom somebody else stops for a moment, as all processes of a run, goes on."""
-
-    def state(ends_at: float) -> str:
-        changed, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
-        assert not changed or os.WIFCONTINUED(status), process.communicate()[1]
-        return "goes on" if changed else "asleep" if time.monotonic() > ends_at else ""
-
-    is_asleep = False
-    while not is_asleep:
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), process.communicate()[1]
-        is_asleep = wait_until(partial(state, time.monotonic() + 1.5), pause_seconds=0.05) == "asleep"
 
 
 def move_markers_past(store, told, position) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, RetriableError
+from spark_replog.log.codec.empty_lists import batch_with_offsets
 from spark_replog.log.codec.section_statistics import (
     ColumnStatistics,
     Statistics,
@@ -445,6 +446,7 @@ def _read_batches(
                 batch = _some_columns(view[at : source.tell()], schema, numbers)
             # The checksum proves that the bytes are the writer's, not that Arrow may follow their offsets.
             batch.validate(full=True)
+            batch = batch if typed is None else batch_with_offsets(batch)
             if _has_holes(batch) if typed is None else _has_typed_holes(batch):
                 raise _damaged("a row lacks its timestamp, its offset, a NOT NULL value, or the key of a header")
         except MemoryError as error:

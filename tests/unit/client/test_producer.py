@@ -13,6 +13,7 @@ from spark_replog.client import settings as client_settings
 from spark_replog.client.consumer import Consumer
 from spark_replog.client.producer import Producer
 from spark_replog.clock import SYSTEM_CLOCK
+from spark_replog.cluster import cluster
 from spark_replog.commit.append_request import refuse_all, without_partitions
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.errors import (
@@ -24,6 +25,7 @@ from spark_replog.errors import (
     RetriableError,
 )
 from spark_replog.ids import new_id
+from spark_replog.ledger import rivals
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.model import PartitionResponse
 from spark_replog.maintenance.garbage import GarbageCollector
@@ -437,6 +439,9 @@ def test_rows_that_acks_0_loses_in_the_commit_are_logged_and_counted(shop, caplo
 def test_one_send_is_one_object_and_one_round_of_entries(monkeypatch, brokers, inline_bytes, object_count):
     """Nothing is waited for beside: no linger although one is the default, and no look before or after."""
     monkeypatch.setattr(client_settings, "LINGER_MS", 60_000)
+    # However slow this machine is: who made the topic writes no more, and rights are not looked up again.
+    monkeypatch.setattr(rivals, "RIVAL_MS", 0.0)
+    monkeypatch.setattr(cluster, "ACCESS_AGE_MS", 3_600_000)
     store = Store.init(f"memory://{new_id()}", brokers, SYSTEM_CLOCK)
     store.create("orders", 1)
     store.count_calls()
