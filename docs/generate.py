@@ -73,6 +73,7 @@ _SECTIONS = {
     "client": "only the plain Python Producer and 'replog produce'",
     "consumer": "the plain Python Consumer",
     "coordinator": "sink options; also of Producer, Consumer and commands that commit",
+    "gateway": "`replog gateway -c KEY=VALUE`",
     "topic": "replog topic create NAME -c key=value",
     "storage": "every option mapping; -X key=value of commands",
     "source": "spark.readStream and spark.read",

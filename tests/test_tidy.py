@@ -83,6 +83,7 @@ EDGES: dict[str, set[str]] = {
     },
     "spark/source": {"storage", "log", "log/fold", "cluster", "read", "groups", "spark"},
     "spark/sink": {"config", "storage", "log", "cluster", "write", "commit", "maintenance", "spark"},
+    "gateway": {"config", "storage", "log", "log/fold", "cluster", "admin"},
     "cli": {
         "config",
         "storage",
@@ -96,6 +97,7 @@ EDGES: dict[str, set[str]] = {
         "maintenance",
         "client",
         "tables",
+        "gateway",
     },
     "tables": {"config", "log", "log/codec", "cluster", "read", "groups", "client"},
     "ui": {
@@ -113,6 +115,8 @@ EDGES: dict[str, set[str]] = {
 ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/cli/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
+    "kafka": ("spark_replog/gateway/",),
+    "cramjam": ("spark_replog/gateway/",),
     "rich": ("spark_replog/cli/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/",),

@@ -19,7 +19,9 @@ SAME: Final = "(same)"
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
-ConfigGroup = Literal["producer", "client", "consumer", "topic", "coordinator", "storage", "source", "sink", "cluster"]
+ConfigGroup = Literal[
+    "producer", "client", "consumer", "topic", "coordinator", "gateway", "storage", "source", "sink", "cluster"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from spark_replog.config.consumer import CONSUMER_KEYS, ConsumerConfig
 from spark_replog.config.coordinator import COORDINATOR_KEYS, CoordinatorConfig
+from spark_replog.config.gateway import GATEWAY_KEYS
 from spark_replog.config.key import KEY_PREFIX, STORAGE_PREFIX, ConfigGroup, ConfigKey, name_of_keyword, normalise_key
 from spark_replog.config.producer import CLIENT_KEYS, PRODUCER_KEYS, ProducerConfig
 from spark_replog.config.spark import SINK_KEYS, SOURCE_KEYS
@@ -31,6 +32,7 @@ CONFIG_KEYS: tuple[ConfigKey, ...] = (
     *CLIENT_KEYS,
     *CONSUMER_KEYS,
     *COORDINATOR_KEYS,
+    *GATEWAY_KEYS,
     *TOPIC_KEYS,
     *STORAGE_KEYS,
     *SOURCE_KEYS,

@@ -370,7 +370,7 @@ const ledger = {
 const settings = {
   load: () => ask("settings"),
   view: (d) => el("div", {}, el("h1", {}, "Settings"), el("p", { class: "quiet" }, "What holds for the store, and the defaults. Programs and queries may set their own; a topic's are on its page."),
-    ["cluster", "storage", "topic", "coordinator", "producer", "client", "consumer", "source", "sink"].map((group) => {
+    ["cluster", "storage", "topic", "coordinator", "gateway", "producer", "client", "consumer", "source", "sink"].map((group) => {
       const items = d.settings.filter((each) => each.group === group);
       return items.length ? card(group[0].toUpperCase() + group.slice(1), many(items.length, "setting"), settingTable(items)) : null;
     })),

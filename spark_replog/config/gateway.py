@@ -1,0 +1,58 @@
+"""Settings of the gateway: what its clients may send at once, and how long records wait for others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """How a gateway treats its clients."""
+
+    gateway_linger_ms: int | None = setting(
+        None,
+        "How long a gateway waits before it writes the records of all its connections together. More makes fewer and "
+        "larger objects. Not set: 0 if all roots are folders, else 250.",
+        unit="ms",
+    )
+    gateway_cache_bytes: int = setting(
+        64 * _MIB,
+        "Memory of a gateway for record batches that it sent to a consumer lately: other consumers get them without a "
+        "read of the store.",
+    )
+    socket_request_max_bytes: int = setting(
+        100 * _MIB,
+        "Largest request that a gateway reads; the connection of a larger one is closed.",
+        kafka=SAME,
+        minimum=1024,
+        maximum=INT32_MAX,
+    )
+    queued_max_request_bytes: int = setting(
+        128 * _MIB,
+        "Memory of a gateway for requests that are not answered yet. If it is full, the gateway reads no further "
+        "requests until others are answered.",
+        kafka="-1",
+        minimum=_MIB,
+    )
+    max_in_flight_requests: int = setting(
+        16,
+        "Requests of one connection that a gateway reads before it has answered the first of them.",
+        name="gateway.max.in.flight.requests",
+        minimum=1,
+        maximum=1000,
+    )
+    auto_create_topics_enable: bool = setting(
+        False,
+        "Whether a gateway creates a topic that a client asks for, with num.partitions. With --memory it always does.",
+        kafka="true",
+    )
+    num_partitions: int = setting(
+        1, "Partitions of a topic that a gateway creates for a client that names no number.", kafka=SAME, minimum=1
+    )
+
+
+GATEWAY_KEYS = declared_keys("gateway", GatewayConfig)

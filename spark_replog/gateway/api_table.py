@@ -1,0 +1,53 @@
+"""Every API that the gateway offers: the one place that joins the handlers, and tells clients which there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from kafka.protocol.api_key import ApiKey
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata.api_versions import ApiVersionsResponse
+
+from spark_replog.errors import ErrorCode
+from spark_replog.gateway import metadata
+from spark_replog.gateway.gateway import Api, Call, Gateway
+
+_PACKAGES = ("producer", "consumer", "metadata", "admin", "sasl")
+
+
+@cache
+def request_classes() -> Mapping[int, Any]:
+    """Return the class of each API's requests."""
+    modules = [import_module(f"kafka.protocol.{name}") for name in _PACKAGES]
+    values = [value for module in modules for name, value in vars(module).items() if name.endswith("Request")]
+    return {int(value.API_KEY): value for value in values if isinstance(value, type) and issubclass(value, ApiMessage)}
+
+
+async def api_versions(gateway: Gateway, call: Call) -> Any:
+    """Answer ApiVersions: what this gateway offers."""
+    return versions_offered()
+
+
+def versions_offered(error: ErrorCode | None = None) -> Any:
+    """Return the answer of ApiVersions; with an error it is read in version 0, whatever was asked for."""
+    version = ApiVersionsResponse.ApiVersion
+    keys = [version(api_key=key, min_version=api.min_version, max_version=api.max_version) for key, api in API_LIST]
+    return ApiVersionsResponse(error_code=0 if error is None else int(error), api_keys=keys)
+
+
+def _join(*tables: Mapping[ApiKey, Api]) -> dict[int, Api]:
+    apis: dict[int, Api] = {}
+    for table in tables:
+        assert not apis.keys() & {int(key) for key in table}, "two modules answer one API"
+        apis |= {int(key): api for key, api in table.items()}
+    return apis
+
+
+API_TABLE: Mapping[int, Api] = _join(
+    {ApiKey.ApiVersions: Api(0, 4, api_versions)},
+    metadata.APIS,
+)
+API_LIST: Iterable[tuple[int, Api]] = sorted(API_TABLE.items())
