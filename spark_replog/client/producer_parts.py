@@ -76,7 +76,7 @@ def connect_parts(
     builder = ObjectBuilder(
         plan, accumulator.pool, query_id=new_id(), batch_id=0, task_id=0,
         folded=lambda ledger_id: cluster.topic_ledger(ledger_id).state.applied_index,
-        inline_room=None if transactional_id else partial(_inline_room, cluster, client.inline_max_bytes),
+        inline_room=None if transactional_id else partial(inline_room, cluster, client.inline_max_bytes),
     )  # fmt: skip
     metadata = ProducerMetadata(cluster, accumulator, builder, settings, clock, random_source)
     upkeep = Upkeep(cluster, settings.coordinator)
@@ -142,7 +142,7 @@ def _make_accumulator(
     )
 
 
-def _inline_room(
+def inline_room(
     cluster: Cluster, limit_bytes: int | None, destination: Destination, required_count: int, in_flight_bytes: int
 ) -> int:
     """Return how many bytes a ledger's next entry may carry: `inline.max.bytes`, or 0 where copies would be missing.

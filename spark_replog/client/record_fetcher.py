@@ -16,14 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_replog.client.look_schedule import LookSchedule, idle_gets_per_second
-from spark_replog.clock import SYSTEM_CLOCK, Clock
+from spark_replog.client.ledger_looks import LedgerLooks
+from spark_replog.clock import Clock
 from spark_replog.cluster.authorizer import Authorizer
-from spark_replog.cluster.cluster import ACCESS_AGE_MS, Cluster, TopicHandle
-from spark_replog.cluster.journal_peek import JournalPeek
+from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.config.consumer import ConsumerConfig
 from spark_replog.errors import DataLossError, ErrorCode, RetriableError
-from spark_replog.ids import BrokerId, LedgerId, ObjectId, TopicId, TopicPartition
+from spark_replog.ids import BrokerId, ObjectId, TopicId, TopicPartition
 from spark_replog.ledger.ledger import Ledger
 from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.fold.partition_state import UNDEFINED_EPOCH, UNDEFINED_OFFSET, PartitionState
@@ -32,8 +31,6 @@ from spark_replog.log.fold.topic_state import TopicLedgerState
 from spark_replog.read.fetch_plan import FetchRange, FetchSlice, in_log_order, plan_fetch, slices_of
 from spark_replog.read.fetcher import Fetcher
 from spark_replog.read.rows import OFFSET_AT, PARTITION_AT, TOPIC_AT, RowView, read_schema
-from spark_replog.storage.folder_watch import FolderWatch
-from spark_replog.storage.paths import journal_folder
 
 _LOG = logging.getLogger(__name__)
 FetchedRows = tuple[TopicPartition, pa.RecordBatch, int]
@@ -43,8 +40,6 @@ WAKEUP_MS = 100
 """A waiting poll checks this often whether it is to end."""
 SCAN_SLICES_MAX = 1 << 15
 """A scan plans partitions together until they have this many sections: their objects are then read once for all."""
-WATCH_AGAIN_MS = 10_000
-"""How long until journals that could not be watched are tried again: a root may be back."""
 _NO_ROWS = pa.RecordBatch.from_arrays(
     [pa.nulls(0, field.type) for field in read_schema(True)], schema=read_schema(True)
 )
@@ -101,7 +96,6 @@ class RecordFetcher:
         self._cluster = cluster
         self._config = config
         self._metrics = metrics
-        self._on_look = on_look
         self._views = dict(views or {})
         self._told: set[TopicId] = set()
         """Typed topics of which it was logged that a newer version exists."""
@@ -110,17 +104,7 @@ class RecordFetcher:
         self._buffers: dict[TopicPartition, deque[tuple[int, pa.RecordBatch, int]]] = {}
         """(start, rows, end): the rows of offsets [start, end), with gaps where compaction removed some."""
         self._last: TopicPartition | None = None
-        brokers = cluster.brokers
-        self._schedule = LookSchedule(
-            len(brokers.metadata_broker_ids),
-            idle_gets_per_second(brokers),
-            config.fetch_refresh_interval_ms,
-            cluster.clock.monotonic_ms(),
-        )
-        self._peek = JournalPeek(brokers)
-        self._watch: FolderWatch | None = None
-        self._watched: tuple[LedgerId, ...] = ()
-        self._watch_again_ms = 0
+        self._looks = LedgerLooks(cluster, config.fetch_refresh_interval_ms, on_look=on_look, count=self._count_looks)
         self._fetched: dict[TopicPartition, tuple[int, TopicId]] = {}
         """Per partition, if its position was reached by reading: leader epoch at the last plan, and the topic's id."""
         self.diverged: dict[TopicPartition, int] = {}
@@ -146,16 +130,15 @@ class RecordFetcher:
             NotFoundError: UNKNOWN_TOPIC_OR_PARTITION: no such topic.
             ReplogError: as ``Fetcher.fetch``.
         """
-        clock, cluster_id = self._cluster.clock, self._cluster.brokers.cluster_id
         topics = {key.topic for key in positions}
-        is_idle = max_wait_ms > 0 and self._schedule.is_idle(clock.monotonic_ms())
+        is_idle = max_wait_ms > 0 and self._looks.is_idle
         self._require_read(topics, is_folded=is_idle)
         handles = {name: self._cluster.lookup(name) for name in topics}
         by_ledger = {handle.ledger_id: handle for handle in handles.values()}
-        self._schedule.keep(by_ledger, clock.monotonic_ms(), rarely=cluster_id, rarely_ms=ACCESS_AGE_MS)
-        watch, marks = self._watch_of((*by_ledger, cluster_id)), [since]
+        self._looks.keep(by_ledger)
+        marks = [since]
         if max_wait_ms <= 0:
-            self._hear(watch)
+            self._looks.hear()
             self.refresh(handles.values(), since)
         errors = self.renewed(positions)
         if errors:
@@ -166,9 +149,9 @@ class RecordFetcher:
             list(asked.values()),
             max_wait_ms=min(max_wait_ms, self._config.fetch_max_wait_ms),
             min_bytes=self._config.fetch_min_bytes,
-            clock=clock,
-            look=lambda: self._look(by_ledger, watch, marks.pop() if marks else None),
-            pause=lambda pause_ms: self._pause(pause_ms, watch),
+            clock=self._cluster.clock,
+            look=lambda: self._looks.look(by_ledger, marks.pop() if marks else None),
+            pause=self._looks.pause,
         )
         slices, errors = self.plan(asked)
         if is_idle and (slices or errors):
@@ -176,7 +159,7 @@ class RecordFetcher:
             errors = self.renewed(positions) or errors
             slices = [] if errors else slices
         if slices:
-            self._schedule.rows_came({section.object.ledger_id for section in slices}, clock.monotonic_ms())
+            self._looks.rows_came({section.object.ledger_id for section in slices})
             self._metrics.fetches += 1
             self._last = TopicPartition(slices[-1].topic, slices[-1].partition)
             for key, batch, end in self._read(slices):
@@ -321,96 +304,20 @@ class RecordFetcher:
         self.drop_rows(gone)
 
     def refresh(self, handles: Iterable[TopicHandle], since: int | None = None) -> None:
-        """Fold the newest entries of these topics' ledgers, but not of those that were read since a mark.
+        """Fold the newest entries of these topics' ledgers, but not of those that were read since a mark."""
+        self._looks.refresh(handles, since)
 
-        These stay due: entries may have come since, before a watch began.
-        """
-        by_ledger = {handle.ledger_id: handle for handle in self._cluster.unread_since(handles, since)}
-        began_ms = self._cluster.clock.monotonic_ms()
-        self._cluster.refresh_topics(by_ledger.values())
-        self._metrics.refreshes += len(by_ledger)
-        now_ms = self._cluster.clock.monotonic_ms()
-        self._schedule.looked(by_ledger, now_ms, now_ms - began_ms)
+    def _count_looks(self, peek_count: int, read_count: int) -> None:
+        self._metrics.peeks += peek_count
+        self._metrics.refreshes += read_count
 
     def spend(self, get_count: float) -> None:
         """Count gets that the consumer makes elsewhere: they take their part of what it may cost."""
-        self._schedule.spend_elsewhere(get_count, self._cluster.clock.monotonic_ms())
+        self._looks.spend(get_count)
 
     def close(self) -> None:
         """Close the watch: the kernel allows each user only a few."""
-        if self._watch is not None:
-            self._watch.close()
-
-    def _watch_of(self, ledger_ids: tuple[LedgerId, ...]) -> FolderWatch | None:
-        """Return a watch of the ledgers' journals; None if a metadata root is not a folder of this machine."""
-        brokers, now_ms = self._cluster.brokers, self._cluster.clock.monotonic_ms()
-        metadata_ids = brokers.metadata_broker_ids
-        if self._cluster.clock is not SYSTEM_CLOCK or not brokers.local_ids.issuperset(metadata_ids):
-            return None
-        if set(self._watched) != set(ledger_ids) or (self._watch is None and now_ms >= self._watch_again_ms):
-            self._watched, self._watch, self._watch_again_ms = ledger_ids, None, now_ms + WATCH_AGAIN_MS
-            roots = [brokers.url(broker_id).removeprefix("file://") for broker_id in metadata_ids]
-            try:
-                self._watch = FolderWatch(
-                    [[f"{root}/{journal_folder(ledger_id)}" for root in roots] for ledger_id in ledger_ids]
-                )
-                self._schedule.told(ledger_ids)  # whatever came before the watch
-            except OSError as error:
-                _LOG.debug("the journals cannot be watched, so they are read at intervals: %s", error)
-        if self._watch is not None and not self._watch.is_usable:
-            self._watch = None
-        self._schedule.is_told = self._watch is not None and self._watch.has_told
-        return self._watch
-
-    def _pause(self, pause_ms: float, watch: FolderWatch | None) -> bool:
-        """Wait until the watch reports something; return False if it did not. Raises what ``on_look`` raises."""
-        if watch is None:
-            self._cluster.clock.sleep_ms(pause_ms)
-        is_told = self._hear(watch, pause_ms)
-        if self._on_look is not None:
-            self._on_look()
-        return is_told
-
-    def _hear(self, watch: FolderWatch | None, timeout_ms: float = 0) -> bool:
-        """Schedule what the watch reports; return whether it reported anything."""
-        if watch is None:
-            return False
-        told = watch.wait(timeout_ms)
-        self._schedule.told(self._watched[index] for index in told)
-        self._schedule.is_told = watch.has_told
-        return bool(told)
-
-    def _look(self, handles: Mapping[LedgerId, TopicHandle], watch: FolderWatch | None, since: int | None) -> float:
-        """Look at the ledgers that are due, but not at those read since a mark; return when the next one is due.
-
-        The latter stay due, as in `refresh`.
-        """
-        self._hear(watch)
-        cluster, cluster_id = self._cluster, self._cluster.brokers.cluster_id
-        began_ms = cluster.clock.monotonic_ms()
-        due = self._schedule.due(began_ms)
-        if not due:
-            return self._schedule.next_ms(began_ms)
-        asked = [
-            cluster.cluster_ledger if ledger_id == cluster_id else cluster.topic_ledger(ledger_id)
-            for ledger_id, is_read in due.items()
-            if not is_read
-        ]
-        grown = self._peek.grown(asked)
-        read = [ledger_id for ledger_id, is_read in due.items() if is_read or ledger_id in grown]
-        if any(is_seen for ledger_id, is_seen in grown.items() if ledger_id != cluster_id):
-            cluster.refresh_ahead()  # of the rights: rows that come after a long wait need them at once
-        wanted = [handles[ledger_id] for ledger_id in read if ledger_id != cluster_id]
-        topics = cluster.unread_since(wanted, since)
-        cluster.refresh_topics(topics)
-        if cluster_id in read:
-            cluster.refresh()
-        self._metrics.peeks += len(asked)
-        self._metrics.refreshes += len(topics)
-        now_ms = cluster.clock.monotonic_ms()
-        left = {handle.ledger_id for handle in wanted} - {handle.ledger_id for handle in topics}
-        self._schedule.looked([ledger_id for ledger_id in due if ledger_id not in left], now_ms, now_ms - began_ms)
-        return self._schedule.next_ms(now_ms)
+        self._looks.close()
 
     def _ask(self, handle: TopicHandle, key: TopicPartition, offset: int) -> FetchPartition:
         ledger = self._cluster.topic_ledger(handle.ledger_id)

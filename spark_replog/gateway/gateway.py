@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from uuid import UUID
 
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.gateway import GatewayConfig
+from spark_replog.ids import LedgerId
 from spark_replog.storage.io_pool import IoPool
 
 P = ParamSpec("P")
@@ -54,6 +56,32 @@ class Gateway:
         self.principal = default_principal()
         """Of clients that have not said who they are."""
         self._threads = IoPool(lane_threads_max=THREADS_MAX)
+        self._parts: dict[Callable[[Gateway], Any], Any] = {}
+        self._names: dict[UUID, str] = {}
+        self._listeners: list[Callable[[LedgerId], object]] = []
+
+    def part(self, kind: Callable[[Gateway], T]) -> T:
+        """Return this gateway's one object of a class that is made with the gateway alone."""
+        if kind not in self._parts:
+            self._parts[kind] = kind(self)
+        made: T = self._parts[kind]
+        return made
+
+    def on_appended(self, listener: Callable[[LedgerId], object]) -> None:
+        """Call a function after each append of this gateway, on the thread that appended."""
+        self._listeners.append(listener)
+
+    def appended(self, ledger_id: LedgerId) -> None:
+        """Tell that this process appended to a ledger, and has folded it. Any thread."""
+        for listener in self._listeners:
+            listener(ledger_id)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        """Return the name of the topic with this id, as folded so far; None: there is none."""
+        if topic_id not in self._names:
+            topics = self.cluster.cluster_ledger.ask(lambda state: dict(state.topics))
+            self._names = {UUID(hex=ids[0]): name for name, ids in topics.items()}
+        return self._names.get(topic_id)
 
     def nodes(self) -> list[Node]:
         """Return the gateways that clients may connect to."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from spark_replog.write.columns import InputColumns
 from spark_replog.write.data_request import ObjectBuilder, RequestState
 from spark_replog.write.interceptors import Interceptors
 from spark_replog.write.partitioner import make_partitioner
+from spark_replog.write.producer_batch import Destination
 from spark_replog.write.sender import Sender
 from spark_replog.write.serializers import check_arrow_form, make_serializer, serialize_columns
 from spark_replog.write.transport import PutTransport
@@ -76,6 +78,7 @@ class TaskWriter:
         default_topic: the topic option; None: rows name their topic.
         hooks: the user's interceptors and serializers, in their Arrow form.
         is_case_sensitive, timestamp_column, headers_column: of the input for a typed topic: see ``TypedColumns``.
+        inline_room: see ``ObjectBuilder``; only of a writer in the process that appends.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class TaskWriter:
         is_case_sensitive: bool = True,
         timestamp_column: str | None = None,
         headers_column: str | None = None,
+        inline_room: Callable[[Destination, int, int], int] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         # Seeded by the task, so that a retry chooses the same partitions.
@@ -125,7 +129,9 @@ class TaskWriter:
         self._sender = Sender(
             self._accumulator,
             self._transport,
-            ObjectBuilder(plan, self._pool, query_id=query_id, batch_id=batch_id, task_id=task_id),
+            ObjectBuilder(
+                plan, self._pool, query_id=query_id, batch_id=batch_id, task_id=task_id, inline_room=inline_room
+            ),
             config,
             delivery=None,
             report=_log,
