@@ -12,7 +12,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata.api_versions import ApiVersionsResponse
 
 from spark_replog.errors import ErrorCode
-from spark_replog.gateway import fetch, metadata, produce
+from spark_replog.gateway import fetch, list_offsets, metadata, produce
 from spark_replog.gateway.gateway import Api, Call, Gateway
 
 _PACKAGES = ("producer", "consumer", "metadata", "admin", "sasl")
@@ -49,6 +49,7 @@ def _join(*tables: Mapping[ApiKey, Api]) -> dict[int, Api]:
 API_TABLE: Mapping[int, Api] = _join(
     {ApiKey.ApiVersions: Api(0, 4, api_versions)},
     fetch.APIS,
+    list_offsets.APIS,
     metadata.APIS,
     produce.APIS,
 )

@@ -23,10 +23,10 @@ from spark_replog.errors import ErrorCode, NotFoundError, ReplogError
 from spark_replog.gateway.batch_cache import BatchCache, CachePlace
 from spark_replog.gateway.errors import error_code
 from spark_replog.gateway.fetch_wait import RowWaiters
-from spark_replog.gateway.gateway import Api, Call, Gateway
+from spark_replog.gateway.gateway import Api, Call, Gateway, epoch_error
 from spark_replog.gateway.record_batch import EncodedBatch, encode
 from spark_replog.ids import TopicPartition
-from spark_replog.log.acl import AclOperation
+from spark_replog.log.acl import AclOperation, ResourceType
 from spark_replog.log.codec.data_object import LOG_PREFIX
 from spark_replog.log.json_rows import json_rows
 from spark_replog.log.row_key import key_array
@@ -34,8 +34,7 @@ from spark_replog.log.row_schema import RowSchema
 from spark_replog.read.rows import LOG_COLUMNS, log_column
 
 READ_BYTES_MIN = 1 << 20
-"""What a read of a partition takes of the store at least, if there is so much: the rest is kept for the next request."""
-UNKNOWN_LEADER_EPOCH = 75
+"""What a read of a partition takes of the store at least, if it is there: the rest is kept for the next request."""
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = _Topic.PartitionData
 
@@ -85,28 +84,32 @@ _Topics = list[tuple[Any, list[Asked]]]
 def _named(gateway: Gateway, call: Call) -> _Topics:
     """Return the partitions asked for by topic, with the topics that exist and that the principal may read."""
     cluster = gateway.cluster
-    cluster.refresh_if_stale()
     authorizer = Authorizer(cluster, call.principal)
     topics: _Topics = []
     for topic in call.request.topics or []:
         code, handle = 0, None
-        name = topic.topic if call.version < 13 else gateway.topic_name(topic.topic_id)
-        if name is None:
-            code = int(ErrorCode.UNKNOWN_TOPIC_ID)
-        elif not authorizer.allowed_topics(AclOperation.READ, [name]):
-            code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        else:
-            try:
-                handle = cluster.lookup(name)
-            except ReplogError as error:
-                code = error_code(error)
+        try:
+            cluster.refresh_if_stale()
+            name = topic.topic if call.version < 13 else gateway.topic_name(topic.topic_id)
+            if name is None:
+                raise NotFoundError(ErrorCode.UNKNOWN_TOPIC_ID, "No topic has this id. Ask for the metadata again.")
+            authorizer.require(AclOperation.READ, ResourceType.TOPIC, name)
+            handle = cluster.lookup(name)
+        except ReplogError as error:
+            code = error_code(error)
         topics.append((topic, [Asked(wanted, handle, code) for wanted in topic.partitions]))
     return topics
 
 
 def _look(gateway: Gateway, topics: _Topics, fresh: Sequence[TopicHandle]) -> _Topics:
     """Return the partitions with what they may read now; first read the newest entries of some ledgers."""
-    gateway.cluster.refresh_topics(fresh)
+    problem = 0
+    try:
+        gateway.cluster.refresh_topics(fresh)
+    except ReplogError as error:
+        problem = error_code(error)
+    if problem:
+        return [(topic, [replace(asked, error=asked.error or problem) for asked in found]) for topic, found in topics]
     return [(topic, [_looked(gateway, asked) for asked in asked_list]) for topic, asked_list in topics]
 
 
@@ -126,19 +129,13 @@ def _looked(gateway: Gateway, asked: Asked) -> Asked:
         with ledger.lock:
             partition = topic.partitions[wanted.partition]
             high_watermark, log_start = partition.high_watermark, partition.log_start_offset
-            code = _epoch_error(wanted.current_leader_epoch, partition.leader_epoch)
+            code = epoch_error(wanted.current_leader_epoch, partition.leader_epoch)
         if state.error is not None and state.diverging_offset is None:
             code = code or int(state.error)
         ends = {"high_watermark": high_watermark, "log_start_offset": log_start}
         return replace(asked, error=code, state=state, schema=topic.schema, **ends)
     except ReplogError as error:
         return replace(asked, error=error_code(error))
-
-
-def _epoch_error(asked_epoch: int, leader_epoch: int) -> int:
-    if asked_epoch < 0 or asked_epoch == leader_epoch:
-        return 0
-    return int(ErrorCode.FENCED_LEADER_EPOCH) if asked_epoch < leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
 def _is_answered(topics: _Topics, min_bytes: int) -> bool:

@@ -37,6 +37,7 @@ class RowWaiters:
         self._is_ended = threading.Event()
         self._thread: DaemonThread | None = None
         gateway.on_appended(self._wake)
+        gateway.on_close(self.close)
 
     def wait_for(self, handles: Iterable[TopicHandle]) -> asyncio.Future[None]:
         """Return what is done once a ledger of these topics has new entries. Pass it to ``leave`` in the end."""

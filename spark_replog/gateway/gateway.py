@@ -11,13 +11,25 @@ from uuid import UUID
 from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.gateway import GatewayConfig
+from spark_replog.errors import ErrorCode
 from spark_replog.ids import LedgerId
+from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.storage.io_pool import IoPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
 THREADS_MAX = 32
 """Calls of the store at once; each waits for storage most of its time."""
+
+
+UNKNOWN_LEADER_EPOCH = 75
+
+
+def epoch_error(asked_epoch: int, leader_epoch: int) -> int:
+    """Return the error code for the leader epoch that a client believes in; -1 is none."""
+    if asked_epoch < 0 or asked_epoch == leader_epoch:
+        return 0
+    return int(ErrorCode.FENCED_LEADER_EPOCH) if asked_epoch < leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
 class Node(NamedTuple):
@@ -59,6 +71,7 @@ class Gateway:
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
         self._names: dict[UUID, str] = {}
         self._listeners: list[Callable[[LedgerId], object]] = []
+        self._ends: list[Callable[[], object]] = []
 
     def part(self, kind: Callable[[Gateway], T]) -> T:
         """Return this gateway's one object of a class that is made with the gateway alone."""
@@ -76,9 +89,23 @@ class Gateway:
         for listener in self._listeners:
             listener(ledger_id)
 
+    def on_close(self, end: Callable[[], object]) -> None:
+        """Call a function when the gateway ends, on a thread."""
+        self._ends.append(end)
+
+    async def close(self) -> None:
+        """End what runs beside the answers. Nothing may be asked of the gateway afterwards."""
+        for end in self._ends:
+            await self.run(end)
+
     def topic_name(self, topic_id: UUID) -> str | None:
         """Return the name of the topic with this id, as folded so far; None: there is none."""
-        if topic_id not in self._names:
+
+        def is_still(state: ClusterLedgerState) -> bool:
+            name = self._names.get(topic_id)
+            return name is not None and state.topics.get(name, ("", ""))[0] == topic_id.hex
+
+        if not self.cluster.cluster_ledger.ask(is_still):
             topics = self.cluster.cluster_ledger.ask(lambda state: dict(state.topics))
             self._names = {UUID(hex=ids[0]): name for name, ids in topics.items()}
         return self._names.get(topic_id)

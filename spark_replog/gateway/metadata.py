@@ -14,7 +14,7 @@ from kafka.protocol.metadata import MetadataResponse
 from spark_replog.admin.controller import Controller
 from spark_replog.cluster.authorizer import Authorizer
 from spark_replog.cluster.cluster import TopicHandle
-from spark_replog.errors import ErrorCode, InvalidConfigError, NotFoundError, ReplogError
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.gateway.errors import error_code
 from spark_replog.gateway.gateway import Api, Call, Gateway
 from spark_replog.ids import INTERNAL_TOPICS
@@ -57,9 +57,12 @@ def _topics(gateway: Gateway, call: Call) -> list[Any]:
     cluster, asked = gateway.cluster, call.request.topics
     authorizer = Authorizer(cluster, call.principal)
     if asked is None or (not asked and call.version == 0):
-        names = authorizer.allowed_topics(AclOperation.DESCRIBE, cluster.topic_names())
-        return _described(gateway, names)
-    cluster.refresh_if_stale()
+        with suppress(ReplogError):  # the store is away: what was folded so far is told
+            cluster.refresh()
+        names = [name for name, _ in _names_and_ids(gateway)]
+        return _described(gateway, authorizer.allowed_topics(AclOperation.DESCRIBE, sorted(names)))
+    with suppress(ReplogError):
+        cluster.refresh_if_stale()
     named = {item.name for item in asked if item.name is not None}
     allowed = set(authorizer.allowed_topics(AclOperation.DESCRIBE, named))
     may_create = call.request.allow_auto_topic_creation and gateway.config.auto_create_topics_enable
@@ -94,9 +97,10 @@ def _described(gateway: Gateway, names: Sequence[str]) -> list[Any]:
     for name in names:
         try:
             handles.append(cluster.lookup(name))
-        except (NotFoundError, InvalidConfigError) as error:
-            topics.append(_failed(error.code, name))
-    cluster.refresh_topics(handles, may_be_stale=True)
+        except ReplogError as error:
+            topics.append(_failed(error_code(error), name))
+    with suppress(ReplogError):
+        cluster.refresh_topics(handles, may_be_stale=True)
     return topics + [_topic(gateway, handle) for handle in handles]
 
 

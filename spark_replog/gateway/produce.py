@@ -70,7 +70,9 @@ def _take(gateway: Gateway, call: Call, topic: Any, name: str | None) -> list[as
             taken.append(PartAnswer(error))
             continue
         key = lane_key(gateway, call, name, acks, item.records or b"")
-        taken.append(lanes.put(key, ProducePart(item.index, item.records or b"", timeout_ms)))
+        topic_id = None if call.version < 13 else topic.topic_id.hex
+        part = ProducePart(item.index, item.records or b"", timeout_ms, topic_id)
+        taken.append(lanes.put(key, part))
     return taken
 
 

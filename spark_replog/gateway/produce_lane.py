@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,17 +27,25 @@ from spark_replog.client.producer_parts import inline_room
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.producer import ProducerConfig
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError, unknown_partition
+from spark_replog.errors import (
+    ErrorCode,
+    InvalidConfigError,
+    NotFoundError,
+    ReplogError,
+    RetriableError,
+    unknown_partition,
+)
 from spark_replog.gateway.gateway import Call, Gateway
 from spark_replog.gateway.record_batch import ProducedBatch, decode
 from spark_replog.gateway.sequences import REJUDGED, judge_batches, producer_name
-from spark_replog.ids import new_id
+from spark_replog.ids import TopicId, new_id
 from spark_replog.log.codec.data_object import TYPED_HEADERS, TYPED_TIMESTAMP
 from spark_replog.log.json_columns import JsonColumns
 from spark_replog.log.model import BatchSequence, DataObject, IdentityKind
 from spark_replog.log.write_plan import TopicPlan, WritePlan
 from spark_replog.maintenance.upkeep import Upkeep
 from spark_replog.storage.io_pool import IoPool
+from spark_replog.write.buffer_pool import BufferPool
 from spark_replog.write.task_writer import TaskWriter
 from spark_replog.write.typed_columns import TYPED_PARTITION
 
@@ -44,8 +53,14 @@ THREADS_MAX = 256
 """Lanes that write at once; each waits for storage most of its time."""
 GROUP_BYTES_MAX = 16 << 20
 """Of the batches that one append takes, as they were sent."""
-DECODED_BYTES_MAX = 256 << 20
-"""Of the decompressed records of one request's partition."""
+DECODED_BYTES_MAX = 64 << 20
+"""Of the decompressed records of one batch."""
+DECODED_TOTAL_BYTES = 256 << 20
+"""Of all decompressed records that are not in the log yet."""
+DECODERS_MAX = 4
+"""Batches that are decompressed at once."""
+MEMORY_WAIT_MS = 10_000
+"""How long a batch waits for that memory; then its client is to send it again."""
 PLAN_AGE_MS = 1_000
 """How old the known replicas and settings of a topic may be; an append is judged by the newest ones."""
 ROUNDS_MAX = 3
@@ -74,10 +89,14 @@ class ProducePart:
     partition: int
     records: bytes
     timeout_ms: int
+    topic_id: TopicId | None = None
+    """That the client means; None: the topic that has the name."""
     batch: ProducedBatch | None = None
     rows: pa.RecordBatch | None = None
     """In the columns of a writer's input."""
     answer: PartAnswer | None = None
+    memory_bytes: int = 0
+    """Of the decoded rows."""
 
     def fail(self, error: ReplogError) -> None:
         """Answer it with an error."""
@@ -115,6 +134,9 @@ class ProduceLanes:
         self.threads = IoPool(lane_threads_max=THREADS_MAX)
         self.manager = ReplicaManager(cluster, None, Upkeep(cluster, cluster.config).start)
         self.plans: dict[tuple[str, str], tuple[float, WritePlan]] = {}
+        self.decoded = BufferPool(DECODED_TOTAL_BYTES, clock=cluster.clock)
+        self.decoders = threading.BoundedSemaphore(DECODERS_MAX)
+        gateway.on_close(partial(self.manager.await_copies, None))
         is_near = cluster.brokers.near_ids.issuperset(cluster.brokers.metadata_broker_ids)
         linger_ms = gateway.config.gateway_linger_ms
         self.linger_ms = linger_ms if linger_ms is not None else 0 if is_near else FAR_LINGER_MS
@@ -214,6 +236,7 @@ class ProduceLane:
                 if part.answer is None:
                     part.fail(error)
         finally:
+            self._lanes.decoded.deallocate(sum(part.memory_bytes for part in parts))
             if any(part.answer is None or part.answer.error is not None for part in parts):
                 self._lanes.plans.pop((self._key.principal, self._key.topic), None)
 
@@ -229,9 +252,16 @@ class ProduceLane:
     def _read(self, part: ProducePart, plan: TopicPlan) -> None:
         """Decode a batch into the columns of the topic, or refuse it."""
         try:
+            if part.topic_id not in (None, plan.topic_id):
+                raise NotFoundError(
+                    ErrorCode.UNKNOWN_TOPIC_ID,
+                    f"Topic '{plan.name}' was deleted and created again since. Nothing was "
+                    "appended. Ask for the metadata again.",
+                )
             if not 0 <= part.partition < len(plan.replica_sets):
                 raise unknown_partition(plan.name, part.partition, len(plan.replica_sets))
-            batches = decode(part.records, bytes_max=DECODED_BYTES_MAX, now_ms=self._cluster.clock.now_ms())
+            with self._lanes.decoders:
+                batches = decode(part.records, bytes_max=DECODED_BYTES_MAX, now_ms=self._cluster.clock.now_ms())
             if len(batches) != 1:
                 raise InvalidConfigError(
                     ErrorCode.INVALID_RECORD, f"{len(batches)} record batches came for a partition. Send one."
@@ -243,6 +273,8 @@ class ProduceLane:
                     f"A record batch for topic '{plan.name}' is {batch.size_bytes} bytes, larger than the topic's "
                     f"max.message.bytes ({plan.max_message_bytes}). Send smaller ones, or raise that setting.",
                 )
+            self._lanes.decoded.allocate(batch.data.nbytes, MEMORY_WAIT_MS)
+            part.memory_bytes = batch.data.nbytes
             part.rows = _input_rows(batch.data, part.partition, plan)
             part.batch = batch
         except ReplogError as error:

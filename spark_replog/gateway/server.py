@@ -17,7 +17,7 @@ from typing import Any
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
 
-from spark_replog.errors import ErrorCode
+from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.gateway.api_table import API_TABLE, request_classes, versions_offered
 from spark_replog.gateway.gateway import Call, Gateway
 
@@ -156,7 +156,9 @@ class Connection:
                 item.answer.cancel()
                 raise
             except Exception as error:
-                if not isinstance(error, ConnectionError | _CloseConnectionError):
+                if isinstance(error, ReplogError):
+                    _LOG.warning("closing %s: its request %d failed: %s", self.host, item.api_key, error)
+                elif not isinstance(error, ConnectionError):
                     _LOG.exception("closing %s: its request %d failed", self.host, item.api_key)
                 self._reader.feed_eof()
                 self._writer.close()
@@ -243,3 +245,4 @@ class Server:
         for task in list(self._connections):
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._gateway.close()
