@@ -1,0 +1,333 @@
+"""Kafka's record batches: generated ones agree with kafka-python both ways, hostile bytes are refused."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+
+import crc32c
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from kafka.record.util import encode_varint
+
+from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.gateway.compression import CODECS, compress
+from spark_replog.gateway.record_batch import HEADER_BYTES, HEADERS_MAX, decode, encode
+from spark_replog.read.rows import read_schema
+from tests.examples import examples
+
+MIB = 1024 * 1024
+NOW_MS = 1_700_000_000_000
+LATEST_MS = (2**63 - 1) // 1000
+values = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(st.characters(exclude_categories=("Cs",)), max_size=70), values), max_size=70)
+times_ms = st.integers(0, LATEST_MS) | st.just(NOW_MS) | st.integers(NOW_MS, NOW_MS + 10_000)
+records = st.tuples(times_ms, values, values, st.just([]) | headers)
+codecs = st.sampled_from(CODECS)
+
+
+def built(rows, codec="none", producer=(-1, -1, -1)):
+    """Return kafka-python's batch; it lacks some codecs, so the records are compressed here."""
+    builder = DefaultRecordBatchBuilder(2, 0, False, *producer, 1 << 30)
+    for number, row in enumerate(rows):
+        builder.append(number, *row)
+    plain = bytes(builder.build())
+    body = bytes(compress(pa.py_buffer(plain[HEADER_BYTES:]), codec))
+    return sealed(plain[:21] + struct.pack(">h", CODECS.index(codec)) + plain[23:HEADER_BYTES] + body)
+
+
+def sealed(batch: bytes) -> bytes:
+    """Return a batch with the length and the checksum that fit its bytes."""
+    length = struct.pack(">i", len(batch) - 12)
+    return batch[:8] + length + batch[12:17] + struct.pack(">I", crc32c.crc32c(batch[21:])) + batch[21:]
+
+
+def read(data, bytes_max=64 * MIB):
+    batches = decode(data, bytes_max=bytes_max, now_ms=NOW_MS)
+    for batch in batches:
+        batch.data.validate(full=True)
+    return batches
+
+
+def rows_of(data: pa.RecordBatch):
+    """Return (time in ms, key, value, headers) of each row."""
+    columns = {name: data.column(name).to_pylist() for name in ("key", "value")}
+    pairs = data.column("headers").to_pylist() if "headers" in data.schema.names else [None] * len(data)
+    found = [[(pair["key"], pair["value"]) for pair in row or []] for row in pairs]
+    times = [micros // 1000 for micros in data.column("timestamp").cast(pa.int64()).to_pylist()]
+    return list(zip(times, columns["key"], columns["value"], found, strict=True))
+
+
+def rows_of_kafka_python(data: bytes):
+    batch = DefaultRecordBatch(data)
+    assert batch.validate_crc()
+    return [(row.timestamp, row.key, row.value, list(row.headers)) for row in batch]
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    batches=st.lists(st.tuples(st.lists(records, min_size=1, max_size=9), codecs), min_size=1, max_size=3),
+    producer=st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1)),
+)
+def test_what_kafka_python_writes_is_read(batches, producer):
+    data = [built(rows, codec, producer) for rows, codec in batches]
+    found = read(b"".join(data))
+    assert [rows_of(batch.data) for batch in found] == [rows for rows, _ in batches]
+    assert [batch.compression for batch in found] == [codec for _, codec in batches]
+    assert [batch.size_bytes for batch in found] == [len(batch) for batch in data]
+    assert {(batch.producer_id, batch.producer_epoch, batch.base_sequence) for batch in found} == {producer}
+    for batch in found:  # the column of headers is there if a row has one
+        assert ("headers" in batch.data.schema.names) == any(row[3] for row in rows_of(batch.data))
+
+
+@st.composite
+def stored_rows(draw):
+    """Return rows as a read gives them, with gaps, and what a client must see of them."""
+    rows = draw(st.lists(records, max_size=9))
+    gaps = draw(st.lists(st.sampled_from([0, 0, 0, 1, 5, 2**31 - 1, 2**31, 2**40]), min_size=10, max_size=10))
+    offsets, at = [], draw(st.integers(0, 2**40))
+    start = at
+    for gap in gaps[: len(rows)]:
+        offsets.append(at + gap)
+        at += gap + 1
+    kinds = draw(st.lists(st.sampled_from([0, 0, 1]), min_size=len(rows), max_size=len(rows)))
+    micros = draw(st.lists(st.integers(0, 806), min_size=len(rows), max_size=len(rows)))
+    pairs = [[{"key": key, "value": value} for key, value in row[3]] or None for row in rows]
+    times = [1000 * row[0] + part for row, part in zip(rows, micros, strict=True)]
+    schema = read_schema(True)
+    columns = [[row[1] for row in rows], [row[2] for row in rows], ["t"] * len(rows), [0] * len(rows)]
+    columns += [offsets, pa.array(times, pa.int64()).cast(schema.field("timestamp").type), kinds, pairs]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    seen = list(zip(offsets, kinds, rows, strict=True))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema), start, at + gaps[-1] + (not rows), seen
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    stored=stored_rows(),
+    codec=st.sampled_from(["none", "gzip", "zstd"]),
+    size=st.sampled_from([1, 300, MIB]),
+    skip=st.integers(0, 3),
+)
+def test_kafka_python_reads_what_is_written(stored, codec, size, skip):
+    rows, start, end, seen = stored
+    rows, seen = rows.slice(skip), seen[skip:]  # a slice of a longer array, as a cut section is
+    start = seen[0][0] if seen else start
+    assume(start < end)
+    batches = encode(rows, start, end, compression=codec, leader_epoch=7, size_bytes=size)
+    found, covered = [], start
+    for encoded in batches:
+        batch = DefaultRecordBatch(encoded.data)
+        assert batch.validate_crc()
+        assert batch.leader_epoch == 7
+        assert batch.base_offset == encoded.base_offset >= covered
+        assert batch.last_offset == encoded.last_offset
+        covered = encoded.last_offset + 1
+        part = list(batch)
+        assert batch.records_count == len(part)
+        found += [
+            (row.offset, row.timestamp_type, (row.timestamp, row.key, row.value, list(row.headers))) for row in part
+        ]
+        if part:
+            assert batch.max_timestamp == max(row.timestamp for row in part)
+    assert found == seen
+    last = seen[-1][0] if seen else start
+    assert covered == end or covered > last + 2**31 - 1  # a consumer goes past what compaction removed
+    if size == 1:
+        assert len(batches) == max(1, len(seen))
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(rows=st.lists(records, min_size=1, max_size=9), codec=codecs)
+def test_what_is_written_is_read(rows, codec):
+    data = read(built(rows))[0].data
+    columns = {name: data.column(name) for name in data.schema.names}
+    count = len(data)
+    numbers = pa.array(range(count), pa.int64()), pa.array([0] * count, pa.int32())
+    read_back = pa.RecordBatch.from_pydict({**columns, "offset": numbers[0], "timestampType": numbers[1]})
+    (batch,) = encode(read_back, 0, count, compression=codec)
+    assert read(batch.data)[0].data.equals(data)
+
+
+PLAIN = [
+    (NOW_MS + 3, b"key", b"value" * 30, []),
+    (NOW_MS, None, b"", [("h", None), ("", b"x" * 70)]),
+    (5, b"", None, []),
+]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    batch=st.sampled_from([built(PLAIN), built(PLAIN[::2]), built([(*row[:3], []) for row in PLAIN] * 50)]),
+    changes=st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 3), st.binary(max_size=12)), min_size=1, max_size=3
+    ),
+    codec=codecs,
+    is_compressed_damage=st.booleans(),
+)
+def test_a_damaged_batch_is_read_as_kafka_python_reads_it_or_refused(batch, changes, codec, is_compressed_damage):
+    """Of its records, its header or its compressed bytes; the checksum fits."""
+
+    def damaged(data, first):
+        data = bytearray(data)
+        for at, removed, added in changes:
+            at = first + at % max(1, len(data) - first)
+            data[at : at + removed] = added
+        return bytes(data)
+
+    body, first = batch[HEADER_BYTES:], 16  # all but offset, length and epoch, of which the last is any
+    if not is_compressed_damage:
+        body = damaged(body, 0)
+    body = bytes(compress(pa.py_buffer(body), codec))
+    data = batch[:21] + struct.pack(">h", CODECS.index(codec)) + batch[23:HEADER_BYTES] + body
+    data = sealed(damaged(data, first) if is_compressed_damage else data)
+    try:
+        found = read(data, MIB)
+    except ReplogError as error:
+        assert 0 < error.code < 1000  # a code of Kafka's, which a client understands
+        return
+    if found[0].compression in ("none", "gzip"):
+        assert [rows_of(part.data) for part in found] == [rows_of_kafka_python(data)]
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(data=st.binary(max_size=300), is_sealed=st.booleans())
+def test_any_bytes_are_refused(data, is_sealed):
+    if is_sealed:
+        data = sealed(data[:16].ljust(16) + b"\x02" + data[17:].ljust(HEADER_BYTES))
+    with pytest.raises(ReplogError) as caught:
+        read(data)
+    assert 0 < caught.value.code < 1000
+
+
+def with_field(at: int, form: str, value: int) -> bytes:
+    batch = bytearray(built(PLAIN, producer=(9, 0, 0)))
+    struct.pack_into(form, batch, at, value)
+    return bytes(batch)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", ErrorCode.CORRUPT_MESSAGE),
+        (built(PLAIN)[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (built(PLAIN) + b"\0", ErrorCode.CORRUPT_MESSAGE),
+        (with_field(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),  # its length
+        (with_field(16, ">b", 1), ErrorCode.INVALID_RECORD),  # its format
+        (with_field(17, ">I", 1), ErrorCode.CORRUPT_MESSAGE),  # its checksum
+        (sealed(with_field(21, ">h", 7)), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (sealed(with_field(21, ">h", 1)), ErrorCode.CORRUPT_MESSAGE),  # not gzip
+        (sealed(with_field(21, ">h", 8)), ErrorCode.INVALID_TIMESTAMP),  # a time of append
+        (sealed(with_field(21, ">h", 16)), ErrorCode.INVALID_TXN_STATE),
+        (sealed(with_field(21, ">h", 32)), ErrorCode.INVALID_RECORD),  # control records
+        (sealed(with_field(23, ">i", 3)), ErrorCode.INVALID_RECORD),  # offsets
+        (sealed(with_field(27, ">q", -2)), ErrorCode.INVALID_TIMESTAMP),
+        (sealed(with_field(27, ">q", LATEST_MS + 1)), ErrorCode.INVALID_TIMESTAMP),
+        (sealed(with_field(51, ">h", -1)), ErrorCode.INVALID_RECORD),  # an epoch
+        (sealed(with_field(53, ">i", -1)), ErrorCode.INVALID_RECORD),  # a sequence
+        (sealed(with_field(57, ">i", 0)), ErrorCode.INVALID_RECORD),  # a count
+        (sealed(with_field(23, ">i", 2**31 - 2)[:57] + b"\x7f\xff\xff\xff"), ErrorCode.INVALID_RECORD),  # no records
+    ],
+)  # fmt: skip
+def test_a_wrong_field_has_its_code(data, code):
+    with pytest.raises(ReplogError) as caught:
+        read(data)
+    assert caught.value.code is code
+
+
+def varints(*numbers: int) -> bytes:
+    data = bytearray()
+    for number in numbers:
+        encode_varint(number, data.append)
+    return bytes(data)
+
+
+def one_record(*fields: bytes, count: int = 1) -> bytes:
+    """Return a batch of this record, so often, whatever its fields are."""
+    record = b"".join(fields)
+    head = built([(0, None, None, [])])[:23] + struct.pack(">i", count - 1) + bytes(16) + b"\xff" * 14
+    return sealed(head + struct.pack(">i", count) + (varints(len(record)) + record) * count)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ([varints(0, 0, 1, -1, -1, 0)], "offsets"),
+        ([varints(0, 0, 0, -1, -1, 0, 0)], "length"),
+        ([varints(0, 0, 0, -1, -1)], "length"),
+        ([varints(0, 0, 0, 3, -1, 0)], "length"),
+        ([varints(0, 0, 0, -1, 2**31 - 1, 0)], "length"),
+        ([varints(0, 0, 0, -1, -1, -1)], "headers"),
+        ([varints(0, 0, 0, -1, -1, 2**31 - 1)], "headers"),
+        ([varints(0, 0, 0, -1, -1, 1, -1, -1)], "no key"),
+        ([varints(0, 0, 0, -1, -1, 1, 2**31 - 1, -1)], "headers"),
+        ([varints(0, 0, 0, -1, -1, 1, 0, -1, 0)], "length"),
+        ([varints(0, 0, 0, -1, -1, 1, 1), b"\xff", varints(-1)], "UTF-8"),
+        ([varints(0, 0, 0, -1, -1, HEADERS_MAX + 1), varints(0, -1) * (HEADERS_MAX + 1)], f"{HEADERS_MAX}"),
+        ([b"\0", b"\xff" * 10, b"\1", varints(0, -1, -1, 0)], "10 bytes"),
+        ([varints(0, 0, 0), b"\xff" * 5, b"\1", varints(-1, 0)], "5 bytes"),
+    ],
+)
+def test_a_wrong_record_is_refused_by_its_number(fields, reason):
+    with pytest.raises(ReplogError, match=reason) as caught:
+        read(one_record(*fields))
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert reason == "UTF-8" or caught.value.context["record"] == 0
+
+
+def test_the_times_of_records_without_one_and_at_the_ends_of_time():
+    batch = bytearray(built([(0, None, b"a", []), (LATEST_MS, None, b"b", [])]))
+    assert [row[0] for row in rows_of(read(batch)[0].data)] == [0, LATEST_MS]
+    (none,) = read(sealed(bytes(batch[:27]) + struct.pack(">q", -1) + bytes(batch[35:])))
+    assert [row[0] for row in rows_of(none.data)] == [NOW_MS, LATEST_MS - 1]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_is_refused_before_it_takes_memory(codec):
+    bomb = one_record(varints(0, 0, 0, -1, 64 * MIB), bytes(64 * MIB), varints(0))
+    body = bytes(compress(pa.py_buffer(bomb[HEADER_BYTES:]), codec))
+    bomb = sealed(bomb[:21] + struct.pack(">h", CODECS.index(codec)) + bomb[23:HEADER_BYTES] + body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ReplogError) as caught:
+            read(bomb, MIB)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert peak_bytes < 3 * MIB
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        one_record(varints(0, 0, 0, -1, -1, 0), count=1),  # with offsets that all are 0, but so many
+        one_record(varints(0, 0, 0, -1, -1, HEADERS_MAX), varints(0, -1) * HEADERS_MAX),
+    ],
+    ids=["records", "headers"],
+)
+def test_many_small_parts_count_as_the_memory_that_they_take(data):
+    if len(data) < 1000:
+        data = built([(0, None, None, [])] * 20_000)
+    assert len(data) < MIB
+    with pytest.raises(ReplogError) as caught:
+        read(data, MIB)
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    read(data, 8 * MIB)
+
+
+def test_snappy_of_java_is_read():
+    """Java's clients cut the records into blocks, with a frame of their own."""
+    plain = built(PLAIN)
+    body = plain[HEADER_BYTES:]
+    blocks = [bytes(compress(pa.py_buffer(body[at : at + 50]), "snappy")) for at in range(0, len(body), 50)]
+    framed = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in blocks)
+    head = plain[:21] + struct.pack(">h", CODECS.index("snappy")) + plain[23:HEADER_BYTES]
+    assert rows_of(read(sealed(head + framed))[0].data) == PLAIN
+    for cut in (1, 60, len(framed) - 20):
+        with pytest.raises(ReplogError) as caught:
+            read(sealed(head + framed[:-cut]))
+        assert caught.value.code in (ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD)
