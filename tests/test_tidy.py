@@ -116,7 +116,6 @@ ONLY_IN = {
     "pyspark": ("spark_replog/spark/", "spark_replog/cli/demo_job.py", "pyspark_replog/"),
     "fsspec": ("spark_replog/storage/",),
     "kafka": ("spark_replog/gateway/",),
-    "cramjam": ("spark_replog/gateway/",),
     "rich": ("spark_replog/cli/",),
     "starlette": ("spark_replog/ui/server.py",),
     "uvicorn": ("spark_replog/ui/",),

@@ -42,7 +42,7 @@ def gateway(listen: str, memory: bool, configs: tuple[str, ...]) -> int:
     except ModuleNotFoundError:
         raise ReplogError(
             ErrorCode.REPLOG_ENVIRONMENT,
-            "the gateway needs kafka-python and cramjam. Run: pip install 'spark-replog[gateway]'",
+            "the gateway needs kafka-python. Run: pip install 'spark-replog[gateway]'",
         ) from None
     if memory:
         from spark_replog.cluster.init_store import init_cluster
