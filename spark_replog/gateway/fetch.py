@@ -174,7 +174,8 @@ async def _read(gateway: Gateway, call: Call, topics: _Topics) -> list[Any]:
 
 def _within(batches: Sequence[EncodedBatch], bytes_max: int, is_first: bool) -> bytes:
     """Return the batches within so many bytes; of a request the first one whatever its size."""
-    parts, size_bytes = [], 0
+    parts: list[bytes] = []
+    size_bytes = 0
     for batch in batches:
         if size_bytes + len(batch.data) > bytes_max and (parts or not is_first):
             break

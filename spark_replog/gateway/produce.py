@@ -58,7 +58,8 @@ def _named(gateway: Gateway, call: Call) -> list[tuple[Any, str | None]]:
 
 def _take(gateway: Gateway, call: Call, topic: Any, name: str | None) -> list[asyncio.Future[PartAnswer] | PartAnswer]:
     """Put a topic's batches into their lanes; return for each its answer, now or later."""
-    lanes, taken = gateway.part(ProduceLanes), []
+    lanes = gateway.part(ProduceLanes)
+    taken: list[asyncio.Future[PartAnswer] | PartAnswer] = []
     acks, timeout_ms = call.request.acks, call.request.timeout_ms
     for item in topic.partition_data:
         error: ReplogError | None = None

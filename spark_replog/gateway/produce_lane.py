@@ -39,7 +39,7 @@ from spark_replog.gateway.gateway import Call, Gateway
 from spark_replog.gateway.record_batch import ProducedBatch, decode
 from spark_replog.gateway.sequences import REJUDGED, judge_batches, producer_name
 from spark_replog.ids import TopicId, new_id
-from spark_replog.log.codec.data_object import TYPED_HEADERS, TYPED_TIMESTAMP
+from spark_replog.log.codec.data_object import TYPED_HEADERS, TYPED_TIMESTAMP, array_of
 from spark_replog.log.json_columns import JsonColumns
 from spark_replog.log.model import BatchSequence, DataObject, IdentityKind
 from spark_replog.log.write_plan import TopicPlan, WritePlan
@@ -383,7 +383,7 @@ def _input_rows(data: pa.RecordBatch, partition: int, plan: TopicPlan) -> pa.Rec
     Raises:
         InvalidConfigError: INVALID_RECORD: a value does not fit the columns; ``record`` says which.
     """
-    partitions = pa.array(np.full(data.num_rows, partition, dtype=np.int32))
+    partitions = array_of(np.full(data.num_rows, partition, dtype=np.int32))
     if plan.schema is None:
         return data.append_column("partition", partitions)
     columns, reasons = JsonColumns(plan.schema.arrow, takes_extra=False).read(data.column("value"))
