@@ -131,7 +131,7 @@ def record_batch(*values: bytes | None, sender: Sender | None = None, sequence: 
 def records_of(data: bytes | None) -> list[tuple[int, bytes | None, bytes | None]]:
     """Return offset, key and value of the records in record batches."""
     batches = MemoryRecords(data or b"")
-    found = []
+    records = []
     while (batch := batches.next_batch()) is not None:
-        found += [(record.offset, record.key, record.value) for record in batch]
-    return found
+        records += [(record.offset, record.key, record.value) for record in batch]
+    return records

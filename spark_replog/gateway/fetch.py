@@ -109,7 +109,7 @@ def _look(gateway: Gateway, topics: _Topics, fresh: Sequence[TopicHandle]) -> _T
     except ReplogError as error:
         problem = error_code(error)
     if problem:
-        return [(topic, [replace(asked, error=asked.error or problem) for asked in found]) for topic, found in topics]
+        return [(topic, [replace(asked, error=asked.error or problem) for asked in items]) for topic, items in topics]
     return [(topic, [_looked(gateway, asked) for asked in asked_list]) for topic, asked_list in topics]
 
 
