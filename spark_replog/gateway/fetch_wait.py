@@ -83,6 +83,7 @@ class RowWaiters:
     def _run(self) -> None:
         looks = LedgerLooks(self._cluster, None)
         clock = self._cluster.clock
+        ends: dict[LedgerId, int] = {}  # at the last wake: whoever folds an entry first, its waiters are woken here
         while not self._is_ended.is_set():
             now_ms = clock.monotonic_ms()
             with self._lock:
@@ -94,14 +95,14 @@ class RowWaiters:
                 self._is_wanted.wait()
                 continue
             try:
-                ends = {ledger_id: self._end(ledger_id) for ledger_id in handles}
                 looks.keep(handles)
                 next_ms = looks.look(handles, None)
-                grown = [ledger_id for ledger_id, end in ends.items() if self._end(ledger_id) != end]
-                if grown:
-                    looks.rows_came(grown)
+                newest = {ledger_id: self._end(ledger_id) for ledger_id in handles}
+                grown = [ledger_id for ledger_id, end in newest.items() if ends.get(ledger_id) != end]
+                looks.rows_came([ledger_id for ledger_id in grown if ledger_id in ends])
                 for ledger_id in grown:
                     self._wake(ledger_id)
+                ends = newest
                 looks.pause(min(max(1, next_ms - clock.monotonic_ms()), PAUSE_MS_MAX))
             except ReplogError as error:
                 _LOG.debug("a look at the ledgers failed: %s", error)

@@ -26,7 +26,7 @@ from spark_replog.client.committer import Answer, Appender
 from spark_replog.client.producer_parts import inline_room
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
-from spark_replog.config.producer import ProducerConfig
+from spark_replog.config.producer import INLINE_BYTES_REMOTE, ProducerConfig
 from spark_replog.errors import (
     ErrorCode,
     InvalidConfigError,
@@ -66,7 +66,15 @@ PLAN_AGE_MS = 1_000
 ROUNDS_MAX = 3
 """How often a producer's batches are judged one by one, because another gateway appended some of them meanwhile."""
 FAR_LINGER_MS = 250
+CROWD_LANES = 4
+"""From so many lanes on, small batches ride in the entry that their lanes share, also where an object would cost no
+network: each lane would put its own."""
 TIMEOUT_MS_MAX = 120_000
+"""Of an append, whatever its clients ask for."""
+PUT_TIMEOUT_MS, STORE_TIMEOUT_MS = 10_000, 20_000
+"""Of one put, and of all puts of an append: less than clients wait for an answer."""
+REQUEST_BYTES_MAX = 128 << 20
+"""A batch is one object at least, and no client sends a larger one."""
 _PRODUCER_ID = struct.Struct(">q")
 _PRODUCER_ID_AT = 43
 """In a record batch."""
@@ -148,6 +156,11 @@ class ProduceLanes:
             lane = self._lanes[key] = ProduceLane(self, key)
         return lane.put(part)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Return whether many lanes are in use."""
+        return len(self._lanes) >= CROWD_LANES
+
     def forget(self, key: LaneKey) -> None:
         """Drop a lane in which nothing waits."""
         self._lanes.pop(key, None)
@@ -174,7 +187,12 @@ class ProduceLane:
         self._cluster = lanes.gateway.cluster
         self._waiting: deque[tuple[ProducePart, asyncio.Future[PartAnswer]]] = deque()
         self._is_busy = False
-        self._config = ProducerConfig(acks=key.acks, max_request_size_bytes=128 << 20)
+        self._config = ProducerConfig(
+            acks=key.acks,
+            max_request_size_bytes=REQUEST_BYTES_MAX,
+            request_timeout_ms=PUT_TIMEOUT_MS,
+            delivery_timeout_ms=STORE_TIMEOUT_MS,
+        )
 
     def put(self, part: ProducePart) -> asyncio.Future[PartAnswer]:
         """Let a batch wait; return its answer to come."""
@@ -334,7 +352,7 @@ class ProduceLane:
             batch_id=0,
             task_id=0,
             default_topic=made.plan.name,
-            inline_room=partial(inline_room, self._cluster, None),
+            inline_room=partial(inline_room, self._cluster, INLINE_BYTES_REMOTE if self._lanes.is_crowded else None),
             clock=self._cluster.clock,
         )
         stored, broken = [], set()

@@ -105,9 +105,9 @@ def test_a_waiting_fetch_ends_with_the_first_rows(gateway, client):
         client.send(request(wait_ms=100_000), 12)
         send(gateway, 10)  # by the same process: no look is needed
         assert offsets_of(client.receive().responses[0].partitions[0]) == [0]
-        client.send(request(1, wait_ms=100_000, min_bytes=150), 12)
+        client.send(request(1, wait_ms=100_000, min_bytes=4_000), 12)
         send(gateway, 10, first=1)
-        send(gateway, 200, first=2)
+        send(gateway, 9_000, first=2)
         assert offsets_of(client.receive().responses[0].partitions[0]) == [1, 2]
         assert fetch(producer, 3, wait_ms=1).error_code == 0
 

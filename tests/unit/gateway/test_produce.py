@@ -6,13 +6,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 from spark_replog.client.producer import Producer
+from spark_replog.client.store import init_store
 from spark_replog.cluster.cluster import Cluster
 from tests.gateways import RunningGateway, Sender, WireClient, record_batch
+from tests.waiting import wait_until
 
-OUT_OF_ORDER, INVALID_EPOCH, UNKNOWN_PRODUCER = 45, 47, 59
+OUT_OF_ORDER, INVALID_EPOCH, STORAGE_ERROR, UNKNOWN_PRODUCER = 45, 47, 56, 59
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, BAD_ACKS, INVALID_RECORD, UNKNOWN_TOPIC_ID = 2, 3, 10, 21, 87, 100
 _Topic = ProduceRequest.TopicProduceData
 _Part = _Topic.PartitionProduceData
@@ -185,3 +189,48 @@ def test_rows_of_a_gateway_and_of_a_plain_producer_share_a_log(gateway, client):
     with Producer(gateway.cluster) as producer:
         producer.send("orders", b"b", partition=0).result(60)
     assert produce(client, {0: record_batch(b"c")}) == {0: (0, 2)}
+
+
+def test_many_idempotent_producers_share_entries(gateway):
+    """Each has an append of its own; their small batches ride in the entries that these share."""
+    count, rounds = 8, 3
+    with RunningGateway(gateway.cluster, gateway_linger_ms=100) as slow:
+        clients = [slow.client() for _ in range(count)]
+        before = creates(slow)
+        for sequence in range(rounds):
+            for number, sender in enumerate(clients):
+                batch = record_batch(b"%d" % number, sender=Sender(100 + number), sequence=sequence)
+                sender.send(request({0: batch}), 9)
+            answers = [sender.receive().responses[0].partition_responses[0] for sender in clients]
+            assert [part.error_code for part in answers] == [0] * count
+        made = {purpose: number - before.get(purpose, 0) for purpose, number in creates(slow).items()}
+        for sender in clients:
+            sender.socket.close()
+    assert made.get("objects", 0) < count * rounds // 2  # none, but of lanes that began before there were many
+    assert made["journal"] < count * rounds
+    assert len(values(gateway)) == count * rounds
+
+
+def creates(running: RunningGateway) -> dict[str, int]:
+    calls = running.store.storage_calls()
+    return {purpose: count.call_count for (_, kind, purpose), count in calls.items() if kind == "create"}
+
+
+def test_a_store_that_is_away_gives_codes_to_try_again(tmp_path, short_waits):
+    store = init_store(tmp_path / "store", 1, fsync=False)
+    store.admin().create_topic("orders", 1)
+    root, away = tmp_path / "store" / "broker-0", tmp_path / "away"
+    short_waits()
+    cluster = Cluster.open(store.path)
+    cluster.refresh()
+    with RunningGateway(cluster) as running, running.client() as client:
+        root.rename(away)
+        assert produce(client, {0: record_batch(b"x")})[0][0] == STORAGE_ERROR
+        part = FetchRequest.FetchTopic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+        topics = [FetchRequest.FetchTopic(topic="orders", partitions=[part])]
+        fetched = client.ask(FetchRequest(max_wait_ms=1, min_bytes=1, max_bytes=1_000, topics=topics), 12)
+        assert fetched.responses[0].partitions[0].error_code == STORAGE_ERROR
+        described = client.ask(MetadataRequest(topics=None), 12)
+        assert [topic.name for topic in described.topics] == ["orders"]
+        away.rename(root)
+        wait_until(lambda: produce(client, {0: record_batch(b"x")}) == {0: (0, 0)}, "the store")
