@@ -33,6 +33,10 @@ from spark_replog.log.row_key import key_array
 from spark_replog.log.row_schema import RowSchema
 from spark_replog.read.rows import LOG_COLUMNS, log_column
 
+WAIT_MS_MAX = 30_000
+"""However long a client would wait: then it gets an answer without rows, and asks again."""
+ANSWER_BYTES_MAX = 8 << 20
+"""However much a client would take at once: the gateway holds it in memory until it is sent."""
 READ_BYTES_MIN = 1 << 20
 """What a read of a partition takes of the store at least, if it is there: the rest is kept for the next request."""
 _Topic = FetchResponse.FetchableTopicResponse
@@ -60,7 +64,7 @@ class Asked:
 async def answer_fetch(gateway: Gateway, call: Call) -> Any:
     """Answer Fetch: at once if there is an error or enough to read, else when there is, or the time is over."""
     request, loop = call.request, asyncio.get_running_loop()
-    until = loop.time() + max(0, request.max_wait_ms) / 1000
+    until = loop.time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
     topics = await gateway.run(_named, gateway, call)
     waiters = gateway.part(RowWaiters)
     handles = {asked.handle for _, asked_list in topics for asked in asked_list if asked.handle is not None}
@@ -151,10 +155,10 @@ def _is_answered(topics: _Topics, min_bytes: int) -> bool:
 async def _read(gateway: Gateway, call: Call, topics: _Topics) -> list[Any]:
     """Return the answer of each topic, with the batches of its partitions within the request's bytes."""
     batches = gateway.part(FetchedBatches)
-    with_rows = [asked for _, asked_list in topics for asked in asked_list if asked.has_rows]
+    with_rows = _within_answer([asked for _, asked_list in topics for asked in asked_list if asked.has_rows])
     made = await asyncio.gather(*(batches.of(call, asked) for asked in with_rows))
     by_asked = {id(asked): result for asked, result in zip(with_rows, made, strict=True)}
-    left_bytes, answers = call.request.max_bytes, []
+    left_bytes, answers = min(call.request.max_bytes, ANSWER_BYTES_MAX), []
     is_first = True
     for topic, asked_list in topics:
         partitions = []
@@ -170,6 +174,17 @@ async def _read(gateway: Gateway, call: Call, topics: _Topics) -> list[Any]:
             partitions.append(_partition(asked, data))
         answers.append(_Topic(topic=topic.topic, topic_id=topic.topic_id, partitions=partitions))
     return answers
+
+
+def _within_answer(with_rows: Sequence[Asked]) -> list[Asked]:
+    """Return the first partitions that make up one answer: the client puts the others first in its next request."""
+    chosen: list[Asked] = []
+    size_bytes = 0
+    for asked in with_rows:
+        if size_bytes < ANSWER_BYTES_MAX and asked.state is not None:
+            chosen.append(asked)
+            size_bytes += asked.state.available_bytes
+    return chosen
 
 
 def _within(batches: Sequence[EncodedBatch], bytes_max: int, is_first: bool) -> bytes:
@@ -214,13 +229,13 @@ class FetchedBatches:
     async def of(self, call: Call, asked: Asked) -> list[EncodedBatch] | ReplogError:
         """Return batches from the offset asked for on, or why it cannot be read.
 
-        A client with a quota reads for itself: what it reads is counted and delayed there.
+        A client with a quota reads for itself: what it reads is counted and delayed there, on threads of its own kind.
         """
         handle, state, wanted = asked.handle, asked.state, asked.wanted
         assert handle is not None and state is not None
         try:
             if self._gateway.cluster.fetch_quota(call.principal, call.client_id) is not None:
-                return await self._gateway.run(_batches, self._gateway, call, asked)
+                return await self._gateway.run_on("quota", _batches, self._gateway, call, asked)
             place = CachePlace(handle.topic_id, wanted.partition, state.leader_epoch)
             get = place, wanted.fetch_offset, asked.high_watermark, wanted.partition_max_bytes
             if batches := self.cache.get(*get):

@@ -120,7 +120,11 @@ class Gateway:
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that may block, such as every call of the store, on a thread. Raises what it raises."""
-        return await asyncio.wrap_future(self._threads.submit(function, *args, **kwargs))
+        return await self.run_on("", function, *args, **kwargs)
+
+    async def run_on(self, lane: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a call on other threads than those of other lanes: one that may take long takes none of theirs."""
+        return await asyncio.wrap_future(self._threads.submit_to(lane, function, *args, **kwargs))
 
 
 class Api(NamedTuple):
