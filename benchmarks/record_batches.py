@@ -13,6 +13,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +43,11 @@ def built(count: int, size: int, key: bytes | None, headers: Sequence[tuple[str,
     return bytes(builder.build())
 
 
+def records_of(batch: bytes) -> list[Any]:
+    """Read a batch with kafka-python's decoder."""
+    return list(DefaultRecordBatch(batch))
+
+
 def rebuilt(data: pa.RecordBatch) -> None:
     """Write the rows with kafka-python's encoder."""
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
@@ -60,7 +67,7 @@ def measure(cases: dict[str, Callable[[], object]], count: int, rounds: int) -> 
             for _ in range(repeats):
                 case()
             times[name].append((time.perf_counter() - start) / repeats)
-    return {name: round(statistics.median(found) / count * 1e6, 3) for name, found in times.items()}
+    return {name: round(statistics.median(taken) / count * 1e6, 3) for name, taken in times.items()}
 
 
 def main() -> None:
@@ -79,15 +86,15 @@ def main() -> None:
         columns = {column: data.column(column) for column in data.schema.names}
         rows = pa.RecordBatch.from_pydict({**columns, "offset": numbers[0], "timestampType": numbers[1]})
         cases: dict[str, Callable[[], object]] = {
-            "decode": lambda batch=batch: decode(batch, bytes_max=MEMORY_BYTES, now_ms=0),
-            "kafka-python's decoder": lambda batch=batch: list(DefaultRecordBatch(batch)),
-            "encode": lambda rows=rows, count=count: encode(rows, 0, count),
-            "kafka-python's encoder": lambda data=data: rebuilt(data),
+            "decode": partial(decode, batch, bytes_max=MEMORY_BYTES, now_ms=0),
+            "kafka-python's decoder": partial(records_of, batch),
+            "encode": partial(encode, rows, 0, count),
+            "kafka-python's encoder": partial(rebuilt, data),
         }
         if name == "100 B with key":
             for codec in CODECS[1:]:
                 (packed,) = encode(rows, 0, count, compression=codec, size_bytes=MEMORY_BYTES)
-                cases[f"decode {codec}"] = lambda packed=packed: decode(packed.data, bytes_max=MEMORY_BYTES, now_ms=0)
+                cases[f"decode {codec}"] = partial(decode, packed.data, bytes_max=MEMORY_BYTES, now_ms=0)
         print(json.dumps({"records": name, "us_per_record": measure(cases, count, args.rounds)}), flush=True)
 
 

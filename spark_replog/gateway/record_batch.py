@@ -319,8 +319,8 @@ def _headers(payload: bytes, at: Array, counts: Array, ends: Array) -> pa.Array:
         goes_on = counts[rows] > number
         rows, at = rows[goes_on], at[goes_on]
     for row, place in zip(rows.tolist(), at.tolist(), strict=True):
-        slots = slice(offsets[row] + number, offsets[row + 1])
-        bounds[slots], is_null[slots], last[row] = _headers_of_row(payload, row, place, slots.stop - slots.start)
+        start, end = int(offsets[row]) + number, int(offsets[row + 1])
+        bounds[start:end], is_null[start:end], last[row] = _headers_of_row(payload, row, place, end - start)
     _refuse(last != ends, "its fields have not the length of the record")
     keys = _cut_out(payload, bounds[:, 0], bounds[:, 1], np.zeros(len(bounds), np.bool_))
     values = _cut_out(payload, bounds[:, 2], bounds[:, 3], is_null)
@@ -513,7 +513,8 @@ def _sizes(column: pa.Array) -> Array:
 
 def _is_null(column: pa.Array) -> Array:
     bits = np.unpackbits(np.frombuffer(column.buffers()[0], np.uint8), bitorder="little")
-    return bits[column.offset : column.offset + len(column)] == 0
+    is_null: Array = bits[column.offset : column.offset + len(column)] == 0
+    return is_null
 
 
 def _numbers(column: pa.Array, kind: type[np.integer[Any]]) -> Array:

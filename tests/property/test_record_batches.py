@@ -57,9 +57,9 @@ def rows_of(data: pa.RecordBatch):
     """Return (time in ms, key, value, headers) of each row."""
     columns = {name: data.column(name).to_pylist() for name in ("key", "value")}
     pairs = data.column("headers").to_pylist() if "headers" in data.schema.names else [None] * len(data)
-    found = [[(pair["key"], pair["value"]) for pair in row or []] for row in pairs]
+    pair_lists = [[(pair["key"], pair["value"]) for pair in row or []] for row in pairs]
     times = [micros // 1000 for micros in data.column("timestamp").cast(pa.int64()).to_pylist()]
-    return list(zip(times, columns["key"], columns["value"], found, strict=True))
+    return list(zip(times, columns["key"], columns["value"], pair_lists, strict=True))
 
 
 def rows_of_kafka_python(data: bytes):
@@ -75,12 +75,12 @@ def rows_of_kafka_python(data: bytes):
 )
 def test_what_kafka_python_writes_is_read(batches, producer):
     data = [built(rows, codec, producer) for rows, codec in batches]
-    found = read(b"".join(data))
-    assert [rows_of(batch.data) for batch in found] == [rows for rows, _ in batches]
-    assert [batch.compression for batch in found] == [codec for _, codec in batches]
-    assert [batch.size_bytes for batch in found] == [len(batch) for batch in data]
-    assert {(batch.producer_id, batch.producer_epoch, batch.base_sequence) for batch in found} == {producer}
-    for batch in found:  # the column of headers is there if a row has one
+    parts = read(b"".join(data))
+    assert [rows_of(batch.data) for batch in parts] == [rows for rows, _ in batches]
+    assert [batch.compression for batch in parts] == [codec for _, codec in batches]
+    assert [batch.size_bytes for batch in parts] == [len(batch) for batch in data]
+    assert {(batch.producer_id, batch.producer_epoch, batch.base_sequence) for batch in parts} == {producer}
+    for batch in parts:  # the column of headers is there if a row has one
         assert ("headers" in batch.data.schema.names) == any(row[3] for row in rows_of(batch.data))
 
 
@@ -119,7 +119,7 @@ def test_kafka_python_reads_what_is_written(stored, codec, size, skip):
     start = seen[0][0] if seen else start
     assume(start < end)
     batches = encode(rows, start, end, compression=codec, leader_epoch=7, size_bytes=size)
-    found, covered = [], start
+    rows_read, covered = [], start
     for encoded in batches:
         batch = DefaultRecordBatch(encoded.data)
         assert batch.validate_crc()
@@ -129,12 +129,12 @@ def test_kafka_python_reads_what_is_written(stored, codec, size, skip):
         covered = encoded.last_offset + 1
         part = list(batch)
         assert batch.records_count == len(part)
-        found += [
+        rows_read += [
             (row.offset, row.timestamp_type, (row.timestamp, row.key, row.value, list(row.headers))) for row in part
         ]
         if part:
             assert batch.max_timestamp == max(row.timestamp for row in part)
-    assert found == seen
+    assert rows_read == seen
     assert covered == min(end, batches[-1].base_offset + 2**31)  # a consumer goes past what compaction removed
     if size == 1:
         assert len(batches) == max(1, len(seen))
@@ -187,12 +187,12 @@ def test_a_damaged_batch_is_read_as_kafka_python_reads_it_or_refused(batch, chan
     data = batch[:21] + struct.pack(">h", CODECS.index(codec)) + batch[23:HEADER_BYTES] + body
     data = sealed(damaged(data, first) if is_compressed_damage else data)
     try:
-        found = read(data, MIB)
+        parts = read(data, MIB)
     except ReplogError as error:
         assert 0 < error.code < 1000  # a code of Kafka's, which a client understands
         return
-    if found[0].compression in ("none", "gzip"):
-        assert [rows_of(part.data) for part in found] == [rows_of_kafka_python(data)]
+    if parts[0].compression in ("none", "gzip"):
+        assert [rows_of(part.data) for part in parts] == [rows_of_kafka_python(data)]
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -319,8 +319,8 @@ def test_many_small_parts_count_as_the_memory_that_they_take(data):
     with pytest.raises(ReplogError) as caught:
         read(data, MIB)
     assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
-    (found,) = read(data, 8 * MIB)
-    assert found.data.nbytes < 8 * MIB
+    (part,) = read(data, 8 * MIB)
+    assert part.data.nbytes < 8 * MIB
 
 
 def test_snappy_of_java_is_read():
