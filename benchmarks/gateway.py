@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -115,10 +116,11 @@ def main() -> None:
         store.admin().create_topic("single", 1)
         with gateway_of(store.path) as running:
             print(f"{rows} rows of {options.bytes} bytes, {options.roots} roots with fsync")
-            for name, step in (
-                ("produce", lambda: produce(running.address, rows, options.bytes)),
-                ("consume again", lambda: consume(running.address, rows)),
-            ):
+            steps = {
+                "produce": partial(produce, running.address, rows, options.bytes),
+                "consume again": partial(consume, running.address, rows),
+            }
+            for name, step in steps.items():
                 before = running.cpu_seconds()
                 seconds = step()
                 cpu = running.cpu_seconds() - before
