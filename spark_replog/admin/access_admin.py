@@ -126,8 +126,11 @@ class AclAdmin(Admin):
         """Return the store's settings that are set."""
         return self._ask(AclOperation.DESCRIBE_CONFIGS, lambda state: dict(state.config))
 
-    def configure(self, changes: Mapping[str, str | None]) -> None:
+    def configure(self, changes: Mapping[str, str | None], *, validate_only: bool = False) -> None:
         """Set (value) or unset (None) settings of the store.
+
+        Args:
+            validate_only: check everything and change nothing.
 
         Raises:
             InvalidConfigError: REPLOG_UNKNOWN_OPTION, INVALID_CONFIG; INVALID_REQUEST: see `add`.
@@ -148,7 +151,7 @@ class AclAdmin(Admin):
             self._refuse_lock_out(state.acls, config)
             return encode_command(ClusterConfigSet(tuple(sorted(changes.items()))))
 
-        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+        self._decide_unless(validate_only, propose)
 
     def _refuse_lock_out(self, acls: AclSet, config: Mapping[str, str]) -> None:
         who = self._authorizer.principal
@@ -188,8 +191,11 @@ class QuotaAdmin(Admin):
             ``default_principal``.
     """
 
-    def alter(self, entity: QuotaEntity, changes: Mapping[str, int | None]) -> None:
+    def alter(self, entity: QuotaEntity, changes: Mapping[str, int | None], *, validate_only: bool = False) -> None:
         """Set (bytes per second) or remove (None) quotas of one entity.
+
+        Args:
+            validate_only: check everything and change nothing.
 
         Raises:
             InvalidConfigError: INVALID_CONFIG: an unknown quota or a limit below 1; INVALID_REQUEST: no entity.
@@ -218,7 +224,7 @@ class QuotaAdmin(Admin):
                 return None
             return encode_command(QuotaAlter(entity, tuple(sorted(changes.items()))))
 
-        self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+        self._decide_unless(validate_only, propose)
 
     def describe(self) -> list[tuple[QuotaEntity, Mapping[str, int]]]:
         """Return every entity with its quotas, from the newest fold, sorted."""

@@ -76,6 +76,14 @@ class Admin:
         self._cluster.refresh()
         return self._cluster.cluster_ledger.ask(ask)
 
+    def _decide_unless(self, validate_only: bool, propose: Callable[[ClusterLedgerState], bytes | None]) -> None:
+        """Append to the cluster ledger what is proposed on its newest fold, or only see that it can be."""
+        if validate_only:
+            self._cluster.refresh()
+            self._cluster.cluster_ledger.ask(propose)
+        else:
+            self._cluster.cluster_ledger.append(propose, timeout_ms=self._timeout_ms)
+
     def _open(self, name: str) -> tuple[TopicHandle, Ledger[TopicLedgerState]]:
         """Return a topic and its ledger on the newest fold."""
         self._cluster.refresh()

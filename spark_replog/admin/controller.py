@@ -166,13 +166,19 @@ class Controller(Admin):
         self._finish_delete(self._cluster.lookup(name))
 
     def add_partitions(
-        self, name: str, total: int, assignment: Sequence[Sequence[BrokerId]] | None = None
+        self,
+        name: str,
+        total: int,
+        assignment: Sequence[Sequence[BrokerId]] | None = None,
+        *,
+        validate_only: bool = False,
     ) -> TopicDescription:
         """Grow a topic to ``total`` partitions; existing ones never move.
 
         Args:
             total: partitions afterwards.
             assignment: replicas of each new partition, as many as existing partitions have; None: spread.
+            validate_only: check everything and change nothing; return the topic as it is.
 
         Raises:
             InvalidConfigError: INVALID_PARTITIONS when it already has that many or more;
@@ -202,7 +208,6 @@ class Controller(Admin):
             added = place_replicas(
                 racks, fenced, total - count, len(first_row), start_index=start, first_partition=count
             )
-        away = self._make_folders(handle.ledger_id, {broker for row in added for broker in row})
 
         def propose(state: TopicLedgerState) -> tuple[bytes, ...]:
             current = live_topic(state, handle.topic_id)
@@ -216,6 +221,11 @@ class Controller(Admin):
             grown = grow_topic(state, PartitionsAdd(handle.topic_id, total, added), fenced=fenced)
             return tuple(map(encode_command, grown))
 
+        if validate_only:
+            ledger.ask(propose)
+            return self._describe(name)
+        away = self._make_folders(handle.ledger_id, {broker for row in added for broker in row})
+
         def leave(state: TopicLedgerState) -> tuple[bytes, ...]:
             return tuple(map(encode_command, leave_empty(state, handle.topic_id, range(count, total), away)))
 
@@ -225,10 +235,15 @@ class Controller(Admin):
             self._decide(ledger, leave)
         return self._describe(name)
 
-    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> TopicDescription:
+    def alter_config(
+        self, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> TopicDescription:
         """Change settings of a topic; None restores the default.
 
         They apply to later writes and reads; ``min.insync.replicas`` also to writes that wait.
+
+        Args:
+            validate_only: check everything and change nothing; return the topic as it is.
 
         Raises:
             InvalidConfigError: INVALID_CONFIG: nothing was changed.
@@ -249,7 +264,10 @@ class Controller(Admin):
                 return ()
             return (encode_command(ConfigSet(handle.topic_id, tuple(sorted(changes.items())))),)
 
-        self._decide(ledger, propose)
+        if validate_only:
+            ledger.ask(propose)
+        else:
+            self._decide(ledger, propose)
         return self._describe(name)
 
     def schema_history(self, name: str) -> tuple[RowSchema, ...]:

@@ -12,7 +12,17 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata.api_versions import ApiVersionsResponse
 
 from spark_replog.errors import ErrorCode
-from spark_replog.gateway import fetch, list_offsets, metadata, produce
+from spark_replog.gateway import (
+    access_control,
+    configs,
+    fetch,
+    group_administration,
+    groups,
+    list_offsets,
+    metadata,
+    produce,
+    topic_administration,
+)
 from spark_replog.gateway.gateway import Api, Call, Gateway
 
 _PACKAGES = ("producer", "consumer", "metadata", "admin", "sasl")
@@ -49,9 +59,14 @@ def _join(*tables: Mapping[ApiKey, Api]) -> dict[int, Api]:
 
 API_TABLE: Mapping[int, Api] = _join(
     {ApiKey.ApiVersions: Api(0, 4, api_versions)},
+    access_control.APIS,
+    configs.APIS,
     fetch.APIS,
+    group_administration.APIS,
+    groups.APIS,
     list_offsets.APIS,
     metadata.APIS,
     produce.APIS,
+    topic_administration.APIS,
 )
 API_LIST: Iterable[tuple[int, Api]] = sorted(API_TABLE.items())

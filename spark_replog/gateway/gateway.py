@@ -71,6 +71,7 @@ class Gateway:
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
         self._names: dict[UUID, str] = {}
         self._listeners: list[Callable[[LedgerId], object]] = []
+        self._releases: list[Callable[[], object]] = []
         self._ends: list[Callable[[], object]] = []
 
     def part(self, kind: Callable[[Gateway], T]) -> T:
@@ -88,6 +89,15 @@ class Gateway:
         """Tell that this process appended to a ledger, and has folded it. Any thread."""
         for listener in self._listeners:
             listener(ledger_id)
+
+    def on_drain(self, release: Callable[[], object]) -> None:
+        """Call a function when the gateway begins to end: what waits for other clients is to be answered now."""
+        self._releases.append(release)
+
+    def drain(self) -> None:
+        """Answer what waits for other clients."""
+        for release in self._releases:
+            release()
 
     def on_close(self, end: Callable[[], object]) -> None:
         """Call a function when the gateway ends, on a thread."""

@@ -30,9 +30,18 @@ class Judged(NamedTuple):
     log_start_offset: int = -1
 
 
+_PREFIX = "kafka-"
+
+
 def producer_name(producer_id: int) -> str:
     """Return the name in the log of a producer of Kafka's clients."""
-    return f"kafka-{producer_id}"
+    return f"{_PREFIX}{producer_id}"
+
+
+def producer_number(name: str) -> int | None:
+    """Return the id of a producer of Kafka's clients by its name in the log; None: it is another's."""
+    digits = name.removeprefix(_PREFIX)
+    return int(digits) if digits != name and digits.isdecimal() else None
 
 
 def judge_batches(

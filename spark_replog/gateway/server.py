@@ -240,6 +240,7 @@ class Server:
         self._server.close()
         for connection in self._connections.values():
             connection.stop_reading()
+        self._gateway.drain()
         if self._connections:
             await asyncio.wait(list(self._connections), timeout=drain_seconds)
         for task in list(self._connections):

@@ -11,7 +11,7 @@ from spark_replog.cluster.cluster import Cluster, TopicHandle
 from spark_replog.errors import CorruptDataError, NotFoundError, unknown_partition
 from spark_replog.groups.group_coordinator import GroupCoordinator, partition_count
 from spark_replog.groups.group_ledger import group_not_found
-from spark_replog.groups.group_rebalance import decode_assignment
+from spark_replog.groups.group_rebalance import CONSUMER, decode_assignment
 from spark_replog.health.readers import PartitionProgress, Reader, lag_of
 from spark_replog.ids import TopicPartition
 from spark_replog.log.fold.group_state import GroupState
@@ -84,6 +84,8 @@ def describe_groups(
 
 def _assigned(state: GroupState) -> dict[TopicPartition, str]:
     owners: dict[TopicPartition, str] = {}
+    if state.metadata.protocol_type not in ("", CONSUMER):
+        return owners  # its members do not share partitions
     for member in state.metadata.members:
         try:
             owners |= dict.fromkeys(decode_assignment(member.assignment), member.member_id)

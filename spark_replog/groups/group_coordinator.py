@@ -355,6 +355,30 @@ class GroupCoordinator:
         location = self._ledger.folded()
         return None if location is None else _copy_of(location[1], group)
 
+    def fold(self, peek: JournalPeek | None = None) -> None:
+        """Fold the newest entries of all groups, for ``folded_members``. No right is checked.
+
+        Args:
+            peek: read the ledger only if this shows that it has grown.
+
+        Raises:
+            RetriableError: REPLOG_NO_QUORUM.
+        """
+        location = None if peek is None else self._ledger.folded()
+        if location is None or peek is None or peek.grown([location[1]]):
+            self._ledger.find()
+
+    def folded_members(self, group: str) -> GroupState | None:
+        """Return the group without its offsets, as this process has folded it so far; reads nothing."""
+        location = self._ledger.folded()
+        if location is None:
+            return None
+        with location[1].lock:
+            state = location[1].state.groups.get(group)
+            if state is None:
+                return None
+            return GroupState(group, state.metadata, {}, state.revision, dict(state.beats), state.last_commit_ms)
+
     def groups(self, *, is_folded: bool = False) -> list[GroupState]:
         """Return copies of all groups that may be described, by name; `is_folded`: the ledgers were just folded."""
         located = self._ledger.folded(is_newest=True) if is_folded else self._ledger.find()
@@ -380,7 +404,7 @@ class GroupCoordinator:
 
     # ------------------------------------------------------------------------------------ membership
 
-    def join_group(self, group: str, member: GroupMember) -> None:
+    def join_group(self, group: str, member: GroupMember, protocol_type: str = group_rebalance.CONSUMER) -> None:
         """Join, or join again; the fold shows when the rebalance is complete.
 
         Raises:
@@ -389,7 +413,18 @@ class GroupCoordinator:
         """
         self._require(AclOperation.READ, group)
         now_ms = self._ledger.commit_time_ms()
-        self._ledger.update(group, lambda at, _: group_rebalance.join(at, member, now_ms), member.member_id)
+        self._ledger.update(
+            group, lambda at, _: group_rebalance.join(at, member, now_ms, protocol_type), member.member_id
+        )
+
+    def write_beats(self, members: Iterable[tuple[str, MemberIdentity]]) -> None:
+        """Write heartbeats of members of any groups in one ENTRY; those that their group refuses are left out.
+
+        Raises:
+            RetriableError: COORDINATOR_NOT_AVAILABLE.
+            OutcomeUnknownError: REPLOG_COMMIT_OUTCOME_UNKNOWN.
+        """
+        self._ledger.append_commands([self.command(group, member) for group, member in members])
 
     def sync_group(self, group: str, member: MemberIdentity, assignments: Mapping[str, bytes]) -> None:
         """Give the members their assignments; the leader's call.

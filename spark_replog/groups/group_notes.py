@@ -21,6 +21,7 @@ from spark_replog.cluster.mailbox import Mailbox
 from spark_replog.errors import CorruptDataError, ErrorCode, ReplogError, RetriableError
 from spark_replog.groups import group_rebalance
 from spark_replog.groups.group_ledger import GroupLedger
+from spark_replog.groups.group_rebalance import CONSUMER
 from spark_replog.log.codec.commands import decode_command, encode_command
 from spark_replog.log.codec.group_records import GroupMember, GroupMetadata, GroupPhase, GroupRecord
 from spark_replog.log.model import GroupRecords
@@ -60,12 +61,17 @@ class Note:
     commit: GroupRecords | None = None
 
     @property
-    def member(self) -> GroupMember | None:
-        """Return the joining member; None in a note of another kind."""
+    def joining(self) -> GroupMetadata | None:
+        """Return the joining member, alone in a group of its type; None in a note of another kind."""
         for record in self.command.records:
             if isinstance(record, GroupRecord) and record.value is not None and record.value.members:
-                return record.value.members[0]
+                return record.value
         return None
+
+    @property
+    def member(self) -> GroupMember | None:
+        """Return the joining member; None in a note of another kind."""
+        return None if self.joining is None else self.joining.members[0]
 
 
 _NAME = re.compile(rf"([0-9a-f]{{16}})\.([0-9a-f]{{16}})\.([0-9]{{12}})\.({'|'.join(kind.value for kind in NoteKind)})")
@@ -141,9 +147,12 @@ def merge_notes(metadata: GroupMetadata, notes: Iterable[Note], now_ms: int) -> 
     for note in notes:
         if note.kind is NoteKind.LEAVE:
             metadata = group_rebalance.depart(metadata, {note.command.member_id}, now_ms)
-        elif note.kind is NoteKind.JOIN and note.member is not None and _is_due(metadata, note.member, note.command):
+        elif note.kind is NoteKind.JOIN and note.joining is not None:
+            member, protocol_type = note.joining.members[0], note.joining.protocol_type or CONSUMER
+            if not _is_due(metadata, member, note.command):
+                continue
             try:
-                metadata = group_rebalance.enter(metadata, note.member, now_ms)
+                metadata = group_rebalance.enter(metadata, member, now_ms, protocol_type)
             except ReplogError:
                 continue
     return group_rebalance.complete_if_ready(metadata, now_ms)

@@ -1,8 +1,8 @@
 """A group's membership from one state to the next, and the encoding of subscriptions and assignments. Pure.
 
 Source of the rules: Kafka's ``ClassicGroup`` and ``GroupMetadataManager.classicGroupJoin``. The caller has the newest
-fold, and proposes the result for exactly that revision. Subscriptions and assignments are JSON, which the fold
-never reads, as Kafka's brokers never read theirs.
+fold, and proposes the result for exactly that revision. Subscriptions and assignments are JSON, or of Kafka's clients
+at a gateway in their bytes; the fold never reads them, as Kafka's brokers never read theirs (ADR 46).
 
 Expiry of offsets and members: ``OffsetExpirationConditionImpl``, ``ClassicGroup.offsetExpirationCondition``. In Kafka
 the broker's clock decides. Here any process may expire offsets, so two clocks must agree: the process's own and that of
@@ -16,7 +16,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from spark_replog.errors import CorruptDataError, ErrorCode, FencedError, InvalidConfigError, RetriableError
+from spark_replog.errors import ErrorCode, FencedError, InvalidConfigError, RetriableError
+from spark_replog.groups.consumer_protocol import (
+    KafkaSubscription,
+    damaged,
+    decode_kafka_assignment,
+    decode_kafka_subscription,
+    encode_kafka_assignment,
+    encode_kafka_subscription,
+    is_kafkas,
+)
 from spark_replog.ids import TopicId, TopicPartition
 from spark_replog.log.codec.group_records import (
     GroupMember,
@@ -33,19 +42,21 @@ SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX = 6_000, 1_800_000
 """Kafka's ``group.min.session.timeout.ms`` and ``group.max.session.timeout.ms``."""
 
 GroupError = FencedError | RetriableError
+CONSUMER = "consumer"
+"""The protocol type of groups whose members share partitions. Kafka Connect and others have types of their own."""
 
 
-def join(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMetadata:
+def join(metadata: GroupMetadata, member: GroupMember, now_ms: int, protocol_type: str = CONSUMER) -> GroupMetadata:
     """Return the group after a member joined; completes the rebalance when it was the last one awaited.
 
     Raises:
         InvalidConfigError: INVALID_SESSION_TIMEOUT, INCONSISTENT_GROUP_PROTOCOL.
         FencedError: FENCED_INSTANCE_ID.
     """
-    return complete_if_ready(enter(metadata, member, now_ms), now_ms)
+    return complete_if_ready(enter(metadata, member, now_ms, protocol_type), now_ms)
 
 
-def enter(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMetadata:
+def enter(metadata: GroupMetadata, member: GroupMember, now_ms: int, protocol_type: str = CONSUMER) -> GroupMetadata:
     """Return the group after a member joined, in a rebalance that ``complete_if_ready`` ends: others may join with it.
 
     A static member that comes back with the same subscription takes its place, and its assignment, without a
@@ -61,6 +72,9 @@ def enter(metadata: GroupMetadata, member: GroupMember, now_ms: int) -> GroupMet
         raise group_error(ErrorCode.FENCED_INSTANCE_ID, f"'{member.instance_id}' is another member's")
     others = [other for other in metadata.members if other is not present_member and other is not static]
     _check_protocols(member, others)
+    if metadata.members and (metadata.protocol_type or CONSUMER) != protocol_type:
+        raise _inconsistent(f"members of this group are of type {metadata.protocol_type}, this one is {protocol_type}")
+    metadata = replace(metadata, protocol_type=protocol_type)
     place = static or present_member
     joined = replace(member, is_joined=True, assignment=b"" if place is None else place.assignment)
     if place is None:
@@ -164,7 +178,6 @@ def _prepare(metadata: GroupMetadata, members: tuple[GroupMember, ...], joined: 
     awaited = tuple(replace(member, is_joined=member.member_id in joined) for member in members)
     return replace(
         metadata,
-        protocol_type="consumer",
         members=awaited,
         phase=GroupPhase.PREPARING_REBALANCE,
         since_ms=now_ms,
@@ -212,11 +225,14 @@ def _check_protocols(member: GroupMember, others: Collection[GroupMember]) -> No
     common = assignors.intersection(*({name for name, _ in other.protocols} for other in others))
     if not common:
         theirs = sorted({name for other in others for name, _ in other.protocols})
-        raise InvalidConfigError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        raise _inconsistent(
             f"this member has the assignors {', '.join(sorted(assignors)) or 'nothing'}, the others have "
-            f"{', '.join(theirs)}. Give all members one partition.assignment.strategy in common.",
+            f"{', '.join(theirs)}. Give all members one partition.assignment.strategy in common"
         )
+
+
+def _inconsistent(text: str) -> InvalidConfigError:
+    return InvalidConfigError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{text}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +262,28 @@ def decode_subscription(data: bytes) -> GroupSubscription:
     Raises:
         CorruptDataError: CORRUPT_MESSAGE.
     """
+    if is_kafkas(data):
+        return GroupSubscription(*decode_kafka_subscription(data))
     fields = _load(data)
     try:
         return GroupSubscription(
             tuple(str(topic) for topic in fields["topics"]), _partitions(fields["owned"]), int(fields["generation"])
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
+
+
+def kafka_subscription(data: bytes) -> bytes:
+    """Return a subscription as a client of Kafka's reads it. Raises CORRUPT_MESSAGE."""
+    if not data or is_kafkas(data):
+        return data
+    value = decode_subscription(data)
+    return encode_kafka_subscription(KafkaSubscription(value.topics, value.owned, value.generation))
+
+
+def kafka_assignment(data: bytes) -> bytes:
+    """Return an assignment as a client of Kafka's reads it; none is empty. Raises CORRUPT_MESSAGE."""
+    return data if not data or is_kafkas(data) else encode_kafka_assignment(decode_assignment(data))
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
@@ -268,14 +299,18 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     """
     if not data:
         return ()
+    if is_kafkas(data):
+        return decode_kafka_assignment(data)
     try:
         return _partitions(_load(data))
     except (TypeError, ValueError, AttributeError) as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
 
 
 def subscribed_topics(metadata: GroupMetadata) -> set[str]:
     """Return the topics that members of the group subscribe to."""
+    if metadata.protocol_type not in ("", CONSUMER):
+        return set()
     return {
         topic
         for member in metadata.members
@@ -299,16 +334,10 @@ def _load(data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except ValueError as error:
-        raise _damaged(error) from error
+        raise damaged(error) from error
     if not isinstance(fields, dict):
-        raise _damaged(TypeError("no JSON object"))
+        raise damaged(TypeError("no JSON object"))
     return fields
-
-
-def _damaged(error: Exception) -> CorruptDataError:
-    return CorruptDataError(
-        ErrorCode.CORRUPT_MESSAGE, f"a member's subscription or assignment cannot be read: {error}. Restart the member."
-    )
 
 
 class SilenceWatch:
