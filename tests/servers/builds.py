@@ -191,17 +191,25 @@ MOUNTS = _debian("debian-nfs-fuse", "nfs-ganesha|libnfs|fuse3", "nfs-ganesha-vfs
 """An NFS server and client in user space, and what mounts a file system of a process."""
 PROMETHEUS = _debian("debian-prometheus", "prometheus", "prometheus")
 CHROMIUM = _debian("debian-chromium", "chromium", "chromium", "fonts-dejavu-core")
-HADOOP = Build(
-    "hadoop-3.4.2",
-    "mvn",
-    (
-        "mvn", "-q", "-B", "-f", str(Path(__file__).with_name("hadoop.xml")),
-        "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
-        "-DincludeScope=runtime", "-DoutputDirectory={folder}",
-        # Not the user's own: Ivy, which finds a description there, looks for the jar nowhere else.
-        "-Dmaven.repo.local={folder}/repository",
-    ),
-)  # fmt: skip
+
+
+def _maven(name: str, description: str) -> Build:
+    """Return the build of the jars that a Maven description beside this file names."""
+    return Build(
+        name,
+        "mvn",
+        (
+            "mvn", "-q", "-B", "-f", str(Path(__file__).with_name(description)),
+            "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies",
+            "-DincludeScope=runtime", "-DoutputDirectory={folder}",
+            # Not the user's own: Ivy, which finds a description there, looks for the jar nowhere else.
+            "-Dmaven.repo.local={folder}/repository",
+        ),
+    )  # fmt: skip
+
+
+HADOOP = _maven("hadoop-3.4.2", "hadoop.xml")
+KAFKA_TOOLS = _maven("kafka-tools-4.1.0", "kafka_tools.xml")
 
 ALL = {build.name: build for build in globals().copy().values() if isinstance(build, Build)}
 

@@ -1,0 +1,96 @@
+"""Kafka's own command-line tools, of Kafka 4.1, at a gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_replog.cli.java import java_environment
+from spark_replog.groups.group_coordinator import GroupCoordinator
+from tests.gateways import RunningGateway
+from tests.servers.builds import KAFKA_TOOLS, NotBuilt
+from tests.waiting import SECONDS_MAX
+
+pytestmark = pytest.mark.wide
+TOOLS = "org.apache.kafka.tools"
+COUNT = 2_000
+
+
+class Tools:
+    """Kafka's tools, which ask one gateway."""
+
+    def __init__(self, jars: Path, gateway: RunningGateway) -> None:
+        home = java_environment(os.environ).get("JAVA_HOME") or os.environ.get("JAVA_HOME")
+        self._java = [f"{home}/bin/java" if home else "java", "-Xmx256m", "-cp", f"{jars}/*"]
+        self.gateway = gateway
+
+    def run(self, tool: str, *arguments: str, stdin: str = "") -> str:
+        """Run a tool; return what it printed."""
+        command = [*self._java, tool, "--bootstrap-server", self.gateway.address, *arguments]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Tools]:
+    try:
+        jars = KAFKA_TOOLS.folder()
+    except NotBuilt as why:
+        pytest.skip(str(why))
+    with RunningGateway() as gateway:
+        yield Tools(jars, gateway)
+
+
+def events(text: str, name: str) -> list[dict[str, object]]:
+    """Return the lines of a verifiable client that tell of one kind of event."""
+    return [event for line in text.splitlines() if line.startswith("{") and (event := json.loads(line))["name"] == name]
+
+
+def test_topics(tools):
+    topics = f"{TOOLS}.TopicCommand"
+    tools.run(topics, "--create", "--topic", "made", "--partitions", "2", "--config", "cleanup.policy=compact")
+    tools.run(topics, "--alter", "--topic", "made", "--partitions", "3")
+    told = tools.run(topics, "--describe", "--topic", "made")
+    assert "PartitionCount: 3" in told and "cleanup.policy=compact" in told
+    configs = "kafka.admin.ConfigCommand"
+    tools.run(configs, "--alter", "--entity-type", "topics", "--entity-name", "made", "--add-config", "retention.ms=77")
+    assert "retention.ms=77" in tools.run(configs, "--describe", "--entity-type", "topics", "--entity-name", "made")
+    tools.run(topics, "--delete", "--topic", "made")
+    assert "made" not in tools.run(topics, "--list").split()
+
+
+def test_records_groups_and_offsets(tools):
+    tools.run(f"{TOOLS}.TopicCommand", "--create", "--topic", "orders", "--partitions", "3")
+    sent = tools.run(f"{TOOLS}.VerifiableProducer", "--topic", "orders", "--max-messages", str(COUNT))
+    assert events(sent, "tool_data")[0]["acked"] == COUNT
+    ends = tools.run(f"{TOOLS}.GetOffsetShell", "--topic", "orders").split()
+    assert sum(int(line.rpartition(":")[2]) for line in ends) == COUNT
+    reading = ["--topic", "orders", "--group-id", "g", "--max-messages", str(COUNT), "--reset-policy", "earliest"]
+    read = tools.run(f"{TOOLS}.VerifiableConsumer", *reading)
+    assert sum(int(str(event["count"])) for event in events(read, "records_consumed")) == COUNT
+    assert all(event["success"] for event in events(read, "offsets_committed"))
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    told = [line.split() for line in tools.run(groups, "--describe", "--group", "g").splitlines() if "orders" in line]
+    assert sum(int(row[3]) for row in told) == COUNT and {row[5] for row in told} == {"0"}, "no lag"
+    assert "Empty" in tools.run(groups, "--describe", "--group", "g", "--state")
+    reset = ["--reset-offsets", "--to-earliest", "--execute", "--group", "g", "--topic", "orders"]
+    assert tools.run(groups, *reset).count("orders") == 3
+    committed = GroupCoordinator(tools.gateway.cluster).fetch_offsets("g")
+    assert [at.offset for at in committed.values() if at is not None] == [0, 0, 0]
+    tools.run(groups, "--delete", "--group", "g")
+    assert "g" not in tools.run(groups, "--list").split()
+
+
+def test_the_console(tools):
+    tools.run(f"{TOOLS}.TopicCommand", "--create", "--topic", "lines", "--partitions", "1")
+    tools.run(f"{TOOLS}.ConsoleProducer", "--topic", "lines", stdin="one\ntwo\nthree\n")
+    reading = ["--topic", "lines", "--from-beginning", "--max-messages", "3"]
+    assert tools.run(f"{TOOLS}.consumer.ConsoleConsumer", *reading).split() == ["one", "two", "three"]
