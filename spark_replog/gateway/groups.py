@@ -121,7 +121,7 @@ async def join_group(gateway: Gateway, call: Call) -> Any:
             instance_id,
             call.client_id,
             request.session_timeout_ms,
-            request.rebalance_timeout_ms if call.version >= 1 else request.session_timeout_ms,
+            max(0, request.rebalance_timeout_ms if call.version >= 1 else request.session_timeout_ms),
             True,
             tuple((item.name, bytes(item.metadata)) for item in request.protocols),
         )

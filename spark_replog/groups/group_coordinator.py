@@ -93,7 +93,8 @@ class GroupCoordinator:
 
         Returns:
             Per partition None, or its own refusal (TOPIC_AUTHORIZATION_FAILED, OFFSET_METADATA_TOO_LARGE,
-            UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUEST); the others are committed all the same.
+            UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, UNKNOWN_TOPIC_ID, INVALID_REQUEST); the others are
+            committed all the same.
 
         Raises:
             AuthorizationError: GROUP_AUTHORIZATION_FAILED.
@@ -484,7 +485,7 @@ class GroupCoordinator:
             return "", self._authorizer.refusal(AclOperation.READ, ResourceType.TOPIC, key.topic)
         try:
             handle, count = self._topic_of(key)
-        except NotFoundError as error:
+        except (NotFoundError, InvalidConfigError) as error:  # no such topic; no topic can have the name
             return "", error
         if not 0 <= key.partition < count:
             return "", unknown_partition(key.topic, key.partition, count)

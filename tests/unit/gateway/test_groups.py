@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, ILLEGAL_GENERATION, INCONSISTENT, INVALID_GROUP = 3, 12, 22, 23, 24
 UNKNOWN_MEMBER, INVALID_TIMEOUT, REBALANCE, NON_EMPTY, NOT_FOUND, ID_REQUIRED, FENCED = 25, 26, 27, 68, 69, 79, 82
-NOT_AVAILABLE, SUBSCRIBED = 15, 86
+NOT_AVAILABLE, INVALID_TOPIC, INVALID_REQUEST, SUBSCRIBED = 15, 17, 42, 86
 SESSION_MS = 6_000
 WANTS = kafka_subscription(b'{"generation":-1,"owned":{},"topics":["orders"]}')
 
@@ -240,6 +240,7 @@ def test_offsets_come_back_as_they_were_committed(store, connect):
     assert alone.offsets(9) == alone.offsets(7) == (0, {("orders", 0): (5, "where I was"), ("orders", 1): (6, "")})
     assert alone.commit(7, "x" * 5000) == METADATA_TOO_LARGE
     assert (alone.commit(7, topic="nowhere"), alone.commit(7, partition=9)) == (UNKNOWN_TOPIC, UNKNOWN_TOPIC)
+    assert (alone.commit(7, topic="no/name"), alone.commit(-7)) == (INVALID_TOPIC, INVALID_REQUEST)
     committed = GroupCoordinator(store.another_process().cluster).fetch_offsets("g")
     assert committed[TopicPartition("orders", 0)].metadata == "where I was"
     assert committed[TopicPartition("orders", 0)].topic_id, "so that offsets of a topic made again count as none"
