@@ -26,7 +26,7 @@ JSON_BYTES_TARGET = 64 * 1024 * 1024
 _ESCAPES = (("\\", "\\\\"), ('"', '\\"'))
 _CONTROLS = tuple((chr(code), json.dumps(chr(code))[1:-1]) for code in range(32))
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
-_NULL = pa.scalar("null")
+_NULL = "null"
 
 
 def json_step(batch: pa.RecordBatch) -> int:
@@ -80,7 +80,7 @@ def json_texts(column: pa.Array) -> pa.Array:
         text = _flat_text(column)
     if text.null_count:
         text = text.fill_null(_NULL)
-    return text if not column.null_count else pc.if_else(column.is_valid(), text, _NULL)
+    return text if not column.null_count else pc.if_else(column.is_valid(), text, pa.scalar(_NULL))
 
 
 def _flat_text(column: pa.Array) -> pa.Array:
