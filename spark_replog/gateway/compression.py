@@ -24,7 +24,7 @@ _XERIAL_HEADER_BYTES = 16
 _SNAPPY_LENGTH_BYTES_MAX = 5
 
 
-def compress(payload: pa.Buffer, codec: str) -> bytes | pa.Buffer:
+def compress(payload: bytes | pa.Buffer, codec: str) -> bytes | pa.Buffer:
     """Return the payload as a batch holds it.
 
     Args:

@@ -19,7 +19,27 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from spark_replog.errors import CorruptDataError, ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.gateway import few_records
 from spark_replog.gateway.compression import CODECS, compress, decompress, too_large
+from spark_replog.gateway.few_records import (
+    HEADER_MEMORY_BYTES,
+    INT_BYTES_MAX,
+    LONG_BYTES_MAX,
+    NO_KEY,
+    NO_ROOM,
+    NOT_CONSECUTIVE,
+    WRONG_FIELDS,
+    WRONG_LENGTH,
+    FewColumns,
+    FewRecords,
+    header_column,
+    invalid,
+    read_few,
+    too_long_number,
+    validity,
+    varint,
+    wrong_record,
+)
 from spark_replog.log.codec.data_object import (
     BUFFER_BYTES_MAX,
     HEADERS_TYPE,
@@ -48,10 +68,8 @@ _NONE = -1
 _RECORD_BYTES_MIN = 7
 """Length, attributes, two differences, two lengths and a count, of a byte each."""
 _RECORD_MEMORY_BYTES = 160
-_HEADER_MEMORY_BYTES = 160
-"""What the numbers of a record, and of a header, take while they are read."""
-_INT_BYTES_MAX, _LONG_BYTES_MAX = 5, 10
-_FEW_ROWS = 16
+"""What the numbers of a record take while they are read."""
+_FEW_HEADERS = 16
 """The headers of so few records are read one by one: that costs less than steps for all of them."""
 _TIME_MS_MAX = (2**63 - 1) // 1000
 _DELTA_MAX = 2**31 - 1
@@ -123,7 +141,7 @@ def decode(records: Buffer, *, bytes_max: int, now_ms: int) -> list[ProducedBatc
         header = _Header(*_HEADER.unpack_from(view, at))
         size_bytes = header.length + _LENGTH_FROM
         if header.magic != MAGIC:
-            raise _invalid(f"a record batch has format {header.magic}. Use a client that writes format {MAGIC}")
+            raise invalid(f"a record batch has format {header.magic}. Use a client that writes format {MAGIC}")
         if not HEADER_BYTES <= size_bytes <= len(view) - at:
             raise _corrupt(f"a record batch claims {header.length} bytes, {len(view) - at - _LENGTH_FROM} follow")
         body = view[at : at + size_bytes]
@@ -155,7 +173,7 @@ def _check_header(header: _Header) -> None:
             f"compression number {attributes & _CODEC_BITS} is not one of Kafka's. Use one of: {', '.join(CODECS)}.",
         )
     if attributes & _CONTROL_BIT:
-        raise _invalid("a client may not write control records. Send records only")
+        raise invalid("a client may not write control records. Send records only")
     if attributes & _TRANSACTION_BIT:
         raise InvalidConfigError(
             ErrorCode.INVALID_TXN_STATE,
@@ -167,12 +185,12 @@ def _check_header(header: _Header) -> None:
             "a producer may not set append times. Send times of creation; the topic's message.timestamp.type decides.",
         )
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise _invalid(
+        raise invalid(
             f"a record batch has {header.record_count} records and {header.last_offset_delta + 1} offsets. Send a "
             "record for each offset"
         )
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        raise _invalid(
+        raise invalid(
             f"a batch of producer {header.producer_id} has epoch {header.producer_epoch} and sequence "
             f"{header.base_sequence}. Number an idempotent producer's records from 0"
         )
@@ -182,40 +200,45 @@ def _columns(header: _Header, payload: bytes, bytes_max: int, now_ms: int) -> tu
     """Return the records of a batch, and the bytes of memory that they took."""
     count = header.record_count
     if count > len(payload) // _RECORD_BYTES_MIN:
-        raise _invalid(f"{len(payload)} bytes cannot hold {count} records. Send a whole batch")
+        raise invalid(f"{len(payload)} bytes cannot hold {count} records. Send a whole batch")
     taken_bytes = len(payload) + count * _RECORD_MEMORY_BYTES
     if taken_bytes > bytes_max:
         raise too_large(bytes_max)
-    data = np.frombuffer(payload, np.uint8)
-    starts = _record_starts(payload, count)
-    length, at = _varints(data, starts, _INT_BYTES_MAX)
-    ends = np.append(starts[1:], len(payload))
-    _refuse(at + length != ends, "its length is not that of its bytes")
-    time_delta, at = _varints(data, at + 1, _LONG_BYTES_MAX)  # a byte of attributes, of which none exists
-    offset_delta, at = _varints(data, at, _INT_BYTES_MAX)
-    _refuse(offset_delta != np.arange(count), "the offsets of a batch are not consecutive")
-    key_length, key_start = _varints(data, at, _INT_BYTES_MAX)
-    key_end = key_start + np.maximum(key_length, 0)
-    value_length, value_start = _varints(data, key_end, _INT_BYTES_MAX)
-    value_end = value_start + np.maximum(value_length, 0)
-    header_count, at = _varints(data, value_end, _INT_BYTES_MAX)
-    headers: pa.Array | None = None
-    if not header_count.any():
-        _refuse(at != ends, "its fields have not the length of the record")
-    else:
-        _refuse((at > ends) | (header_count < 0) | (header_count > (ends - at) // 2), "its headers do not fit into it")
-        taken_bytes += int(header_count.sum()) * _HEADER_MEMORY_BYTES
-        if taken_bytes > bytes_max:
-            raise too_large(bytes_max)
-        headers = _headers(payload, at, header_count, ends)
-    columns = [
-        _cut_out(payload, key_start, key_end, key_length < 0),
-        _cut_out(payload, value_start, value_end, value_length < 0),
-        _times(header.base_timestamp_ms, time_delta, now_ms),
-    ]
+    read = read_few if count <= few_records.FEW_ROWS else _read_many
+    keys, values, time_deltas_ms, headers, header_count = read(payload, count, bytes_max - taken_bytes, bytes_max)
+    columns = [keys, values, _times(header.base_timestamp_ms, time_deltas_ms, now_ms)]
     if headers is not None:
         columns.append(headers)
-    return pa.RecordBatch.from_arrays(columns, schema=data_schema(headers is not None)), taken_bytes
+    data = pa.RecordBatch.from_arrays(columns, schema=data_schema(headers is not None))
+    return data, taken_bytes + header_count * HEADER_MEMORY_BYTES
+
+
+def _read_many(payload: bytes, count: int, bytes_left: int, bytes_max: int) -> FewRecords:
+    """Return the columns of so many records; arguments and errors as of `read_few`."""
+    data = np.frombuffer(payload, np.uint8)
+    starts = _record_starts(payload, count)
+    length, at = _varints(data, starts, INT_BYTES_MAX)
+    ends = np.append(starts[1:], len(payload))
+    _refuse(at + length != ends, WRONG_LENGTH)
+    time_delta, at = _varints(data, at + 1, LONG_BYTES_MAX)  # a byte of attributes, of which none exists
+    offset_delta, at = _varints(data, at, INT_BYTES_MAX)
+    _refuse(offset_delta != np.arange(count), NOT_CONSECUTIVE)
+    key_length, key_start = _varints(data, at, INT_BYTES_MAX)
+    key_end = key_start + np.maximum(key_length, 0)
+    value_length, value_start = _varints(data, key_end, INT_BYTES_MAX)
+    value_end = value_start + np.maximum(value_length, 0)
+    header_count, at = _varints(data, value_end, INT_BYTES_MAX)
+    headers: pa.Array | None = None
+    if not header_count.any():
+        _refuse(at != ends, WRONG_FIELDS)
+    else:
+        _refuse((at > ends) | (header_count < 0) | (header_count > (ends - at) // 2), NO_ROOM)
+        if int(header_count.sum()) * HEADER_MEMORY_BYTES > bytes_left:
+            raise too_large(bytes_max)
+        headers = _headers(payload, at, header_count, ends)
+    keys = _cut_out(payload, key_start, key_end, key_length < 0)
+    values = _cut_out(payload, value_start, value_end, value_length < 0)
+    return FewRecords(keys, values, time_delta, headers, int(header_count.sum()))
 
 
 def _record_starts(payload: bytes, count: int) -> Array:
@@ -242,7 +265,7 @@ def _record_starts(payload: bytes, count: int) -> Array:
             else:
                 at += 5 + ((size | (payload[at + 3] & 0x7F) << 21 | payload[at + 4] << 28) >> 1)
     except IndexError:
-        raise _invalid(f"the batch ends in record {len(starts) - 1}. Send a whole batch", len(starts) - 1) from None
+        raise invalid(f"the batch ends in record {len(starts) - 1}. Send a whole batch", len(starts) - 1) from None
     return np.frombuffer(starts, np.int64)
 
 
@@ -270,7 +293,7 @@ def _varints(data: Array, at: Array, bytes_max: int) -> tuple[Array, Array]:
             more = np.flatnonzero(byte >= 0x80)
     else:
         places = np.arange(len(at))[more]
-        raise _invalid(f"a number has more than {bytes_max} bytes. Send a whole batch", int(places[0]))
+        raise too_long_number(bytes_max, int(places[0]))
     unsigned = value.view(np.uint64)
     return (unsigned >> np.uint64(1)).view(np.int64) ^ -(value & 1), end
 
@@ -286,12 +309,8 @@ def _cut_out(payload: bytes, starts: Array, ends: Array, is_null: Array) -> pa.A
     pieces = pa.Array.from_buffers(
         pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(payload)], null_count=0
     )
-    places = pa.Array.from_buffers(pa.int64(), count, [_validity(is_null), pa.py_buffer(np.arange(0, 2 * count, 2))])
+    places = pa.Array.from_buffers(pa.int64(), count, [validity(is_null), pa.py_buffer(np.arange(0, 2 * count, 2))])
     return pc.take(pieces, places, boundscheck=False, memory_pool=ROW_MEMORY)
-
-
-def _validity(is_null: Array) -> pa.Buffer | None:
-    return pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
 
 
 def _headers(payload: bytes, at: Array, counts: Array, ends: Array) -> pa.Array:
@@ -304,13 +323,13 @@ def _headers(payload: bytes, at: Array, counts: Array, ends: Array) -> pa.Array:
     last = at.copy()
     rows, number = np.flatnonzero(counts), 0
     at = at[rows]
-    while len(rows) > _FEW_ROWS:
-        key_length, key_start = _varints(data, at, _INT_BYTES_MAX)
-        _refuse(key_length < 0, "a header has no key", rows)
+    while len(rows) > _FEW_HEADERS:
+        key_length, key_start = _varints(data, at, INT_BYTES_MAX)
+        _refuse(key_length < 0, NO_KEY, rows)
         key_end = key_start + key_length
-        value_length, value_start = _varints(data, key_end, _INT_BYTES_MAX)
+        value_length, value_start = _varints(data, key_end, INT_BYTES_MAX)
         at = value_start + np.maximum(value_length, 0)
-        _refuse(at > ends[rows], "its headers do not fit into it", rows)
+        _refuse(at > ends[rows], NO_ROOM, rows)
         slots = offsets[rows] + number
         bounds[slots] = np.stack([key_start, key_end, value_start, at], axis=1)
         is_null[slots] = value_length < 0
@@ -321,16 +340,10 @@ def _headers(payload: bytes, at: Array, counts: Array, ends: Array) -> pa.Array:
     for row, place in zip(rows.tolist(), at.tolist(), strict=True):
         start, end = int(offsets[row]) + number, int(offsets[row + 1])
         bounds[start:end], is_null[start:end], last[row] = _headers_of_row(payload, row, place, end - start)
-    _refuse(last != ends, "its fields have not the length of the record")
+    _refuse(last != ends, WRONG_FIELDS)
     keys = _cut_out(payload, bounds[:, 0], bounds[:, 1], np.zeros(len(bounds), np.bool_))
     values = _cut_out(payload, bounds[:, 2], bounds[:, 3], is_null)
-    try:
-        keys = keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        raise _invalid("the key of a header is not UTF-8. Give every header a key of text") from None
-    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
-    buffers = [_validity(counts == 0), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(HEADERS_TYPE, len(counts), buffers, children=[pairs])
+    return header_column(keys, values, offsets)
 
 
 def _headers_of_row(payload: bytes, row: int, at: int, count: int) -> tuple[Array, Array, int]:
@@ -338,28 +351,17 @@ def _headers_of_row(payload: bytes, row: int, at: int, count: int) -> tuple[Arra
     bounds, nulls = array("q"), bytearray()
     try:
         for _ in repeat(None, count):
-            key_length, key_start = _varint(payload, at, row)
+            key_length, key_start = varint(payload, at, row)
             if key_length < 0:
-                raise _invalid(f"record {row} of a batch: a header has no key. Send a whole batch", row)
+                raise wrong_record(row, NO_KEY)
             key_end = key_start + key_length
-            value_length, value_start = _varint(payload, key_end, row)
+            value_length, value_start = varint(payload, key_end, row)
             at = value_start + max(value_length, 0)
             bounds.extend((key_start, key_end, value_start, at))
             nulls.append(value_length < 0)
     except IndexError:
-        raise _invalid(f"record {row} of a batch: its headers do not fit into it. Send a whole batch", row) from None
+        raise wrong_record(row, NO_ROOM) from None
     return np.frombuffer(bounds, np.int64).reshape(-1, 4), np.frombuffer(nulls, np.bool_), at
-
-
-def _varint(payload: bytes, at: int, row: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 7 * _INT_BYTES_MAX, 7):
-        byte = payload[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-    raise _invalid(f"a number has more than {_INT_BYTES_MAX} bytes. Send a whole batch", row)
 
 
 def _times(base_ms: int, delta_ms: Array, now_ms: int) -> pa.Array:
@@ -404,7 +406,7 @@ def encode(
     offsets = _numbers(rows.column("offset"), np.int64)
     times_ms = _numbers(rows.column("timestamp"), np.int64) // 1000
     is_append_time = _numbers(rows.column("timestampType"), np.int32) == 1
-    columns = _Columns(rows)
+    columns = FewColumns(rows) if len(rows) <= few_records.FEW_ROWS else _Columns(rows)
     cuts = _cuts(columns.body_ends(), offsets, times_ms, is_append_time, size_bytes)
     batches = []
     for start, end in pairwise(cuts):
@@ -424,6 +426,8 @@ def _cuts(body_ends: Array, offsets: Array, times_ms: Array, is_append_time: Arr
 
     A batch has one time of append, or none.
     """
+    if body_ends[-1] <= size_bytes and offsets[-1] - offsets[0] <= _DELTA_MAX and not is_append_time.any():
+        return [0, len(offsets)]
     kind = np.where(is_append_time, times_ms, _NONE)
     changes = set((np.flatnonzero(kind[1:] != kind[:-1]) + 1).tolist())
     cuts = [0]
@@ -590,12 +594,7 @@ def _refuse(is_wrong: Array, reason: str, rows: Array | None = None) -> None:
     if is_wrong.any():
         place = int(is_wrong.argmax())
         record = place if rows is None else int(rows[place])
-        raise _invalid(f"record {record} of a batch: {reason}. Send a whole batch", record)
-
-
-def _invalid(message: str, record: int | None = None) -> ReplogError:
-    context = {} if record is None else {"record": record}
-    return InvalidConfigError(ErrorCode.INVALID_RECORD, f"{message}.", **context)
+        raise wrong_record(record, reason)
 
 
 def _corrupt(message: str) -> ReplogError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from unittest.mock import patch
 
 import crc32c
 import pyarrow as pa
@@ -14,6 +15,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.util import encode_varint
 
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.gateway import few_records
 from spark_replog.gateway.compression import CODECS, compress
 from spark_replog.gateway.record_batch import HEADER_BYTES, decode, encode
 from spark_replog.read.rows import read_schema
@@ -28,6 +30,8 @@ headers = st.lists(st.tuples(header_keys, values), max_size=3) | st.just([("h", 
 times_ms = st.integers(0, LATEST_MS) | st.just(NOW_MS) | st.integers(NOW_MS, NOW_MS + 10_000)
 records = st.tuples(times_ms, values, values, st.just([]) | headers)
 codecs = st.sampled_from(CODECS)
+few_rows = st.sampled_from([0, 1000])
+"""Up to how many rows are converted one by one: none, or all."""
 
 
 def built(rows, codec="none", producer=(-1, -1, -1)):
@@ -72,10 +76,12 @@ def rows_of_kafka_python(data: bytes):
 @given(
     batches=st.lists(st.tuples(st.lists(records, min_size=1, max_size=9), codecs), min_size=1, max_size=3),
     producer=st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1)),
+    few=few_rows,
 )
-def test_what_kafka_python_writes_is_read(batches, producer):
+def test_what_kafka_python_writes_is_read(batches, producer, few):
     data = [built(rows, codec, producer) for rows, codec in batches]
-    parts = read(b"".join(data))
+    with patch.object(few_records, "FEW_ROWS", few):
+        parts = read(b"".join(data))
     assert [rows_of(batch.data) for batch in parts] == [rows for rows, _ in batches]
     assert [batch.compression for batch in parts] == [codec for _, codec in batches]
     assert [batch.size_bytes for batch in parts] == [len(batch) for batch in data]
@@ -112,13 +118,15 @@ def stored_rows(draw):
     codec=st.sampled_from(["none", "gzip", "zstd"]),
     size=st.sampled_from([1, 300, MIB]),
     skip=st.integers(0, 3),
+    few=few_rows,
 )
-def test_kafka_python_reads_what_is_written(stored, codec, size, skip):
+def test_kafka_python_reads_what_is_written(stored, codec, size, skip, few):
     rows, start, end, seen = stored
     rows, seen = rows.slice(skip), seen[skip:]  # a slice of a longer array, as a cut section is
     start = seen[0][0] if seen else start
     assume(start < end)
-    batches = encode(rows, start, end, compression=codec, leader_epoch=7, size_bytes=size)
+    with patch.object(few_records, "FEW_ROWS", few):
+        batches = encode(rows, start, end, compression=codec, leader_epoch=7, size_bytes=size)
     rows_read, covered = [], start
     for encoded in batches:
         batch = DefaultRecordBatch(encoded.data)
@@ -169,8 +177,9 @@ PLAIN = [
     ),
     codec=codecs,
     is_compressed_damage=st.booleans(),
+    few=few_rows,
 )
-def test_a_damaged_batch_is_read_as_kafka_python_reads_it_or_refused(batch, changes, codec, is_compressed_damage):
+def test_a_damaged_batch_is_read_as_kafka_python_reads_it_or_refused(batch, changes, codec, is_compressed_damage, few):
     """Of its records, its header or its compressed bytes; the checksum fits."""
 
     def damaged(data, first):
@@ -187,7 +196,8 @@ def test_a_damaged_batch_is_read_as_kafka_python_reads_it_or_refused(batch, chan
     data = batch[:21] + struct.pack(">h", CODECS.index(codec)) + batch[23:HEADER_BYTES] + body
     data = sealed(damaged(data, first) if is_compressed_damage else data)
     try:
-        parts = read(data, MIB)
+        with patch.object(few_records, "FEW_ROWS", few):
+            parts = read(data, MIB)
     except ReplogError as error:
         assert 0 < error.code < 1000  # a code of Kafka's, which a client understands
         return
@@ -254,7 +264,7 @@ def records_of(after: bytes, before: bytes = b"\0\0", shift: int = 0, count: int
     return sealed(head + struct.pack(">i", count) + b"".join(varints(len(record)) + record for record in records))
 
 
-@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize(("count", "few"), [(1, 1000), (40, 1000), (1, 0), (40, 0)])
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
@@ -266,7 +276,7 @@ def records_of(after: bytes, before: bytes = b"\0\0", shift: int = 0, count: int
         ({"after": varints(-1, -1, -1)}, "headers"),
         ({"after": varints(-1, -1, 2**31 - 1)}, "headers"),
         ({"after": varints(-1, -1, 1, -1, -1)}, "no key"),
-        ({"after": varints(-1, -1, 1, 2**31 - 1, -1)}, "headers"),
+        ({"after": varints(-1, -1, 1, 2**31 - 1, -1)}, "headers|fields"),
         ({"after": varints(-1, -1, 1, 0, -1, 0)}, "length"),
         ({"after": varints(-1, -1, 1, 0, 1)}, "length"),
         ({"after": varints(-1, -1, 1, 1) + b"\xff" + varints(-1)}, "UTF-8"),
@@ -275,7 +285,8 @@ def records_of(after: bytes, before: bytes = b"\0\0", shift: int = 0, count: int
         ({"after": varints(-1, -1, 0), "before": b"\0" + b"\xff" * 10 + b"\1"}, "10 bytes"),
     ],
 )
-def test_a_wrong_record_is_refused_by_its_number(fields, reason, count):
+def test_a_wrong_record_is_refused_by_its_number(fields, reason, count, few, monkeypatch):
+    monkeypatch.setattr(few_records, "FEW_ROWS", few)
     with pytest.raises(ReplogError, match=reason if count == 1 else None) as caught:
         read(records_of(**fields, count=count))
     assert caught.value.code is ErrorCode.INVALID_RECORD
@@ -314,7 +325,9 @@ def test_a_bomb_is_refused_before_it_takes_memory(codec):
     ],
     ids=["records", "headers of one", "headers of many"],
 )
-def test_many_small_parts_count_as_the_memory_that_they_take(data):
+@pytest.mark.parametrize("few", [0, 1000])
+def test_many_small_parts_count_as_the_memory_that_they_take(data, few, monkeypatch):
+    monkeypatch.setattr(few_records, "FEW_ROWS", few)
     assert len(data) < MIB // 4
     with pytest.raises(ReplogError) as caught:
         read(data, MIB)
