@@ -48,6 +48,7 @@ _COMMANDS = {
     "group": "Show consumer groups and their lag; reset or delete offsets.",
     "query": "Show streaming queries and their lag, by their checkpoints.",
     "gateway": "Serve the store to Kafka's clients.",
+    "user": "Keep the file of a gateway's users.",
     "metrics": "Serve the metrics of a store to Prometheus.",
     "ui": "Open a console of the store in the browser.",
     "store": "Show, verify and repair the store and its roots.",

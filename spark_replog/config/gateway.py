@@ -45,6 +45,48 @@ class GatewayConfig:
         minimum=1,
         maximum=1000,
     )
+    gateway_heartbeat_interval_ms: int | None = setting(
+        None,
+        "How often a gateway says that it runs; others count it as gone after 3 of them. Not set: 3,000 if all roots "
+        "are folders, else 10,000.",
+        unit="ms",
+        minimum=10,
+        maximum=3_600_000,
+    )
+    gateway_receive_timeout_ms: int = setting(
+        30_000,
+        "How long a client may take to send one request, to say who it is, and to take the last answer of a connection "
+        "that ends.",
+        minimum=100,
+        maximum=3_600_000,
+    )
+    max_connections: int = setting(
+        2000, "Connections of a gateway; more are closed at once.", kafka="2147483647", minimum=1, maximum=INT32_MAX
+    )
+    max_connections_per_ip: int = setting(
+        INT32_MAX,
+        "Connections of one address to a gateway; more are closed at once.",
+        kafka=SAME,
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    connections_max_idle_ms: int = setting(
+        600_000,
+        "A gateway closes a connection on which nothing was asked for so long, or whose answers are not read.",
+        kafka=SAME,
+        minimum=100,
+    )
+    sasl_server_max_receive_size: int = setting(
+        16 * 1024,
+        "Largest request that a gateway reads of a client that has not said who it is.",
+        unit="bytes",
+        kafka="524288",
+        minimum=1024,
+        maximum=INT32_MAX,
+    )
+    connection_failed_authentication_delay_ms: int = setting(
+        100, "How long a gateway waits before it refuses a wrong user or password.", kafka=SAME, maximum=60_000
+    )
     auto_create_topics_enable: bool = setting(
         False,
         "Whether a gateway creates a topic that a client asks for, with num.partitions. With --memory it always does.",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
-from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata.api_versions import ApiVersionsResponse
 
 from spark_replog.errors import ErrorCode
 from spark_replog.gateway import (
+    access,
     access_control,
     configs,
     fetch,
@@ -24,17 +22,6 @@ from spark_replog.gateway import (
     topic_administration,
 )
 from spark_replog.gateway.gateway import Api, Call, Gateway
-
-_PACKAGES = ("producer", "consumer", "metadata", "admin", "sasl")
-
-
-@cache
-def request_classes() -> Mapping[int, Any]:
-    """Return the class of each API's requests."""
-    modules = [vars(import_module(f"kafka.protocol.{name}")) for name in _PACKAGES]
-    values = [value for module in modules for name, value in module.items() if name.endswith("Request")]
-    classes: list[Any] = [value for value in values if isinstance(value, type) and issubclass(value, ApiMessage)]
-    return {int(value.API_KEY): value for value in classes}
 
 
 async def api_versions(gateway: Gateway, call: Call) -> Any:
@@ -59,6 +46,7 @@ def _join(*tables: Mapping[ApiKey, Api]) -> dict[int, Api]:
 
 API_TABLE: Mapping[int, Api] = _join(
     {ApiKey.ApiVersions: Api(0, 4, api_versions)},
+    access.APIS,
     access_control.APIS,
     configs.APIS,
     fetch.APIS,

@@ -5,35 +5,79 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.gateway import GatewayConfig
-from spark_replog.gateway.gateway import Gateway, Node
+from spark_replog.gateway.gateway import Gateway
+from spark_replog.gateway.live_gateways import LiveGateways
+from spark_replog.gateway.placement import Node
 from spark_replog.gateway.server import Server
+from spark_replog.gateway.user_file import UserFile
 
 
-def serve(cluster: Cluster, config: GatewayConfig, bound: socket.socket, on_ready: Callable[[str], None]) -> None:
-    """Serve a store on a bound socket until SIGTERM or Ctrl-C; then answer what was read, and return.
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a gateway is, and who may connect.
+
+    Attributes:
+        bound: socket to listen on.
+        advertised: addresses that clients get: none is that of the socket, one is this gateway's, more are a list that
+            is the same whatever gateways run.
+        node_id: None: a free one.
+        users: None: everybody may connect.
+    """
+
+    bound: socket.socket
+    advertised: Sequence[tuple[str, int]] = ()
+    node_id: int | None = None
+    rack: str | None = None
+    users: UserFile | None = None
+    tls: ssl.SSLContext | None = None
+
+
+def serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on_ready: Callable[[str], None]) -> None:
+    """Serve a store until SIGTERM or Ctrl-C; then answer what was read, and return.
 
     Args:
         on_ready: called with the address, HOST:PORT, once clients can connect.
+
+    Raises:
+        InvalidConfigError: DUPLICATE_BROKER_REGISTRATION: another gateway has the id.
+        RetriableError: REPLOG_NO_QUORUM: the store cannot be read.
     """
-    asyncio.run(_serve(cluster, config, bound, on_ready))
+    asyncio.run(_serve(cluster, config, endpoint, on_ready))
 
 
-async def _serve(
-    cluster: Cluster, config: GatewayConfig, bound: socket.socket, on_ready: Callable[[str], None]
-) -> None:
+async def _serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on_ready: Callable[[str], None]) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    host, port = bound.getsockname()[:2]
-    gateway = Gateway(cluster, config, Node(0, host, port))
+    host, port = (endpoint.advertised if len(endpoint.advertised) == 1 else [endpoint.bound.getsockname()[:2]])[0]
+    gateway = Gateway(cluster, config, Node(0, host, port, endpoint.rack), endpoint.users)
     await gateway.run(cluster.refresh)  # fails here if the store cannot be read
     server = Server(gateway)
-    await server.start(sock=bound)
-    on_ready(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    await ended.wait()
-    await server.close()
+    fixed = (
+        [Node(at, *address) for at, address in enumerate(endpoint.advertised)] if len(endpoint.advertised) > 1 else []
+    )
+    live = LiveGateways(gateway, endpoint.node_id, fixed if len(fixed) > 1 else [], server.counts)
+    await live.start()
+    beats = asyncio.create_task(live.run())
+    beats.add_done_callback(lambda _: ended.set())
+    try:
+        options: dict[str, Any] = {}
+        if endpoint.tls is not None:
+            options = {"ssl": endpoint.tls, "ssl_handshake_timeout": config.gateway_receive_timeout_ms / 1000}
+        await server.start(sock=endpoint.bound, **options)
+        on_ready(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        await ended.wait()
+        if beats.done():
+            beats.result()  # another gateway has this one's id
+    finally:
+        beats.cancel()
+        await live.stop()
+        await server.close()

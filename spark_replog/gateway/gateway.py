@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
@@ -12,6 +12,8 @@ from spark_replog.cluster.authorizer import default_principal
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.config.gateway import GatewayConfig
 from spark_replog.errors import ErrorCode
+from spark_replog.gateway.placement import Node, Placement, rack_of
+from spark_replog.gateway.user_file import UserFile
 from spark_replog.ids import LedgerId
 from spark_replog.log.fold.cluster_state import ClusterLedgerState
 from spark_replog.storage.io_pool import IoPool
@@ -32,15 +34,6 @@ def epoch_error(asked_epoch: int, leader_epoch: int) -> int:
     return int(ErrorCode.FENCED_LEADER_EPOCH) if asked_epoch < leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
-class Node(NamedTuple):
-    """A gateway as clients see it: one of Kafka's brokers."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request of a client."""
@@ -51,6 +44,8 @@ class Call:
     client_id: str
     client_host: str
     principal: str
+    session: Any = None
+    """Of the connection: see ``access.Session``."""
 
 
 class Gateway:
@@ -58,15 +53,18 @@ class Gateway:
 
     Args:
         node: the address that clients get.
+        users: who may connect; None: everybody.
     """
 
-    def __init__(self, cluster: Cluster, config: GatewayConfig, node: Node) -> None:
+    def __init__(self, cluster: Cluster, config: GatewayConfig, node: Node, users: UserFile | None = None) -> None:
         self.cluster = cluster
         self.config = config
         self.node = node
+        self.placement = Placement([node])
         self.clock = cluster.clock
         self.principal = default_principal()
-        """Of clients that have not said who they are."""
+        """Of clients that need not say who they are."""
+        self.users = users
         self._threads = IoPool(lane_threads_max=THREADS_MAX)
         self._parts: dict[Callable[[Gateway], Any], Any] = {}
         self._names: dict[UUID, str] = {}
@@ -120,13 +118,27 @@ class Gateway:
             self._names = {UUID(hex=ids[0]): name for name, ids in topics.items()}
         return self._names.get(topic_id)
 
-    def nodes(self) -> list[Node]:
-        """Return the gateways that clients may connect to."""
-        return [self.node]
+    @property
+    def is_near(self) -> bool:
+        """Return whether all roots that hold journals are folders, where a call costs no money."""
+        brokers = self.cluster.brokers
+        return brokers.near_ids.issuperset(brokers.metadata_broker_ids)
 
-    def leader(self, topic: str, partition: int) -> Node:
-        """Return the gateway that clients should ask for a partition. Any gateway serves any partition."""
-        return self.node
+    def nodes(self) -> Sequence[Node]:
+        """Return the gateways that clients may connect to."""
+        return self.placement.nodes
+
+    def controller(self) -> Node:
+        """Return the gateway that clients should ask to change topics: this one, if clients may know it."""
+        return self.node if self.node in self.placement.nodes else self.placement.nodes[0]
+
+    def leader(self, topic: str, partition: int, client_id: str = "") -> Node:
+        """Return the gateway that a client should ask for a partition: of the rack that its client.id names."""
+        return self.placement.node_of(f"{topic}-{partition}", rack_of(client_id))
+
+    def coordinator(self, key: str) -> Node:
+        """Return the gateway that clients should ask for a group or a transactional.id."""
+        return self.placement.node_of(key)
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that may block, such as every call of the store, on a thread. Raises what it raises."""

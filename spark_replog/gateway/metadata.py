@@ -37,7 +37,7 @@ async def answer_metadata(gateway: Gateway, call: Call) -> Any:
     return MetadataResponse(
         brokers=[node(node_id=at.node_id, host=at.host, port=at.port, rack=at.rack) for at in gateway.nodes()],
         cluster_id=gateway.cluster.brokers.cluster_id,
-        controller_id=gateway.node.node_id,
+        controller_id=gateway.controller().node_id,
         topics=topics,
     )
 
@@ -48,7 +48,7 @@ async def answer_cluster(gateway: Gateway, call: Call) -> Any:
     return DescribeClusterResponse(
         endpoint_type=call.request.endpoint_type,
         cluster_id=gateway.cluster.brokers.cluster_id,
-        controller_id=gateway.node.node_id,
+        controller_id=gateway.controller().node_id,
         brokers=[node(broker_id=at.node_id, host=at.host, port=at.port, rack=at.rack) for at in gateway.nodes()],
     )
 
@@ -60,7 +60,7 @@ def _topics(gateway: Gateway, call: Call) -> list[Any]:
         with suppress(ReplogError):  # the store is away: what was folded so far is told
             cluster.refresh()
         names = [name for name, _ in _names_and_ids(gateway)]
-        return _described(gateway, authorizer.allowed_topics(AclOperation.DESCRIBE, sorted(names)))
+        return _described(gateway, call, authorizer.allowed_topics(AclOperation.DESCRIBE, sorted(names)))
     with suppress(ReplogError):
         cluster.refresh_if_stale()
     named = {item.name for item in asked if item.name is not None}
@@ -69,12 +69,12 @@ def _topics(gateway: Gateway, call: Call) -> list[Any]:
     if may_create:
         _create_missing(gateway, call, sorted(allowed))
     topics = [_failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in sorted(named - allowed)]
-    topics += _described(gateway, sorted(allowed))
+    topics += _described(gateway, call, sorted(allowed))
     wanted = {item.topic_id for item in asked if item.name is None}
     if wanted:
         by_id = {topic_uuid(topic_id): name for name, topic_id in _names_and_ids(gateway)}
         names = authorizer.allowed_topics(AclOperation.DESCRIBE, [by_id[at] for at in wanted if at in by_id])
-        topics += _described(gateway, names)
+        topics += _described(gateway, call, names)
         told = {topic.topic_id for topic in topics}
         topics += [_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id) for topic_id in wanted - told]
     return topics
@@ -92,7 +92,7 @@ def _create_missing(gateway: Gateway, call: Call, names: Iterable[str]) -> None:
             controller.create_topic(name, gateway.config.num_partitions, if_not_exists=True)
 
 
-def _described(gateway: Gateway, names: Sequence[str]) -> list[Any]:
+def _described(gateway: Gateway, call: Call, names: Sequence[str]) -> list[Any]:
     cluster, handles, topics = gateway.cluster, [], []
     for name in names:
         try:
@@ -101,10 +101,10 @@ def _described(gateway: Gateway, names: Sequence[str]) -> list[Any]:
             topics.append(_failed(error_code(error), name))
     with suppress(ReplogError):
         cluster.refresh_topics(handles, may_be_stale=True)
-    return topics + [_topic(gateway, handle) for handle in handles]
+    return topics + [_topic(gateway, call, handle) for handle in handles]
 
 
-def _topic(gateway: Gateway, handle: TopicHandle) -> Any:
+def _topic(gateway: Gateway, call: Call, handle: TopicHandle) -> Any:
     try:
         ledger, _ = gateway.cluster.folded_topic(handle)
     except ReplogError as error:
@@ -113,7 +113,7 @@ def _topic(gateway: Gateway, handle: TopicHandle) -> Any:
         states = [(part.leader, part.leader_epoch) for part in ledger.state.topics[handle.topic_id].partitions]
     partitions = []
     for number, (leader, epoch) in enumerate(states):
-        node_id = gateway.leader(handle.name, number).node_id
+        node_id = gateway.leader(handle.name, number, call.client_id).node_id
         partitions.append(
             _Topic.MetadataResponsePartition(
                 error_code=int(ErrorCode.LEADER_NOT_AVAILABLE) if leader == NO_LEADER else 0,

@@ -145,9 +145,8 @@ class ProduceLanes:
         self.decoded = BufferPool(DECODED_TOTAL_BYTES, clock=cluster.clock)
         self.decoders = threading.BoundedSemaphore(DECODERS_MAX)
         gateway.on_close(partial(self.manager.await_copies, None))
-        is_near = cluster.brokers.near_ids.issuperset(cluster.brokers.metadata_broker_ids)
         linger_ms = gateway.config.gateway_linger_ms
-        self.linger_ms = linger_ms if linger_ms is not None else 0 if is_near else FAR_LINGER_MS
+        self.linger_ms = linger_ms if linger_ms is not None else 0 if gateway.is_near else FAR_LINGER_MS
 
     def put(self, key: LaneKey, part: ProducePart) -> asyncio.Future[PartAnswer]:
         """Let a batch wait for the next append of its lane; return its answer to come."""

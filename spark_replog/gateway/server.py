@@ -12,18 +12,22 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from ssl import SSLError
 from typing import Any
 
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.gateway.api_table import API_TABLE, request_classes, versions_offered
+from spark_replog.gateway.access import Session
+from spark_replog.gateway.api_table import API_TABLE, versions_offered
 from spark_replog.gateway.gateway import Call, Gateway
+from spark_replog.gateway.request_decoder import ITEM_BYTES, UndecodableError, decode_request, request_classes
+from spark_replog.logs import Once
 
 _LOG = logging.getLogger(__name__)
-READ_BYTES = 1 << 20
-"""What a connection's buffer holds before its socket is read no further."""
+READ_BYTES = 1 << 17
+"""Half of what a connection's buffer holds before its socket is read no further."""
 HEADER_BYTES_MAX = 34_000
 """A header holds a client's id of up to 32,767 bytes, and hardly more."""
 DRAIN_SECONDS = 30.0
@@ -37,6 +41,11 @@ class MemoryBudget:
         self._total_bytes = total_bytes
         self.left_bytes = total_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """Return how much is taken."""
+        return self._total_bytes - self.left_bytes
 
     async def take(self, size_bytes: int) -> int:
         """Wait for that many bytes, at most all of them; return how many are to be given back."""
@@ -64,6 +73,37 @@ class MemoryBudget:
                 turn.set_result(None)
 
 
+class HeldBytes:
+    """The share of the budget that one request holds."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget, self._size_bytes = budget, 0
+
+    async def take(self, size_bytes: int) -> None:
+        """Wait for that many bytes. A request that holds some already may not wait: see `add`."""
+        self._size_bytes += await self._budget.take(size_bytes)
+
+    def add(self, size_bytes: int) -> None:
+        """Take bytes whether they are left or not; then others wait for longer."""
+        self._budget.left_bytes -= size_bytes
+        self._size_bytes += size_bytes
+
+    def release(self) -> None:
+        """Give all of them back."""
+        size_bytes, self._size_bytes = self._size_bytes, 0
+        self._budget.give_back(size_bytes)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What all connections of a gateway have carried."""
+
+    request_count: int = 0
+    refused_count: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+
 class _CloseConnectionError(Exception):
     """The client sent what has no answer."""
 
@@ -74,46 +114,91 @@ class _Pending:
 
     api_key: int
     answer: asyncio.Task[bytes | None]
-    held_bytes: int
+    held: HeldBytes
+    gone: asyncio.Event
+    """Set once its answer was sent, or never will be."""
 
 
 class Connection:
     """One client: reads its requests, and sends its answers in their order."""
 
     def __init__(
-        self, gateway: Gateway, budget: MemoryBudget, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        gateway: Gateway,
+        budget: MemoryBudget,
+        traffic: Traffic,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        self._gateway, self._budget = gateway, budget
+        self._gateway, self._budget, self._traffic = gateway, budget, traffic
         self._reader, self._writer = reader, writer
         limit = gateway.config.max_in_flight_requests
         self._pending: asyncio.Queue[_Pending | None] = asyncio.Queue(limit)
-        self._last: asyncio.Task[bytes | None] | None = None
-        self._last_key = -1
-        self.principal = gateway.principal
-        peer = writer.get_extra_info("peername")
-        self.host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        self._last: _Pending | None = None
+        self._is_broken = False
+        self.session = Session(gateway.users, gateway.principal)
+        self._session_until = asyncio.get_running_loop().time() + self._receive_seconds
+        self.host = host_of(writer)
 
     async def serve(self) -> None:
         """Read until the client goes, or sends what has no answer; what was read before is answered."""
         sender = asyncio.create_task(self._send())
         try:
-            while True:
-                size_bytes = int.from_bytes(await self._reader.readexactly(4), "big", signed=True)
-                if not 0 < size_bytes <= self._gateway.config.socket_request_max_bytes:
-                    _LOG.warning("closing %s: a request of %d bytes", self.host, size_bytes)
-                    break
-                held_bytes = await self._budget.take(size_bytes)
+            while not self._is_broken and not self.session.is_refused:
+                size_bytes = await self._next_size()
+                held = HeldBytes(self._budget)
                 try:
-                    await self._take(await self._reader.readexactly(size_bytes), held_bytes)
+                    if self.session.is_open:
+                        await held.take(size_bytes)
+                    async with asyncio.timeout(self._receive_seconds):
+                        frame = await self._reader.readexactly(size_bytes)
+                    self._traffic.request_count += 1
+                    self._traffic.received_bytes += 4 + size_bytes
+                    await self._take(frame, held)
                 except BaseException:
-                    self._budget.give_back(held_bytes)
+                    held.release()
                     raise
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, SSLError):
             pass  # the client is gone
+        except TimeoutError:
+            _LOG.warning("closing %s: it sent a part of a request for %.0f s", self.host, self._receive_seconds)
         except _CloseConnectionError as error:
             _LOG.warning("closing %s: %s", self.host, error)
+        except asyncio.CancelledError:
+            sender.cancel()  # the gateway waits for no more answers
+            raise
         finally:
             await self._finish(sender)
+
+    @property
+    def _receive_seconds(self) -> float:
+        return self._gateway.config.gateway_receive_timeout_ms / 1000
+
+    async def _next_size(self) -> int:
+        """Wait for the next request, as long as a client may be silent, and return its size.
+
+        Raises:
+            _CloseConnectionError: it was silent for too long, or wants to send too much.
+        """
+        config, loop = self._gateway.config, asyncio.get_running_loop()
+        while True:
+            idle_seconds = config.connections_max_idle_ms / 1000
+            if not self.session.is_open:
+                idle_seconds = max(0.0, self._session_until - loop.time())
+            try:
+                async with asyncio.timeout(idle_seconds):
+                    prefix = await self._reader.readexactly(4)
+                break
+            except TimeoutError:
+                if self.session.is_open and self._last is not None and not self._last.gone.is_set():
+                    continue  # it waits for us
+                raise _CloseConnectionError(f"it asked nothing for {idle_seconds:.0f} s") from None
+        size_bytes, size_max = int.from_bytes(prefix, "big", signed=True), config.socket_request_max_bytes
+        if not self.session.is_open:
+            size_max = min(size_max, config.sasl_server_max_receive_size)
+        if not 0 < size_bytes <= size_max:
+            raise _CloseConnectionError(f"a request of {size_bytes} bytes; at most {size_max} are read")
+        return size_bytes
 
     def stop_reading(self) -> None:
         """Read no more requests."""
@@ -122,53 +207,82 @@ class Connection:
     async def _finish(self, sender: asyncio.Task[None]) -> None:
         """Send the answers to what was read, unless the gateway's own end does not wait for them."""
         try:
-            if not sender.done():
+            if not sender.cancelling():
                 await self._pending.put(None)
-            await sender
+                await sender
+            self._writer.close()
+            async with asyncio.timeout(self._receive_seconds):
+                await self._writer.wait_closed()
+        except (TimeoutError, OSError):
+            pass  # it does not take the last bytes
         finally:
             sender.cancel()
             while not self._pending.empty():
                 left = self._pending.get_nowait()
                 if left is not None:
                     left.answer.cancel()
-                    self._budget.give_back(left.held_bytes)
-            self._writer.close()
+                    left.held.release()
+            self._writer.transport.abort()
 
-    async def _take(self, frame: bytes, held_bytes: int) -> None:
-        """Begin the request of a frame, in its turn."""
-        header, call, handler = _decoded(frame, self)
-        is_after_all = header.request_api_key != ApiKey.Produce or self._last_key != ApiKey.Produce
+    async def _take(self, frame: bytes, held: HeldBytes) -> None:
+        """Begin the request of a frame, in its turn: only produce requests begin before the last answer is sent."""
+        key = int.from_bytes(frame[:2], "big")
+        is_after_all = key != ApiKey.Produce or (self._last is not None and self._last.api_key != ApiKey.Produce)
         if is_after_all and self._last is not None:
-            await asyncio.wait([self._last])
+            await self._last.gone.wait()
+        if not self.session.may_ask(key):
+            raise _CloseConnectionError(f"API {key} before the client has said who it is")
+        header, call, handler, item_count = _decoded(frame, self)
+        held.add(item_count * ITEM_BYTES)
         answer = asyncio.create_task(_answer(self._gateway, header, call, handler))
-        self._last, self._last_key = answer, header.request_api_key
-        await self._pending.put(_Pending(header.request_api_key, answer, held_bytes))
+        self._last = _Pending(key, answer, held, asyncio.Event())
+        await self._pending.put(self._last)
 
     async def _send(self) -> None:
         """Send answers in the order of their requests, until one says that there are no more."""
         while (item := await self._pending.get()) is not None:
             try:
+                if self._is_broken:
+                    item.answer.cancel()
+                    continue
                 data = await item.answer
                 if data is not None:
+                    self._traffic.sent_bytes += len(data)
                     self._writer.write(data)
-                    await self._writer.drain()
+                    async with asyncio.timeout(self._gateway.config.connections_max_idle_ms / 1000):
+                        await self._writer.drain()
             except asyncio.CancelledError:
                 item.answer.cancel()
                 raise
             except Exception as error:
-                if isinstance(error, ReplogError):
-                    _LOG.warning("closing %s: its request %d failed: %s", self.host, item.api_key, error)
-                elif not isinstance(error, ConnectionError):
-                    _LOG.exception("closing %s: its request %d failed", self.host, item.api_key)
-                self._reader.feed_eof()
-                self._writer.close()
-                return
+                self._break(item.api_key, error)
             finally:
-                self._budget.give_back(item.held_bytes)
+                item.held.release()
+                item.gone.set()
+
+    def _break(self, api_key: int, error: Exception) -> None:
+        """End the connection, since its order of answers has a gap."""
+        if isinstance(error, ReplogError):
+            _LOG.warning("closing %s: its request %d failed: %s", self.host, api_key, error)
+        elif isinstance(error, TimeoutError):
+            _LOG.warning("closing %s: it does not read its answers", self.host)
+        elif not isinstance(error, ConnectionError | SSLError):
+            _LOG.exception("closing %s: its request %d failed", self.host, api_key, exc_info=error)
+        self._is_broken = True
+        self._reader.feed_eof()
+        self._writer.transport.abort()
 
 
-def _decoded(frame: bytes, connection: Connection) -> tuple[Any, Call | None, Callable[..., Any] | None]:
-    """Return a request's header, and the call with its handler: none for a version of ApiVersions that is not offered.
+def host_of(writer: asyncio.StreamWriter) -> str:
+    """Return a client's address without its port."""
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+
+def _decoded(frame: bytes, connection: Connection) -> tuple[Any, Call | None, Callable[..., Any] | None, int]:
+    """Return a request's header, the call with its handler, and its number of items.
+
+    There is no call for a version of ApiVersions that is not offered.
 
     Raises:
         _CloseConnectionError: it is no request of an API and version that is offered.
@@ -182,14 +296,17 @@ def _decoded(frame: bytes, connection: Connection) -> tuple[Any, Call | None, Ca
         stream = io.BytesIO(frame[:HEADER_BYTES_MAX])
         header = RequestHeader.decode(stream, flexible=is_offered and request_class.flexible_version_q(version))
         if not is_offered:
-            return header, None, None
-        request = request_class.decode(memoryview(frame)[stream.tell() :], version=version)
+            return header, None, None, 0
+        request, item_count = decode_request(key, version, memoryview(frame)[stream.tell() :])
+    except UndecodableError as error:
+        raise _CloseConnectionError(str(error)) from error
     except _CloseConnectionError:
         raise
-    except Exception as error:  # whatever the decoder meets in bytes that are no request
-        raise _CloseConnectionError(f"a request cannot be decoded: {error!r}") from error
-    call = Call(request, version, header.client_id or "", connection.host, connection.principal)
-    return header, call, api.handler
+    except Exception as error:  # whatever the decoder of headers meets
+        raise _CloseConnectionError(f"a request's header cannot be decoded: {error!r}") from error
+    session = connection.session
+    call = Call(request, version, header.client_id or "", connection.host, session.principal, session)
+    return header, call, api.handler, item_count
 
 
 async def _answer(gateway: Gateway, header: Any, call: Call | None, handler: Callable[..., Any] | None) -> bytes | None:
@@ -219,13 +336,18 @@ class Server:
         self._budget = MemoryBudget(gateway.config.queued_max_request_bytes)
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._server: asyncio.Server | None = None
+        self._told = Once()
+        self._traffic = Traffic()
 
     async def start(self, **address: Any) -> None:
         """Begin to listen: on a socket (``sock=``), or on ``host=`` and ``port=``."""
         self._server = await asyncio.start_server(self._connect, limit=READ_BYTES, **address)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(self._gateway, self._budget, reader, writer)
+        if not self._has_room_for(host_of(writer)):
+            writer.transport.abort()
+            return
+        connection = Connection(self._gateway, self._budget, self._traffic, reader, writer)
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = connection
@@ -233,6 +355,31 @@ class Server:
             await connection.serve()
         finally:
             del self._connections[task]
+
+    def counts(self) -> dict[str, int]:
+        """Return what this gateway has done since it started, and what it does now."""
+        traffic = self._traffic
+        return {
+            "connections": len(self._connections),
+            "requests": traffic.request_count,
+            "refusedConnections": traffic.refused_count,
+            "receivedBytes": traffic.received_bytes,
+            "sentBytes": traffic.sent_bytes,
+            "heldBytes": self._budget.held_bytes,
+        }
+
+    def _has_room_for(self, host: str) -> bool:
+        config, connections = self._gateway.config, self._connections.values()
+        if len(connections) >= config.max_connections:
+            name, limit = "max.connections", config.max_connections
+        elif sum(connection.host == host for connection in connections) >= config.max_connections_per_ip:
+            name, limit = "max.connections.per.ip", config.max_connections_per_ip
+        else:
+            return True
+        self._traffic.refused_count += 1
+        if self._told.is_first((name, host)):
+            _LOG.warning("refusing connections of %s: %s is %d", host, name, limit)
+        return False
 
     async def close(self, drain_seconds: float = DRAIN_SECONDS) -> None:
         """Listen no more, read no more requests, answer those that were read, and end."""
