@@ -15,6 +15,8 @@ from spark_replog.cli.view import (
     checkpoint_flag,
     finding_items,
     finding_parts,
+    gateway_items,
+    gateway_table,
     limit_flags,
     read_limits,
     totals,
@@ -42,7 +44,7 @@ _PARTITION_WORDS = {
 def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int:
     """Show on one page whether the store is healthy; writes nothing.
 
-    The state and free bytes of each root, journals that lack entries, partitions that are offline, below
+    The state and free bytes of each root, the gateways, journals that lack entries, partitions that are offline, below
     min.insync.replicas or under-replicated, how much is written, each group (and query) that is not OK, and the command
     that helps with each fault. A stopped group without a lag is not a fault.
 
@@ -69,12 +71,14 @@ def status(checkpoints: tuple[str, ...], after: str, max_lag: str | None) -> int
             "idleGetsPerSecondMaxEach": gets,
         },
         "brokers": broker_items(view),
+        "gateways": gateway_items(view),
         "findings": finding_items(view.findings, settings),
         "readers": unwell_items(view, settings),
         "unread": {folder: str(error.args[0]) for folder, error in view.unread},
         "ok": not view.exit_code,
     }
     parts: list[str | Table] = [*_lines(view, item), "", broker_table(item["brokers"])]
+    parts += ["", gateway_table(item["gateways"])] if item["gateways"] else []
     for more in (finding_parts(view.findings, settings), unwell_parts(item["readers"])):
         parts += ["", *more] if more else []
     for folder, words in item["unread"].items():

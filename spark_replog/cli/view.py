@@ -156,6 +156,25 @@ def broker_table(items: Sequence[Item]) -> Table:
     return table(columns, items)
 
 
+def gateway_items(view: StoreView) -> list[Item]:
+    """Return the gateways that have given a sign lately."""
+    return [
+        {
+            **item_of(gateway, "gateway=node_id address rack startedMs lastSignMs"),
+            "state": "gateway-silent" if gateway.is_silent(view.now_ms) else "ok",
+            **gateway.counts,
+        }
+        for gateway in view.gateways
+    ]
+
+
+def gateway_table(items: Sequence[Item]) -> Table:
+    """Return the gateways as a table."""
+    columns = {"GATEWAY": "gateway", "STATE": "state", "CONNECTIONS": "connections", "REQUESTS": "requests",
+               "RECEIVED": "receivedBytes", "SENT": "sentBytes", "RACK": "rack", "ADDRESS": "address"}  # fmt: skip
+    return table(columns, items)
+
+
 def topic_item(topic: TopicDescription) -> Item:
     """Return a topic with its partitions and settings."""
     keys = ("partition leader leaderEpoch replicas isr logStartOffset highWatermark logEndOffset addingReplicas=adding "

@@ -16,6 +16,7 @@ from spark_replog.storage.call_counter import Calls
 WINDOWS_MINUTES = (1, 5, 15)
 _TOPIC, _PARTITION, _BROKER, _LEDGER = ("topic",), ("topic", "partition"), ("broker",), ("ledger",)
 _WINDOW, _CALLS = ("topic", "window"), ("kind", "client", "broker", "call", "purpose")
+_GATEWAY = ("gateway",)
 _READER, _READ = ("kind", "reader"), ("kind", "reader", "topic", "partition")
 
 
@@ -43,6 +44,10 @@ class Sample(NamedTuple):
 
 def _metric(name: str, labels: tuple[str, ...], text: str, value: Callable[..., float | None] | None = None) -> Metric:
     return Metric(f"replog_{name}", text, labels, False, value)
+
+
+def _counted(name: str, text: str, key: str, is_counter: bool = True) -> Metric:
+    return Metric(f"replog_gateway_{name}", text, _GATEWAY, is_counter, lambda _, gateway: gateway.counts.get(key))
 
 
 def _seconds(ms: int | None) -> float | None:
@@ -116,6 +121,16 @@ METRICS = {
         _metric("query_input_rows_per_second", ("reader",), "Input rate of the last batch."),
         _metric("query_processed_rows_per_second", ("reader",), "Processing rate of the last batch."),
         _metric("query_batch_duration_seconds", ("reader",), "Duration of the last batch."),
+        _metric("gateway_up", _GATEWAY, "1 if the gateway has given a sign lately.",
+                lambda view, gateway: not gateway.is_silent(view.now_ms)),
+        _metric("gateway_last_sign_timestamp_seconds", _GATEWAY, "Time of its last sign; what it counts is as old.",
+                lambda _, gateway: _seconds(gateway.last_sign_ms)),
+        _counted("connections", "Connections of clients.", "connections", is_counter=False),
+        _counted("held_bytes", "Bytes of requests that are not answered yet.", "heldBytes", is_counter=False),
+        _counted("requests", "Requests of clients.", "requests"),
+        _counted("refused_connections", "Connections above the limits.", "refusedConnections"),
+        _counted("received_bytes", "Bytes of requests.", "receivedBytes"),
+        _counted("sent_bytes", "Bytes of answers.", "sentBytes"),
         Metric("replog_storage_calls", "Requests to roots by this exporter or a query, retries too.", _CALLS, True),
         Metric("replog_storage_bytes", "Bytes that these moved.", _CALLS, True),
         Metric("replog_storage_retries", "Of these requests, how many repeated a failed one.", _CALLS, True),
@@ -139,6 +154,8 @@ def collect(view: StoreView) -> dict[str, list[Sample]]:
         samples["replog_findings"].append(Sample((level.name.lower(), fault.value), counts[level, fault]))
     for broker in view.brokers:
         _add(samples, _BROKER, (str(broker.broker_id),), view, broker)
+    for gateway in view.gateways:
+        _add(samples, _GATEWAY, (str(gateway.node_id),), view, gateway)
     for ledger in view.ledgers:
         _add(samples, _LEDGER, (ledger.ledger_id,), view, ledger)
     for topic in view.topics:

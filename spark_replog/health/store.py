@@ -14,9 +14,11 @@ from enum import Enum, IntEnum
 from functools import cached_property
 from typing import NamedTuple
 
+from spark_replog.clock import human_duration
 from spark_replog.config.registry import stored_topic_config
 from spark_replog.config.store import TopicConfig
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.health.gateways import GatewayHealth
 from spark_replog.health.readers import Reader, Verdict, worst_first
 from spark_replog.ids import BrokerId, LedgerId, TopicId
 from spark_replog.log.fold.partition_state import NO_LEADER, PartitionState
@@ -216,6 +218,7 @@ class Fault(Enum):
     JOURNAL_BEHIND = "journal-behind"
     NO_MAJORITY = "no-majority"
     RETENTION_HELD = "retention-held"
+    GATEWAY_SILENT = "gateway-silent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +411,18 @@ def journal_findings(
     return findings
 
 
+def gateway_findings(gateways: Iterable[GatewayHealth], now_ms: int) -> list[Finding]:
+    """Return the findings on gateways that are silent. Nothing is lost: clients go on at the others."""
+    findings = []
+    for gateway in gateways:
+        if gateway.is_silent(now_ms):
+            silent = human_duration(now_ms - gateway.last_sign_ms)
+            detail = f"gateway {gateway.node_id} at {gateway.address} has given no sign for {silent}"
+            remedy = "start it again, or see its log; shown for an hour"
+            findings.append(Finding(Level.WARN, Fault.GATEWAY_SILENT, detail, remedy))
+    return findings
+
+
 DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
 
@@ -512,6 +527,7 @@ class StoreView:
         ledgers: the cluster's first, then the topics'.
         readers: groups by name, then queries, with their verdicts.
         unread: checkpoints that could not be read.
+        gateways: by node id.
     """
 
     cluster_id: str
@@ -523,12 +539,14 @@ class StoreView:
     ledgers: tuple[LedgerHealth, ...]
     readers: tuple[Reader, ...] = ()
     unread: tuple[tuple[str, ReplogError], ...] = ()
+    gateways: tuple[GatewayHealth, ...] = ()
 
     @cached_property
     def findings(self) -> list[Finding]:
         """All findings, worst first."""
         findings = [*broker_findings(self.brokers), *topic_findings(self.topics, self.away)]
         findings += journal_findings(self.ledgers, self.topics, self.cluster_id)
+        findings += gateway_findings(self.gateways, self.now_ms)
         return sorted(findings, key=lambda finding: -finding.level)
 
     @property

@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 from spark_replog.admin.admin import Admin, topic_ledgers
 from spark_replog.cluster.cluster import Cluster, TopicHandle
+from spark_replog.cluster.gateway_notes import GatewayNotes
 from spark_replog.cluster.root_check import ROOT_TIMEOUT_MS, RootLook, look_at_roots
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.groups.group_admin import describe_group, describe_groups
 from spark_replog.groups.group_coordinator import GroupCoordinator
+from spark_replog.health.gateways import SHOWN_MS, GatewayHealth
 from spark_replog.health.readers import Limits, Reader, judge
 from spark_replog.health.store import (
     BrokerHealth,
@@ -129,6 +131,16 @@ class StoreMonitor(Admin):
         """Check every root against the ledgers as this process has folded them so far."""
         return look_at_roots(self._cluster, topic_ledgers(self._cluster), timeout_ms)
 
+    def gateways(self) -> tuple[GatewayHealth, ...]:
+        """Return the gateways that have given a sign in the last hour, by node id. Raises REPLOG_NO_QUORUM."""
+        now_ms, found = self._cluster.clock.now_ms(), []
+        for name, note in sorted(GatewayNotes(self._cluster).read_all().items(), key=lambda item: item[0]):
+            if now_ms - note.written_ms < SHOWN_MS:
+                host = f"[{note.host}]" if ":" in note.host else note.host
+                times = note.interval_ms, note.started_ms, note.written_ms
+                found.append(GatewayHealth(name.node_id, f"{host}:{note.port}", note.rack, *times, note.counts))
+        return tuple(found)
+
     def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
         """Return the writes in the newest entries of each topic ledger, as this process has folded them."""
         ledgers = topic_ledgers(self._cluster)
@@ -171,6 +183,7 @@ class StoreMonitor(Admin):
 
 _LOG = logging.getLogger(__name__)
 ROOT_LOOK_INTERVAL_MS = 30_000
+GATEWAYS_AGE_MS = 10_000
 CHECKPOINT_LIST_INTERVAL_MS = 30_000
 """How long a new query in a folder of checkpoints may stay unseen."""
 
@@ -199,6 +212,7 @@ class StoreWatch:
         """By folder, when its checkpoints were listed, and which there were."""
         self._late: dict[tuple[str, str], Future[Any]] = {}
         """Reads of checkpoints that have not answered in time."""
+        self._gateways: tuple[int, tuple[GatewayHealth, ...]] | None = None
         self._told = Once()
 
     def look(self) -> StoreView:
@@ -218,7 +232,23 @@ class StoreWatch:
         unread: list[tuple[str, ReplogError]] = []
         readers = [*view.readers, *self._read_checkpoints(unread)]
         judged = tuple(judge(reader, view.now_ms, self._limits) for reader in readers)
-        return replace(view, readers=judged, unread=tuple(unread))
+        return replace(view, readers=judged, unread=tuple(unread), gateways=self._gateways_at(now_ms))
+
+    def _gateways_at(self, now_ms: int) -> tuple[GatewayHealth, ...]:
+        """Return the gateways as they were a moment ago; none if their notes may not be read.
+
+        A store without gateways is asked for them as rarely as its roots are checked.
+        """
+        asked_ms, seen = self._gateways or (now_ms, ())
+        age_ms = GATEWAYS_AGE_MS if seen else ROOT_LOOK_INTERVAL_MS
+        if self._gateways is None or now_ms - asked_ms >= age_ms:
+            try:
+                self._gateways = now_ms, self._store.gateways()
+            except ReplogError as error:
+                if self._told.is_first(error.code):
+                    _LOG.warning("the notes of gateways cannot be read: %s", error)
+                self._gateways = now_ms, ()
+        return self._gateways[1]
 
     def _read_checkpoints(self, unread: list[tuple[str, ReplogError]]) -> Iterator[Reader]:
         urls_seen: set[str] = set()  # a folder may be given twice, or with its parent

@@ -17,7 +17,16 @@ from spark_replog.cli.output import item_of
 from spark_replog.cli.settings import Settings
 from spark_replog.cli.tables import escaped
 from spark_replog.cli.topic_schema import change_words, column_items
-from spark_replog.cli.view import Item, broker_items, finding_items, reader_item, schema_item, totals, typed
+from spark_replog.cli.view import (
+    Item,
+    broker_items,
+    finding_items,
+    gateway_items,
+    reader_item,
+    schema_item,
+    totals,
+    typed,
+)
 from spark_replog.config.key import ConfigKey
 from spark_replog.config.registry import CONFIG_KEYS, keys_of
 from spark_replog.health.readers import Reader, Verdict, worst_first
@@ -64,6 +73,7 @@ def overview(view: StoreView, samples: Sequence[LagSample], settings: Settings) 
         "fsync": view.fsync,
         **totals(view),
         "brokers": broker_items(view),
+        "gateways": gateway_items(view),
         "findingCount": len(view.findings),
         "findings": _by_remedy(view, settings)[:5],
         "readerCount": len(view.readers),

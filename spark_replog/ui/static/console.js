@@ -191,6 +191,8 @@ const overview = {
       card("Where partitions are", legend(), el("div", { class: "body" }, placementBlocks(d.placement)), pager(d.placement, "", params)),
       card("Brokers", null, table([["Broker", "w"], ["State", "w"], ["Journals", "w"], ["Leads", "n"], ["Assigned", "n"], ["Free", "n"], ["Rack", "w"], ["Root", "name mono"]],
         d.brokers.map((b) => [b.broker, pill(b.state), b.metadata ? "yes" : "no", count(b.leaders), bytes(b.assignedBytes), bytes(b.freeBytes), b.rack || "-", b.url]), "No brokers.")),
+      d.gateways.length ? card("Gateways", null, table([["Gateway", "w"], ["State", "w"], ["Connections", "n"], ["Requests", "n"], ["Received", "n"], ["Sent", "n"], ["Rack", "w"], ["Address", "name mono"]],
+        d.gateways.map((g) => [g.gateway, pill(g.state), count(g.connections), count(g.requests), bytes(g.receivedBytes), bytes(g.sentBytes), g.rack || "-", g.address]), "No gateways.")) : null,
       card("Groups and queries", d.readerCount > d.readers.length ? a("readers", {}, `all ${count(d.readerCount)}`) : null, readerTable(d.readers, "No groups or queries read this store. Add --checkpoint FOLDER to show queries.")));
   },
 };
