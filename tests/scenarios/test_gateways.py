@@ -1,0 +1,163 @@
+"""Gateways as processes, and clients that nobody here wrote: users and TLS, and gateways that are killed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+import spark_replog
+from spark_replog.cli.main import run
+from spark_replog.cluster.cluster import Cluster
+from spark_replog.cluster.init_store import init_cluster
+from spark_replog.errors import ErrorCode
+from spark_replog.monitor.store_monitor import StoreMonitor
+from tests.waiting import SECONDS_MAX, wait_until
+
+
+class Process:
+    """A gateway in a process of its own; its address is in the first line that it prints."""
+
+    def __init__(self, store: Path, log: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "spark_replog", "-s", str(store), "gateway", "--listen", "127.0.0.1:0"]
+        environment = {**os.environ, "PYTHONPATH": str(Path(spark_replog.__file__).parents[1])}
+        self._log = log
+        with log.open("wb") as out:
+            self.process = subprocess.Popen([*command, *arguments], stderr=out, env=environment)
+        wait_until(lambda: "bootstrap.servers=" in self.text or self.process.poll() is not None, lambda: self.text)
+        self.address = self.text.partition("bootstrap.servers=")[2].partition("\n")[0]
+
+    @property
+    def text(self) -> str:
+        return self._log.read_text()
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(SECONDS_MAX)
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[object]:
+    """Return a function that starts a gateway with arguments on one store."""
+    store, started = tmp_path / "store", []
+    init_cluster(str(store))
+
+    def begin(*arguments: str) -> Process:
+        log = tmp_path / f"gateway-{len(started)}.log"
+        settings = ("-c", "auto.create.topics.enable=true", "-c", "gateway.heartbeat.interval.ms=300")
+        started.append(Process(store, log, *settings, *arguments))
+        return started[-1]
+
+    begin.store = store
+    yield begin
+    for gateway in started:
+        if gateway.process.poll() is None:
+            gateway.process.kill()
+            gateway.process.wait()
+
+
+def send(client: Producer, topic: str, values: list[bytes]) -> list[KafkaError]:
+    """Send records and return the errors."""
+    answers: list[KafkaError | None] = []
+    for value in values:
+        client.produce(topic, value, on_delivery=lambda error, _: answers.append(error))
+    assert client.flush(SECONDS_MAX) == 0
+    assert len(answers) == len(values)
+    return [error for error in answers if error is not None]
+
+
+def test_users_come_in_by_each_mechanism_over_tls_and_are_the_principals_of_acls(start, tmp_path, capsys, monkeypatch):
+    users, certificate, key = tmp_path / "users.json", tmp_path / "cert.pem", tmp_path / "key.pem"
+    for name in ("alice", "bob"):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdin", io.StringIO(f"secret of {name}\n"))
+            assert run(["user", "add", name, "--users", str(users)]) == 0
+    assert "secret" not in users.read_text() + capsys.readouterr().out
+    assert users.stat().st_mode & 0o077 == 0
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=gateway",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    acl = ["acl", "add", "--allow-principal", "User:alice", "--operation", "all", "--topic", "orders"]
+    assert run(["-s", str(start.store), *acl]) == 0
+    gateway = start("--users", str(users), "--tls-cert", str(certificate), "--tls-key", str(key))
+
+    def producer(name: str, password: str, mechanism: str, errors: list[int]) -> Producer:
+        return Producer(
+            {
+                "bootstrap.servers": gateway.address,
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": str(certificate),
+                "sasl.mechanism": mechanism,
+                "sasl.username": name,
+                "sasl.password": password,
+                "error_cb": lambda error: errors.append(error.code()),
+                "log_level": 0,
+            }
+        )
+
+    for mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        errors: list[int] = []
+        assert send(producer("alice", "secret of alice", mechanism, errors), "orders", [b"1"]) == []
+        assert errors == []
+        client = producer("alice", "wrong", mechanism, errors)
+        wait_until(lambda: client.poll(0.01) or KafkaError._AUTHENTICATION in errors)  # noqa: B023
+    refused = send(producer("bob", "secret of bob", "SCRAM-SHA-512", []), "orders", [b"no"])
+    assert [error.code() for error in refused] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    assert gateway.end(signal.SIGTERM) == 0
+    assert "secret" not in gateway.text
+    assert "user 'alice' is unknown, or the password is wrong" in gateway.text
+
+
+def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
+    first, second = start("--id", "7", "--rack", "a"), start("--rack", "b")
+    addresses = f"{first.address},{second.address}"
+    client = Producer({"bootstrap.servers": addresses, "enable.idempotence": True, "log_level": 0,
+                       "topic.metadata.refresh.interval.ms": 500})  # fmt: skip
+    reader = Consumer({"bootstrap.servers": addresses, "group.id": "g", "auto.offset.reset": "earliest",
+                       "log_level": 0})  # fmt: skip
+    numbers = range(0, 400)
+    assert send(client, "orders", [b"%d" % number for number in numbers[:200]]) == []
+    brokers = wait_until(lambda: len(found := client.list_topics(timeout=30).brokers) == 2 and found)
+    assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses.split(","))
+    assert brokers[7].port == int(first.address.rpartition(":")[2])
+    first.end(signal.SIGKILL)
+    assert send(client, "orders", [b"%d" % number for number in numbers[200:]]) == []
+    reader.assign([TopicPartition("orders", 0, 0)])
+    values: list[bytes] = []
+    wait_until(lambda: values.extend(read_some(reader)) or len(values) >= len(numbers), lambda: values)
+    assert values == [b"%d" % number for number in numbers], "each once, and in order"
+    reader.close()
+    wait_until(lambda: len(client.list_topics(timeout=30).brokers) == 1)
+
+
+def read_some(reader: Consumer) -> list[bytes]:
+    return [message.value() for message in reader.consume(500, 0.2) if message.error() is None]
+
+
+def test_an_id_belongs_to_one_gateway_until_it_has_ended(start, capsys):
+    first = start("--id", "7")
+    refused = start("--id", "7")
+    assert refused.process.wait(SECONDS_MAX) == 2
+    assert ErrorCode.DUPLICATE_BROKER_REGISTRATION.name in refused.text
+    gateways = StoreMonitor(Cluster.open(str(start.store))).gateways
+    assert [(gateway.node_id, gateway.address) for gateway in gateways()] == [(7, first.address)]
+    first.end(signal.SIGKILL)
+    again = start("--id", "7")
+    assert again.process.poll() is None
+    assert [(gateway.node_id, gateway.address) for gateway in gateways()] == [(7, again.address)]
+    capsys.readouterr()
+    run(["-s", str(start.store), "status", "-f", "json"])
+    (item,) = json.loads(capsys.readouterr().out)["items"]
+    assert [(gateway["gateway"], gateway["state"]) for gateway in item["gateways"]] == [(7, "ok")]
+    assert again.end(signal.SIGTERM) == 0
+    wait_until(lambda: gateways() == ())
