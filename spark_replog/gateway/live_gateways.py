@@ -161,7 +161,7 @@ class LiveGateways:
                     raise _taken(self._gateway.node.node_id)
                 before = [name for name in of_id if name.run == self._run]
                 await self._gateway.run(self._put)
-                await self._gateway.run(self._notes.remove, before)
+                await self._gateway.run(self._notes.remove, before[:-1])  # who has listed the last one reads it yet
                 await self._look([*names, self._name])
                 self._is_told = False
             except InvalidConfigError:

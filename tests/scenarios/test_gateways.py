@@ -51,8 +51,9 @@ def start(tmp_path) -> Iterator[object]:
     init_cluster(str(store))
 
     def begin(*arguments: str) -> Process:
+        create = ("-c", "auto.create.topics.enable=true")
         log = tmp_path / f"gateway-{len(started)}.log"
-        settings = ("-c", "auto.create.topics.enable=true", "-c", "gateway.heartbeat.interval.ms=300")
+        settings = (*create, "-c", "num.partitions=8", "-c", "gateway.heartbeat.interval.ms=300")
         started.append(Process(store, log, *settings, *arguments))
         return started[-1]
 
@@ -119,7 +120,7 @@ def test_users_come_in_by_each_mechanism_over_tls_and_are_the_principals_of_acls
 
 
 def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
-    first, second = start("--id", "7", "--rack", "a"), start("--rack", "b")
+    first, second = start("--id", "7"), start()
     addresses = f"{first.address},{second.address}"
     client = Producer({"bootstrap.servers": addresses, "enable.idempotence": True, "log_level": 0,
                        "topic.metadata.refresh.interval.ms": 500})  # fmt: skip
@@ -130,18 +131,25 @@ def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
     brokers = wait_until(lambda: len(found := client.list_topics(timeout=30).brokers) == 2 and found)
     assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses.split(","))
     assert brokers[7].port == int(first.address.rpartition(":")[2])
+    assert leaders_of(client) == set(brokers), "each leads some of 8 partitions"
     first.end(signal.SIGKILL)
     assert send(client, "orders", [b"%d" % number for number in numbers[200:]]) == []
-    reader.assign([TopicPartition("orders", 0, 0)])
-    values: list[bytes] = []
-    wait_until(lambda: values.extend(read_some(reader)) or len(values) >= len(numbers), lambda: values)
-    assert values == [b"%d" % number for number in numbers], "each once, and in order"
-    reader.close()
-    wait_until(lambda: len(client.list_topics(timeout=30).brokers) == 1)
+    reader.assign([TopicPartition("orders", partition, 0) for partition in range(8)])
+    read: dict[int, list[int]] = {}
+    wait_until(lambda: read_some(reader, read) or sum(map(len, read.values())) >= len(numbers), lambda: read)
+    assert sorted(number for part in read.values() for number in part) == list(numbers), "each once"
+    assert all(part == sorted(part) for part in read.values())
+    wait_until(lambda: leaders_of(client) == set(brokers) - {7})
 
 
-def read_some(reader: Consumer) -> list[bytes]:
-    return [message.value() for message in reader.consume(500, 0.2) if message.error() is None]
+def leaders_of(client: Producer) -> set[int]:
+    return {part.leader for part in client.list_topics(timeout=30).topics["orders"].partitions.values()}
+
+
+def read_some(reader: Consumer, read: dict[int, list[int]]) -> None:
+    for message in reader.consume(500, 0.2):
+        if message.error() is None:
+            read.setdefault(message.partition(), []).append(int(message.value()))
 
 
 def test_an_id_belongs_to_one_gateway_until_it_has_ended(start, capsys):
