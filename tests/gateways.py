@@ -15,8 +15,10 @@ from spark_replog.client.store import Store
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.config.gateway import GatewayConfig
-from spark_replog.gateway.gateway import Gateway, Node
+from spark_replog.gateway.gateway import Gateway
+from spark_replog.gateway.placement import Node
 from spark_replog.gateway.server import Server
+from spark_replog.gateway.user_file import UserFile
 from spark_replog.ids import new_id
 from tests.waiting import SECONDS_MAX
 
@@ -26,14 +28,17 @@ class RunningGateway:
 
     Args:
         cluster: whose store it serves; None: a new store in memory.
+        users: who may connect; None: everybody.
         settings: of ``GatewayConfig``.
     """
 
-    def __init__(self, cluster: Cluster | None = None, node_id: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, cluster: Cluster | None = None, node_id: int = 0, users: UserFile | None = None, **settings: Any
+    ) -> None:
         self.cluster = cluster or init_cluster(f"memory://gateway-{new_id()}", fsync=False)
         self.store = Store(self.cluster)
         self._config = GatewayConfig(**settings)
-        self._node_id = node_id
+        self._node_id, self._users = node_id, users
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="gateway", daemon=True)
 
@@ -52,7 +57,7 @@ class RunningGateway:
         bound = socket.create_server(("127.0.0.1", 0))
         self.port = bound.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
-        self.gateway = Gateway(self.cluster, self._config, Node(self._node_id, "127.0.0.1", self.port))
+        self.gateway = Gateway(self.cluster, self._config, Node(self._node_id, "127.0.0.1", self.port), self._users)
         server = Server(self.gateway)
         await server.start(sock=bound)
         self._ready.set()

@@ -55,8 +55,7 @@ class GatewayConfig:
     )
     gateway_receive_timeout_ms: int = setting(
         30_000,
-        "How long a client may take to send one request, to say who it is, and to take the last answer of a connection "
-        "that ends.",
+        "How long a client may take to send one request, and to say who it is.",
         minimum=100,
         maximum=3_600_000,
     )

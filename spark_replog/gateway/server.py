@@ -30,6 +30,8 @@ READ_BYTES = 1 << 17
 """Half of what a connection's buffer holds before its socket is read no further."""
 HEADER_BYTES_MAX = 34_000
 """A header holds a client's id of up to 32,767 bytes, and hardly more."""
+CLOSE_SECONDS = 1.0
+"""How long a client has to say goodbye, by TLS."""
 DRAIN_SECONDS = 30.0
 """How long a gateway that ends waits for the answers to what it has read."""
 
@@ -139,6 +141,7 @@ class Connection:
         self.session = Session(gateway.users, gateway.principal)
         self._session_until = asyncio.get_running_loop().time() + self._receive_seconds
         self.host = host_of(writer)
+        writer.transport.set_write_buffer_limits(high=0)  # so drain waits until all was sent
 
     async def serve(self) -> None:
         """Read until the client goes, or sends what has no answer; what was read before is answered."""
@@ -202,6 +205,7 @@ class Connection:
 
     def stop_reading(self) -> None:
         """Read no more requests."""
+        self._writer.transport.pause_reading()  # what came after an end would be an error
         self._reader.feed_eof()
 
     async def _finish(self, sender: asyncio.Task[None]) -> None:
@@ -211,10 +215,10 @@ class Connection:
                 await self._pending.put(None)
                 await sender
             self._writer.close()
-            async with asyncio.timeout(self._receive_seconds):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 await self._writer.wait_closed()
         except (TimeoutError, OSError):
-            pass  # it does not take the last bytes
+            pass  # it does not say goodbye; all answers were sent
         finally:
             sender.cancel()
             while not self._pending.empty():
@@ -251,6 +255,8 @@ class Connection:
                     self._writer.write(data)
                     async with asyncio.timeout(self._gateway.config.connections_max_idle_ms / 1000):
                         await self._writer.drain()
+                if self.session.is_refused:
+                    self.stop_reading()
             except asyncio.CancelledError:
                 item.answer.cancel()
                 raise
@@ -269,7 +275,7 @@ class Connection:
         elif not isinstance(error, ConnectionError | SSLError):
             _LOG.exception("closing %s: its request %d failed", self.host, api_key, exc_info=error)
         self._is_broken = True
-        self._reader.feed_eof()
+        self.stop_reading()
         self._writer.transport.abort()
 
 
@@ -353,6 +359,8 @@ class Server:
         self._connections[task] = connection
         try:
             await connection.serve()
+        except asyncio.CancelledError:
+            pass  # by `close`, which waits no longer
         finally:
             del self._connections[task]
 
