@@ -126,7 +126,7 @@ def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
                        "topic.metadata.refresh.interval.ms": 500})  # fmt: skip
     reader = Consumer({"bootstrap.servers": addresses, "group.id": "g", "auto.offset.reset": "earliest",
                        "log_level": 0})  # fmt: skip
-    numbers = range(0, 400)
+    numbers = range(400)
     assert send(client, "orders", [b"%d" % number for number in numbers[:200]]) == []
     brokers = wait_until(lambda: len(found := client.list_topics(timeout=30).brokers) == 2 and found)
     assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses.split(","))
