@@ -58,7 +58,7 @@ class RunningGateway:
         self.port = bound.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self.gateway = Gateway(self.cluster, self._config, Node(self._node_id, "127.0.0.1", self.port), self._users)
-        server = Server(self.gateway)
+        self.server = server = Server(self.gateway)
         await server.start(sock=bound)
         self._ready.set()
         await self._ended.wait()

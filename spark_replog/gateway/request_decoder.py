@@ -25,6 +25,7 @@ _PACKAGES = ("producer", "consumer", "metadata", "admin", "sasl")
 _SHIFT = re.compile(r"(_sh\d+) \+= 7")
 _LOOP = re.compile(r"for _idx\d+ in range\((_n\d+)\):")
 _REST = "_BytesIO(bytes(data[pos:]))"
+_TAGS_END = re.compile(r"pos \+= (_bio\d+)\.tell\(\)")
 
 
 class UndecodableError(ValueError):
@@ -95,6 +96,8 @@ class _CheckedLines(CodegenContext):  # type: ignore[misc]
             super().emit(inner, "left -= 1")
             self._check(inner, "left < 0", f"it has more than {ITEMS_MAX} items")
         super().emit(indent, line)
+        if tags := _TAGS_END.fullmatch(text):
+            self._check(inner, f"{tags[1]}.tell() >= {TAGS_BYTES_MAX}", "its tags are too long")
         if shift := _SHIFT.fullmatch(text):
             self._check(inner, f"{shift[1]} > 28", "a number has too many bytes")
 

@@ -36,6 +36,9 @@ DRAIN_SECONDS = 30.0
 """How long a gateway that ends waits for the answers to what it has read."""
 
 
+_told = Once()
+
+
 class MemoryBudget:
     """Bytes of requests that are not answered yet. Whoever wants more than is left waits; first come, first served."""
 
@@ -273,7 +276,8 @@ class Connection:
         elif isinstance(error, TimeoutError):
             _LOG.warning("closing %s: it does not read its answers", self.host)
         elif not isinstance(error, ConnectionError | SSLError):
-            _LOG.exception("closing %s: its request %d failed", self.host, api_key, exc_info=error)
+            trace = error if _told.is_first((api_key, type(error))) else None  # a client may repeat it without end
+            _LOG.error("closing %s: its request %d failed: %r", self.host, api_key, error, exc_info=trace)
         self._is_broken = True
         self.stop_reading()
         self._writer.transport.abort()
