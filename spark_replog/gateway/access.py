@@ -96,9 +96,9 @@ class ScramExchange:
         name = match["name"].replace("=2C", ",").replace("=3D", "=")
         if match["other"] not in (None, "", match["name"]):
             raise RefusedError(f"user {name!r} wants to act as another")
-        found = self._users.credentials(name).get(self._mechanism)
-        self._is_user = found is not None
-        self._credential = found or self._users.credential_of_nobody(name, self._mechanism)
+        credential = self._users.credentials(name).get(self._mechanism)
+        self._is_user = credential is not None
+        self._credential = credential or self._users.credential_of_nobody(name, self._mechanism)
         self._nonce = match["nonce"] + secrets.token_urlsafe(24)
         salt = base64.b64encode(self._credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"

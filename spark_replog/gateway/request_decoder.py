@@ -35,9 +35,10 @@ class UndecodableError(ValueError):
 @cache
 def request_classes() -> dict[int, Any]:
     """Return the class of each API's requests."""
-    modules = [import_module(f"kafka.protocol.{name}") for name in _PACKAGES]
-    values = [value for module in modules for name, value in vars(module).items() if name.endswith("Request")]
-    return {int(value.API_KEY): value for value in values if isinstance(value, type) and issubclass(value, ApiMessage)}
+    modules = [vars(import_module(f"kafka.protocol.{name}")) for name in _PACKAGES]
+    values = [value for module in modules for name, value in module.items() if name.endswith("Request")]
+    classes: list[Any] = [value for value in values if isinstance(value, type) and issubclass(value, ApiMessage)]
+    return {int(value.API_KEY): value for value in classes}
 
 
 def decode_request(key: int, version: int, data: memoryview) -> tuple[Any, int]:

@@ -208,7 +208,9 @@ class Connection:
 
     def stop_reading(self) -> None:
         """Read no more requests."""
-        self._writer.transport.pause_reading()  # what came after an end would be an error
+        transport = self._writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # what came after an end would be an error
         self._reader.feed_eof()
 
     async def _finish(self, sender: asyncio.Task[None]) -> None:

@@ -133,13 +133,13 @@ class StoreMonitor(Admin):
 
     def gateways(self) -> tuple[GatewayHealth, ...]:
         """Return the gateways that have given a sign in the last hour, by node id. Raises REPLOG_NO_QUORUM."""
-        now_ms, found = self._cluster.clock.now_ms(), []
+        now_ms, gateways = self._cluster.clock.now_ms(), []
         for name, note in sorted(GatewayNotes(self._cluster).read_all().items(), key=lambda item: item[0]):
             if now_ms - note.written_ms < SHOWN_MS:
                 host = f"[{note.host}]" if ":" in note.host else note.host
                 times = note.interval_ms, note.started_ms, note.written_ms
-                found.append(GatewayHealth(name.node_id, f"{host}:{note.port}", note.rack, *times, note.counts))
-        return tuple(found)
+                gateways.append(GatewayHealth(name.node_id, f"{host}:{note.port}", note.rack, *times, note.counts))
+        return tuple(gateways)
 
     def recent_writes(self, entry_count: int = RECENT_ENTRIES) -> dict[LedgerId, RecentWrites]:
         """Return the writes in the newest entries of each topic ledger, as this process has folded them."""

@@ -128,7 +128,7 @@ def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
                        "log_level": 0})  # fmt: skip
     numbers = range(400)
     assert send(client, "orders", [b"%d" % number for number in numbers[:200]]) == []
-    brokers = wait_until(lambda: len(found := client.list_topics(timeout=30).brokers) == 2 and found)
+    brokers = wait_until(lambda: len(listed := client.list_topics(timeout=30).brokers) == 2 and listed)
     assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses.split(","))
     assert brokers[7].port == int(first.address.rpartition(":")[2])
     assert leaders_of(client) == set(brokers), "each leads some of 8 partitions"
