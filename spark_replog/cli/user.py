@@ -27,7 +27,7 @@ def user() -> None:
     """
 
 
-@user.command("add", examples=["add alice --users ./users.json < ./password.txt"])
+@user.command("add", examples=["user add alice --users ./users.json"])
 @click.argument("name")
 @_users_flag
 def add(name: str, path: Path) -> int:
@@ -45,7 +45,7 @@ def add(name: str, path: Path) -> int:
     return emit([{"user": name, "new": is_new, "ok": True}], f"{quoted(name)} {what} {path}")
 
 
-@user.command("remove", examples=["remove alice --users ./users.json"])
+@user.command("remove", examples=["user remove alice --users ./users.json"])
 @click.argument("name")
 @_users_flag
 def remove(name: str, path: Path) -> int:
@@ -57,7 +57,7 @@ def remove(name: str, path: Path) -> int:
     return emit([{"user": name, "ok": True}], f"{quoted(name)} is removed from {path}")
 
 
-@user.command("list", examples=["list --users ./users.json"])
+@user.command("list", examples=["user list --users ./users.json"])
 @_users_flag
 def list_users(path: Path) -> int:
     """List the users of a file."""
