@@ -35,11 +35,11 @@ def test_connections_above_the_limit_are_closed_and_a_place_that_is_free_again_i
 
 
 def connects(gateway):
-    with gateway.client() as client:
-        try:
+    try:
+        with gateway.client() as client:
             return answers(client)
-        except ConnectionError:
-            return False
+    except ConnectionError:
+        return False
 
 
 def test_an_address_has_a_limit_of_its_own():
@@ -58,14 +58,33 @@ def test_who_says_nothing_or_sends_half_a_request_is_closed():
                 assert client.is_closed
 
 
+def waiting_fetch(max_wait_ms):
+    part = FetchRequest.FetchTopic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topics = [FetchRequest.FetchTopic(topic="orders", partitions=[part])]
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, topics=topics)
+
+
+def test_a_gateway_that_ends_answers_what_it_has_read_and_reads_no_more():
+    gateway = RunningGateway().__enter__()
+    gateway.store.admin().create_topic("orders", 1)
+    with gateway.client() as client, gateway.client() as idle:
+        assert answers(idle)
+        client.send(waiting_fetch(500), 12)
+        wait_until(lambda: gateway.server.counts()["requests"] == 2)
+        ending = threading.Thread(target=gateway.__exit__)
+        ending.start()
+        assert idle.is_closed
+        client.socket.sendall(b"more that nobody reads")
+        assert client.receive().responses[0].topic == "orders"
+        ending.join()
+    assert not connects(gateway)
+
+
 def test_who_waits_for_an_answer_is_not_idle():
     with RunningGateway(connections_max_idle_ms=300) as gateway:
         gateway.store.admin().create_topic("orders", 1)
-        part = FetchRequest.FetchTopic.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-        topics = [FetchRequest.FetchTopic(topic="orders", partitions=[part])]
-        fetch = FetchRequest(max_wait_ms=1_000, min_bytes=1, max_bytes=1 << 20, topics=topics)
         with gateway.client() as client:
-            assert client.ask(fetch, 12).responses[0].topic == "orders"
+            assert client.ask(waiting_fetch(1_000), 12).responses[0].topic == "orders"
             assert client.is_closed, "but afterwards it is"
 
 

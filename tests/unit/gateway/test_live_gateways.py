@@ -16,6 +16,7 @@ from spark_replog.gateway.gateway import Gateway
 from spark_replog.gateway.live_gateways import FORGOTTEN_MS, LiveGateways, Sightings
 from spark_replog.gateway.placement import Node, Placement, rack_of
 from spark_replog.health.gateways import SHOWN_MS, SILENT_INTERVALS
+from spark_replog.health.metrics import collect
 from spark_replog.health.store import Fault
 from spark_replog.ids import new_id
 from spark_replog.monitor.store_monitor import StoreMonitor, StoreWatch
@@ -207,5 +208,12 @@ def test_a_look_at_the_store_shows_gateways_and_warns_of_silent_ones(cluster):
         (2, "127.0.0.1:1002", None),
     ]
     assert [finding.detail.split()[1] for finding in view.findings if finding.fault is Fault.GATEWAY_SILENT] == ["2"]
+    samples = collect(view)
+    values = {
+        name: {sample.labels[0]: sample.value for sample in samples[name]} for name in samples if "gateway" in name
+    }
+    assert values["replog_gateway_up"] == {"1": 1, "2": 0}
+    assert values["replog_gateway_requests"] == {"1": 1001, "2": 1002}
+    assert not values["replog_gateway_connections"], "what a note does not say is not shown"
     assert live_gateways.MISSED_MAX < SILENT_INTERVALS
     assert StoreMonitor(cluster).look().gateways == (), "a command that does not show them does not ask"
