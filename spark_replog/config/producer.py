@@ -49,7 +49,11 @@ class ProducerConfig:
         minimum=1,
         maximum=INT32_MAX,
     )
-    max_block_ms: int = setting(60_000, "How long an append waits for buffer.memory.", kafka=SAME)
+    max_block_ms: int = setting(
+        60_000,
+        "How long an append waits for buffer.memory, and the plan of a write in Spark for slow roots.",
+        kafka=SAME,
+    )
     delivery_timeout_ms: int = setting(
         120_000, "How long a write is retried before it fails. At least linger.ms + request.timeout.ms.", kafka=SAME
     )

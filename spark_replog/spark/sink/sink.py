@@ -26,7 +26,7 @@ from spark_replog.commit.replica_fetcher import ReplicaFetcher
 from spark_replog.commit.replica_manager import ReplicaManager
 from spark_replog.commit.write_plan import make_write_plan
 from spark_replog.config.coordinator import CoordinatorConfig
-from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, command_line
+from spark_replog.errors import ErrorCode, NotFoundError, ReplogError, RetriableError, command_line
 from spark_replog.ids import BrokerId, LedgerId, ObjectId, new_id, process_id
 from spark_replog.log.model import Append, DataObject, IdentityKind, ProducerIdentity
 from spark_replog.log.row_schema import RowSchema
@@ -194,14 +194,26 @@ def _plan_tasks(options: SinkOptions, schema: StructType | None) -> tuple[WriteP
         check_input(schema, options, None)
     cluster = options.store.cluster()
     topics = None if options.topic is None else [options.topic]
-    plan = make_write_plan(cluster, topics, options.principal, options.coordinator)
+    plan = _patient_plan(cluster, topics, options)
     if options.topic is not None and schema is not None:
         rows = plan.topic(options.topic).schema
         if rows is not None and options.typed.merges_schema and add_columns(cluster, schema, options, rows):
-            plan = make_write_plan(cluster, topics, options.principal, options.coordinator)
+            plan = _patient_plan(cluster, topics, options)
             rows = plan.topic(options.topic).schema
         check_input(schema, options, rows)
     return plan, cluster.brokers, cluster.brokers.calls.take()
+
+
+def _patient_plan(cluster: Cluster, topics: Sequence[str] | None, options: SinkOptions) -> WritePlan:
+    """Make the plan of a write. While the roots only answer slowly it asks again: Spark repeats no planning."""
+    deadline_ms = cluster.clock.monotonic_ms() + options.producer.max_block_ms
+    while True:
+        try:
+            return make_write_plan(cluster, topics, options.principal, options.coordinator)
+        except RetriableError as error:
+            if error.code is not ErrorCode.REPLOG_LEDGER_BUSY or cluster.clock.monotonic_ms() >= deadline_ms:
+                raise
+            _LOG.warning("the plan of a write is made again, up to max.block.ms: %s", error)
 
 
 def _report_calls(brokers: BrokerSet, query: QueryTask, written: Sequence[WriteMessage]) -> None:

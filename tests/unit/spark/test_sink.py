@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 import types
+from contextlib import nullcontext
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from spark_replog.admin.access_admin import AclAdmin
 from spark_replog.commit.replica_manager import ReplicaManager
-from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
+from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError, RetriableError
 from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permission, ResourceType
 from spark_replog.log.codec.commands import encode_command
 from spark_replog.log.model import ConfigSet, IdentityKind, ProducerIdentity
@@ -46,6 +48,27 @@ def test_a_commit_waits_for_the_copies_without_which_no_row_is_readable(writes, 
     monkeypatch.setattr(ReplicaManager, "await_copies", lambda *_: calls.append(1))
     writes.run(0, [b"a"], topic="orders", acks=acks)
     assert len(calls) == waits
+
+
+@pytest.mark.parametrize(("code", "times"), [(ErrorCode.REPLOG_LEDGER_BUSY, 3), (ErrorCode.REPLOG_NO_QUORUM, 1)])
+def test_a_plan_is_made_again_while_roots_are_slow_and_not_if_they_are_away(writes, monkeypatch, code, times):
+    """Spark repeats no planning: a query would end."""
+    made, plan = [], sink.make_write_plan
+
+    def slow(*arguments):
+        made.append(1)
+        if len(made) < times + (code is ErrorCode.REPLOG_NO_QUORUM):
+            raise RetriableError(code, "no answer")
+        return plan(*arguments)
+
+    monkeypatch.setattr(sink, "make_write_plan", slow)
+    with nullcontext() if times > 1 else pytest.raises(RetriableError, match="REPLOG_NO_QUORUM"):
+        writes.run(0, [b"a"], topic="orders")
+        assert writes.values() == [b"a"]
+    assert len(made) == times
+    monkeypatch.setattr(sink, "make_write_plan", Mock(side_effect=RetriableError(ErrorCode.REPLOG_LEDGER_BUSY, "slow")))
+    with pytest.raises(RetriableError, match="REPLOG_LEDGER_BUSY"):
+        writes.run(1, [b"b"], topic="orders", **{"max.block.ms": "0"})
 
 
 @pytest.mark.guarantee("G3")
