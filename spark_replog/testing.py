@@ -90,7 +90,7 @@ def _main() -> None:
 
     from spark_replog.cluster.init_store import init_cluster
     from spark_replog.daemon_thread import DaemonThread
-    from spark_replog.gateway.command import serve
+    from spark_replog.gateway.command import Endpoint, serve
     from spark_replog.ids import new_id
 
     gc.freeze()
@@ -98,7 +98,8 @@ def _main() -> None:
     DaemonThread(_end_with_parent, name="replog-parent").start()
     config = GatewayConfig(**read_group("gateway", json.loads(sys.argv[1])))
     cluster = init_cluster(f"memory://kafka-{new_id()}", fsync=False)
-    serve(cluster, config, socket.create_server(("127.0.0.1", 0)), lambda address: print(address, flush=True))
+    endpoint = Endpoint(socket.create_server(("127.0.0.1", 0)))
+    serve(cluster, config, endpoint, lambda address: print(address, flush=True))
 
 
 if __name__ == "__main__":

@@ -137,8 +137,8 @@ class Gateway:
         return self.placement.node_of(f"{topic}-{partition}", rack_of(client_id))
 
     def coordinator(self, key: str) -> Node:
-        """Return the gateway that clients should ask for a group or a transactional.id."""
-        return self.placement.node_of(key)
+        """Return the gateway to ask for a group: this one, which is alive; of a fixed list one by hash."""
+        return self.node if self.node in self.placement.nodes else self.placement.node_of(key)
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a call that may block, such as every call of the store, on a thread. Raises what it raises."""

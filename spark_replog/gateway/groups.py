@@ -81,7 +81,7 @@ async def find_coordinator(gateway: Gateway, call: Call) -> Any:
 
 
 async def _coordinator_of(gateway: Gateway, call: Call, key: str) -> Any:
-    coordinator, node = FindCoordinatorResponse.Coordinator, gateway.node
+    coordinator, node = FindCoordinatorResponse.Coordinator, gateway.coordinator(key)
     try:
         if call.version >= 1 and call.request.key_type != GROUP_KEY:
             text = "The gateway coordinates consumer groups; it offers no transactions and no share groups."
