@@ -15,6 +15,7 @@ import random
 import struct
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -218,7 +219,12 @@ class ProduceLane:
             size_bytes += len(self._waiting[0][0].records)
             group.append(self._waiting.popleft())
         written = self._lanes.threads.submit(self._write, [part for part, _ in group])
-        written.add_done_callback(lambda _: loop.call_soon_threadsafe(self._tell, loop, group))
+
+        def tell(_: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended: the gateway waited no longer, and nobody is to be told
+                loop.call_soon_threadsafe(self._tell, loop, group)
+
+        written.add_done_callback(tell)
 
     def _tell(
         self, loop: asyncio.AbstractEventLoop, group: list[tuple[ProducePart, asyncio.Future[PartAnswer]]]
