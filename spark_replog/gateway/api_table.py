@@ -39,8 +39,10 @@ def versions_offered(error: ErrorCode | None = None) -> Any:
 def _join(*tables: Mapping[ApiKey, Api]) -> dict[int, Api]:
     apis: dict[int, Api] = {}
     for table in tables:
-        assert not apis.keys() & {int(key) for key in table}, "two modules answer one API"
-        apis |= {int(key): api for key, api in table.items()}
+        by_number = {int(key): api for key, api in table.items()}
+        twice = apis.keys() & by_number
+        assert not twice, f"two modules answer one API: {twice}"
+        apis |= by_number
     return apis
 
 

@@ -40,13 +40,7 @@ from spark_replog.gateway.few_records import (
     varint,
     wrong_record,
 )
-from spark_replog.log.codec.data_object import (
-    BUFFER_BYTES_MAX,
-    HEADERS_TYPE,
-    ROW_MEMORY,
-    TIMESTAMP_TYPE,
-    data_schema,
-)
+from spark_replog.log.codec.data_object import BUFFER_BYTES_MAX, ROW_MEMORY, TIMESTAMP_TYPE, data_schema
 from spark_replog.write.columns import offsets_of
 
 Buffer = bytes | bytearray | memoryview

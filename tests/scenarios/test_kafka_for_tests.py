@@ -100,9 +100,10 @@ def test_the_fixture_of_the_page(tmp_path):
     )
     (tmp_path / "test_page.py").write_text(block_of("docs/kafka-in-ci.md", "test_the_fixture_of_the_page") + more)
     options = ["-q", "-p", "spark_replog.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**environment, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 passed" in done.stdout
