@@ -190,6 +190,7 @@ def _debian(name: str, sources: str, *packages: str) -> Build:
 MOUNTS = _debian("debian-nfs-fuse", "nfs-ganesha|libnfs|fuse3", "nfs-ganesha-vfs", "libnfs-utils", "fuse3")
 """An NFS server and client in user space, and what mounts a file system of a process."""
 PROMETHEUS = _debian("debian-prometheus", "prometheus", "prometheus")
+KCAT = _debian("debian-kcat", "kcat", "kcat")
 CHROMIUM = _debian("debian-chromium", "chromium", "chromium", "fonts-dejavu-core")
 
 
