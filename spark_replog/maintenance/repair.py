@@ -51,7 +51,7 @@ from spark_replog.storage.root_file import RootFile, encode_rebuild, encode_root
 _log = logging.getLogger(__name__)
 
 OWN_ATTEMPTS_MAX = 20
-LEVEL_MS = 60_000
+LEVEL_MS = 300_000
 """How long one repair gives the roots of a ledger the entries that they lack; the next one goes on."""
 OWN_WAIT_MS_MAX = 2000.0
 """Temp files of posix roots are swept from this age on. Losing one fails the write that made it, if that
