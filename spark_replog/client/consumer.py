@@ -668,11 +668,12 @@ def _of_one_schema(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     Raises:
         InvalidConfigError: REPLOG_INVALID_SCHEMA: one has other columns than the first.
     """
-    first: pa.RecordBatch | None = None
+    first: tuple[pa.Schema, str] | None = None
     for batch in batches:
-        first = batch.slice(0, 1) if first is None else first
-        if batch.schema != first.schema:
-            topics = sorted(log_column(one, "topic")[0].as_py() for one in (first, batch))
+        topic: str = log_column(batch, "topic")[0].as_py()
+        first = (batch.schema, topic) if first is None else first
+        if batch.schema != first[0]:
+            topics = sorted([first[1], topic])
             raise InvalidConfigError(
                 ErrorCode.REPLOG_INVALID_SCHEMA,
                 f"the topics {' and '.join(topics)} have different columns, which one table cannot hold. Read one at a"

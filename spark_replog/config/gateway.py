@@ -71,7 +71,7 @@ class GatewayConfig:
     )
     connections_max_idle_ms: int = setting(
         600_000,
-        "A gateway closes a connection on which nothing was asked for so long, or whose answers are not read.",
+        "A gateway closes a connection that has been idle for so long, or that does not read its answers.",
         kafka=SAME,
         minimum=100,
     )

@@ -57,7 +57,7 @@ class PlainExchange:
         try:
             other, name, password = data.decode().split("\0")
         except ValueError:
-            raise RefusedError("it is no message of PLAIN") from None
+            raise RefusedError("its message is not in the form of PLAIN") from None
         if other not in ("", name):
             raise RefusedError(f"user {name!r} wants to act as another")
         if not password or not is_password(password, self._users.credentials(name)):
@@ -74,7 +74,7 @@ _ESCAPED = re.compile("=(?!2C|3D)")
 
 
 class ScramExchange:
-    """SCRAM: proofs in both directions; nobody learns the password (RFC 5802)."""
+    """SCRAM: both sides prove that they know the password, which is never sent (RFC 5802)."""
 
     def __init__(self, users: UserFile, mechanism: str) -> None:
         self._users, self._mechanism, self._hash = users, mechanism, MECHANISMS[mechanism]
@@ -86,7 +86,7 @@ class ScramExchange:
         try:
             text = data.decode()
         except ValueError:
-            raise RefusedError("it is no message of SCRAM") from None
+            raise RefusedError("its message is not in the form of SCRAM") from None
         return (self._first(text) if self._name is None else self._final(text)).encode()
 
     def _first(self, text: str) -> str:
@@ -195,7 +195,7 @@ async def answer_authenticate(gateway: Gateway, call: Call) -> Any:
         except RefusedError as error:
             _LOG.warning("%s is refused: %s", call.client_host, error)
         except ReplogError as error:
-            _LOG.error("%s is refused, because nobody can be let in: %s", call.client_host, error)
+            _LOG.error("%s is refused, because no user can be checked: %s", call.client_host, error)
         code, text = ErrorCode.SASL_AUTHENTICATION_FAILED, "Authentication failed. See the gateway's log."
         await asyncio.sleep(gateway.config.connection_failed_authentication_delay_ms / 1000)
     session.is_refused = True

@@ -36,7 +36,7 @@ def require_safe(listen: str, host: str, *, has_tls: bool, has_users: bool, is_i
     lacking = [*([] if has_tls else ["--tls-cert and --tls-key"]), *([] if has_users else ["--users"])]
     text = (
         f"other machines reach {listen}, and there everybody could read and write the store as this process may, or "
-        f"listen in. Add {' and '.join(lacking)}; or --insecure, if the network lets nobody else in"
+        f"listen in. Add {' and '.join(lacking)}; or --insecure, if only trusted machines can reach it"
     )
     raise InvalidConfigError(ErrorCode.REPLOG_OPEN_TO_ALL, f"{text}.")
 

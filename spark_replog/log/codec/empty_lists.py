@@ -1,7 +1,8 @@
 """Lists of no values: Arrow's format lets them come without offsets, and of some pyarrow then ends the process. Pure.
 
-Arrow's Java library before 18.3, so Spark 4.0, writes an inner list of length 0 without its one offset, and Arrow's IPC
-reader makes a null pointer of it. ``nbytes`` and ``concat_arrays`` follow this pointer; a full validation passes.
+Spark 4.0 and 4.1 (Arrow's Java library 18.1 and 18.3) write an inner list of length 0 without its one offset, and
+Arrow's IPC reader makes a null pointer of it. ``nbytes`` and ``concat_arrays`` follow this pointer; a full validation
+passes.
 """
 
 from __future__ import annotations

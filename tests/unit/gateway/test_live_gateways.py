@@ -217,3 +217,13 @@ def test_a_look_at_the_store_shows_gateways_and_warns_of_silent_ones(cluster):
     assert not values["replog_gateway_connections"], "what a note does not say is not shown"
     assert live_gateways.MISSED_MAX < SILENT_INTERVALS
     assert StoreMonitor(cluster).look().gateways == (), "a command that does not show them does not ask"
+
+
+def test_a_group_is_coordinated_by_the_gateway_that_was_asked_or_by_one_of_a_fixed_list(cluster):
+    asked, other = Node(0, "127.0.0.1", 1000), Node(1, "127.0.0.1", 1001)
+    gateway = Gateway(cluster, GatewayConfig(), asked)
+    gateway.placement = Placement([asked, other])
+    assert {gateway.coordinator(key) for key in KEYS} == {asked}, "it is alive"
+    fixed = [Node(number, "balancer", 9000 + number) for number in range(2)]
+    gateway.placement = Placement(fixed)
+    assert {gateway.coordinator(key) for key in KEYS} == set(fixed), "clients reach no other address"

@@ -1,4 +1,4 @@
-"""Lists of no values without offsets, as Spark 4.0 sends them: they are written and read, and no process ends."""
+"""Lists of no values without offsets, as Spark 4.0 and 4.1 send them: they are written and read, no process ends."""
 
 from __future__ import annotations
 
