@@ -166,14 +166,14 @@ def test_sends_beside_collections_that_refuse_them_are_written_again(store, monk
 
 
 WRITER = """
-import os, signal, sys, spark_replog
+import signal, sys, threading, spark_replog
 from spark_replog.commit.replica_manager import ReplicaManager
 
 append_records = ReplicaManager.append_records
 
 def stop_first(manager, requests):
     ReplicaManager.append_records = append_records
-    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # to the process: this thread may go on for a while
     return append_records(manager, requests)
 
 ReplicaManager.append_records = stop_first
@@ -189,17 +189,17 @@ def test_a_writer_stopped_past_the_floor_is_refused_and_writes_again(store, tmp_
     """SIGSTOP between the put and the entry, a whole collection, SIGCONT: the row is there once, no file is missing."""
     store.admin().create_topic("orders", partitions=1, replicas=3)
     write(store, 1)
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, store.path], stdout=subprocess.PIPE, text=True)
-    try:
-        wait_until_stopped(writer)
-        assert len(files(tmp_path)) == 2
-        assert run(["-q", "-s", store.path, "store", "gc"]) == 0
-        assert len(files(tmp_path)) == 2  # it may come back
-        assert run(["-q", "-s", store.path, "store", "gc", "--now", "--older-than", "0s"]) == 0
-        assert len(files(tmp_path)) == 1
-    finally:
-        os.kill(writer.pid, signal.SIGCONT)
-    out, _ = writer.communicate(timeout=120)
+    with subprocess.Popen([sys.executable, "-c", WRITER, store.path], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            wait_until_stopped(writer)
+            assert len(files(tmp_path)) == 2
+            assert run(["-q", "-s", store.path, "store", "gc"]) == 0
+            assert len(files(tmp_path)) == 2  # it may come back
+            assert run(["-q", "-s", store.path, "store", "gc", "--now", "--older-than", "0s"]) == 0
+            assert len(files(tmp_path)) == 1
+        finally:
+            os.kill(writer.pid, signal.SIGCONT)
+        out, _ = writer.communicate(timeout=120)
     assert out.split("\n")[:1] == ["wrote 10"]
     assert store.topic("orders").scan().to_arrow().column("value").to_pylist()[10:] == [b"mine"]
     assert len(files(tmp_path)) == 2
