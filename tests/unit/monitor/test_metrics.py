@@ -190,7 +190,7 @@ def test_a_scrape_of_a_store_of_one_root_is_one_get_per_ledger_each_time(tmp_pat
         store.clock.advance(MARKER_CHECK_MS)
         store.forget_calls()
         scrape(collector)
-        assert store.calls() == {"get": 2}, "the cluster's ledger and the topic's"
+        assert store.calls() == {"get": 2}, f"the cluster's ledger and the topic's: {store.counted[0].calls}"
 
 
 def test_a_scrape_waits_for_no_check_of_a_root(store, monkeypatch):
