@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections import defaultdict
 
 import pytest
 
-from spark_replog.errors import ErrorCode, ReplogError, RetriableError
+from spark_replog.errors import ErrorCode, OutcomeUnknownError, ReplogError, RetriableError
 from spark_replog.storage import probe as module
 from spark_replog.storage.memory_store import MemoryStore
 from spark_replog.storage.mount_table import MountedFileSystem
@@ -140,6 +141,37 @@ def test_the_race_runs_at_once():
             return super().create(key, data)
 
     assert probe_root(Watched(new_memory_store().url)).file_system == "memory"
+
+
+class TellsAllToTryAgain(MemoryStore):
+    """As many creates of each contested name are refused with the answer that asks for a retry."""
+
+    refusals_left: defaultdict[str, int]
+    lock = threading.Lock()
+
+    def create(self, key, data, *, make_parent=False):
+        with self.lock:
+            is_refused = "race" in key and self.refusals_left[key] > 0
+            self.refusals_left[key] -= is_refused
+        if is_refused:
+            raise OutcomeUnknownError(ErrorCode.REPLOG_STORE_OUTCOME_UNKNOWN, "409")
+        return super().create(key, data)
+
+
+@pytest.mark.parametrize("refused_races", [1, module.RACE_ATTEMPTS - 1])
+def test_a_race_that_nobody_may_win_is_held_again(refused_races):
+    store = TellsAllToTryAgain(new_memory_store().url)
+    store.refusals_left = defaultdict(lambda: refused_races * module.RACE_THREADS)
+    assert probe_root(store).file_system == "memory"
+    assert [left for key, left in store.refusals_left.items() if "race" in key] == [0] * module.RACE_NAMES
+
+
+def test_a_store_that_always_asks_for_a_retry_is_no_liar():
+    store = TellsAllToTryAgain(new_memory_store().url)
+    store.refusals_left = defaultdict(lambda: 10**6)
+    with pytest.raises(OutcomeUnknownError):
+        probe_root(store)
+    assert min(store.refusals_left.values()) == 10**6 - module.RACE_ATTEMPTS * module.RACE_THREADS
 
 
 def test_a_create_that_never_answers_is_a_store_that_does_not_answer(monkeypatch):
