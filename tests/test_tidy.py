@@ -318,7 +318,6 @@ def test_one_place_registers_for_a_fork():
         "spark_replog/cli/metrics.py",  # the name of a temp file
         "spark_replog/client/consumer.py",  # a child's use of the parent's consumer is an error
         "spark_replog/cluster/cluster.py",  # a refresh that the parent began has no thread here
-        "spark_replog/fault_point.py",  # its own signal
         "spark_replog/storage/folder_watch.py",  # the parent's watch must stay open
         "spark_replog/storage/fsspec_store.py",  # the parent's client must stay open
     }

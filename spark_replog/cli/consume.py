@@ -1,117 +1,46 @@
-"""``replog consume`` and ``replog tail``: print the records of topics for a person or another program."""
+"""``replog consume``: print the records of topics for a person or another program."""
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 import json
 import os
-import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.output import EXIT_OK, emit, json_text, note, on_signals, show
-from spark_replog.cli.settings import ReplogCommand, Settings, current_settings, flags, parse_time_ms
-from spark_replog.cli.tables import Table, is_terminal, quoted, shown
-from spark_replog.errors import ErrorCode, ReplogError, unknown_partition
-from spark_replog.log.acl import AclOperation, ResourceType
-from spark_replog.log_position import (
-    EARLIEST,
-    LATEST,
-    OFFSET_MAX,
-    BeforeEnd,
-    offset_between,
-    other_meaning,
-    parse_offset,
-    parse_position,
+from spark_replog.cli.output import EXIT_OK, emit, json_text, show
+from spark_replog.cli.places import check_places, offsets_at, partitions_of, seek_to
+from spark_replog.cli.records import (
+    RecordFilter,
+    ended_by_signals,
+    filter_flags,
+    partition_flag,
+    record_item,
+    records_of,
+    schema_of,
+    value_bytes,
 )
+from spark_replog.cli.settings import ReplogCommand, Settings, current_settings
+from spark_replog.cli.tables import Table, is_terminal, quoted, shown
+from spark_replog.log_position import EARLIEST, parse_offset
 
 if TYPE_CHECKING:
     from spark_replog.client.consumer import Consumer
     from spark_replog.client.consumer_record import ConsumerRecord
     from spark_replog.cluster.cluster import Cluster
     from spark_replog.ids import TopicPartition
-    from spark_replog.log.row_schema import RowSchema
-
-
-_partition_flag = click.option("-p", "--partition", "partitions", type=int, multiple=True,
-                               help="Read only this partition. Repeatable.")  # fmt: skip
-_filter_flags = flags(
-    click.option("--key", "keys", multiple=True, metavar="KEY",
-                 help="Only records with this key; of typed rows the key columns' values, with commas. Repeatable."),
-    click.option("--grep", metavar="REGEX", help="Only records in whose value Python's regular expression is."),
-    click.option("--header", "headers", multiple=True, metavar="NAME[=VALUE]",
-                 help="Only records with this header. Repeatable."),
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFilter:
-    """A record must have one of the keys, match the pattern, and have each header; (name, None): any value."""
-
-    keys: frozenset[bytes]
-    pattern: re.Pattern[bytes] | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> RecordFilter:
-        """Return the filter of the flags."""
-        try:
-            pattern = None if given["grep"] is None else re.compile(os.fsencode(given["grep"]))
-        except re.error as error:
-            raise click.UsageError(f"--grep is not a regular expression: {error}") from None
-        pairs = [header.partition("=") for header in given["headers"]]
-        if any(not name for name, _, _ in pairs):
-            raise click.UsageError("--header has no name: give NAME or NAME=VALUE")
-        headers = tuple((name, os.fsencode(value) if equals else None) for name, equals, value in pairs)
-        return cls(frozenset(map(os.fsencode, given["keys"])), pattern, headers)
-
-    def of_topics(self, cluster: Cluster, topics: tuple[str, ...]) -> RecordFilter:
-        """Return the filter with the keys that typed topics among these make of the keys' text."""
-        if not self.keys:
-            return self
-        from spark_replog.log.rows_of_text import key_of_text
-
-        keys: set[bytes] = set()
-        for topic in topics:
-            schema = _schema_of(cluster, topic)
-            if schema is None:
-                keys |= self.keys
-                continue
-            for key in self.keys:
-                try:
-                    keys.add(key_of_text(os.fsdecode(key), schema))
-                except ValueError as error:
-                    text = f"--key '{os.fsdecode(key)}' cannot be a key of topic {topic}: {error}"
-                    raise click.UsageError(text) from error
-        return replace(self, keys=frozenset(keys))
-
-    def __call__(self, record: ConsumerRecord) -> bool:
-        """Return whether the record matches."""
-        if self.keys and record.key not in self.keys:
-            return False
-        if self.pattern is not None:
-            value = value_bytes(record)
-            if value is None or self.pattern.search(value) is None:
-                return False
-        return all(
-            any(name == header_name and value in (None, data) for header_name, data in record.headers)
-            for name, value in self.headers
-        )
 
 
 _COMMIT_INTERVAL_MS = 5_000
+
 _PAGE_ROWS = 200
+
 _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -137,9 +66,9 @@ _CSV_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "he
     help="Start at earliest, latest, N, end-N (N before the end), @TIME or @-1h. [earliest; latest with --follow]",
 )
 @click.option("--to", "until", metavar="WHERE", help="Stop before earliest, latest, N, end-N, @TIME or @-1h. [latest]")
-@_partition_flag
+@partition_flag
 @click.option("-n", "--max-messages", type=click.IntRange(min=1), help="Maximum number of records to print.")
-@_filter_flags
+@filter_flags
 @click.option("-g", "--group", help="Share the partitions with the group's other members; commit what was printed.",
               shell_complete=complete_groups)  # fmt: skip
 @click.option("--follow", is_flag=True, help="Wait for new records instead of exiting at the end.")
@@ -231,28 +160,6 @@ def _check(given: dict[str, Any], settings: Settings) -> None:
         raise click.UsageError("-f json prints one object at the end: use -f jsonl with --follow, or add -n")
 
 
-@contextmanager
-def ended_by_signals(reader: Consumer) -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and the first Ctrl-C set, so that a group member leaves instead of expiring.
-
-    The command ends after a record that it has printed, so it commits exactly what it printed.
-    """
-    is_ending = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield is_ending
-        return
-
-    def end(number: int, _frame: object) -> None:
-        is_ending.set()
-        reader.wakeup()
-        signal.signal(number, before[number])  # the second one ends the command at once
-
-    with on_signals(end) as before:
-        yield is_ending
-    if is_ending.is_set():
-        raise click.Abort
-
-
 class _Printed:
     """The next offset per partition, printed but not committed yet; if ``is_held``, nothing is before ``release``."""
 
@@ -330,7 +237,7 @@ def _form_of_rows(cluster: Cluster, topics: tuple[str, ...], given: Mapping[str,
     """Return the flags that depend on the topics: the names of the columns to print, and how records are printed."""
     columns = None if given["columns"] is None else [name.strip() for name in given["columns"].split(",")]
     may_be_table = given["output"] is None and not given["follow"] and is_terminal(sys.stdout)
-    schemas = [_schema_of(cluster, topic) for topic in topics] if columns or may_be_table else []
+    schemas = [schema_of(cluster, topic) for topic in topics] if columns or may_be_table else []
     for topic, schema in zip(topics, schemas, strict=False):
         for name in columns or ():
             if schema is None or name not in schema.names:
@@ -340,84 +247,6 @@ def _form_of_rows(cluster: Cluster, topics: tuple[str, ...], given: Mapping[str,
     return {"columns": columns, "output": given["output"] or ("table" if is_table else "values")}
 
 
-def _schema_of(cluster: Cluster, topic: str) -> RowSchema | None:
-    return cluster.topic_state(cluster.lookup(topic))[1].schema
-
-
-def partitions_of(cluster: Cluster, topics: tuple[str, ...], numbers: tuple[int, ...]) -> list[TopicPartition]:
-    """Return the partitions of topics, or only those with these numbers. Raises if one is refused or not there."""
-    from spark_replog.cluster.authorizer import Authorizer
-    from spark_replog.ids import TopicPartition
-
-    cluster.refresh_if_stale()
-    # First, so that an error never reveals whether a topic exists.
-    Authorizer(cluster).require(AclOperation.DESCRIBE, ResourceType.TOPIC, *topics)
-    keys: list[TopicPartition] = []
-    for name in dict.fromkeys(topics):
-        count = len(cluster.topic_state(cluster.lookup(name))[1].partitions)
-        if wrong := [number for number in numbers if not 0 <= number < count]:
-            raise unknown_partition(name, wrong[0], count)
-        keys += [TopicPartition(name, number) for number in numbers or range(count)]
-    return keys
-
-
-def offsets_at(reader: Consumer, ends: dict[TopicPartition, int], flag: str, where: str) -> dict[TopicPartition, int]:
-    """Return the offsets of a position (``log_position.py``) or ``@TIME``, at most the end."""
-    if where.startswith("@"):
-        offsets = reader.offsets_for_times(dict.fromkeys(ends, _time_ms(where)))
-        return {key: end if (at := offsets[key]) is None else min(at, end) for key, end in ends.items()}
-    position, other = _position(where), other_meaning(where)
-    if position is None:
-        hint = f"For the last {other.removeprefix('end-')} rows of each partition: {other}. " if other else ""
-        raise click.UsageError(
-            f"{flag} is '{where}'. {hint}Give earliest, latest, N, end-N, @-1h30m or @2026-11-21T08:30:00 (UTC)."
-        )
-    if position == LATEST:
-        return ends
-    if isinstance(position, int) and position >= 0:
-        return {key: min(position, end) for key, end in ends.items()}
-    starts = reader.beginning_offsets(list(ends))
-    return {key: offset_between(position, starts[key], end) for key, end in ends.items()}
-
-
-def _position(where: str) -> int | BeforeEnd | None:
-    """Return the position that a word is; an offset that no log can have is behind every end."""
-    position = parse_position(where)
-    return OFFSET_MAX if position is None and where.isascii() and where.isdecimal() else position
-
-
-def _time_ms(where: str) -> int:
-    """Return the time of ``@TIME``, 0 for one before 1970: no row is older."""
-    return max(0, parse_time_ms(where[1:]))
-
-
-def check_places(begin: str | None, until: str | None) -> None:
-    """Refuse a range that ends before it begins, in every partition and whatever they hold.
-
-    Also says what -1 and -2 are: kcat counts them from the end.
-    """
-    first, last = _place(begin), _place(until)
-    if first is not None and last is not None and first[0] == last[0] and first[1] > last[1]:
-        raise click.UsageError(f"--from {begin} is after --to {until}, so no record is in the range. Exchange the two.")
-    for where in (begin, until):
-        other, position = other_meaning(where), parse_offset(where)
-        if other is not None and position is not None and not current_settings().quiet:
-            word = "latest" if position == LATEST else "earliest"
-            note(f"replog: {where} is {word}, as in Kafka's tools. For {-position} before the end: {other}")
-
-
-def _place(where: str | None) -> tuple[str, int] | None:
-    """Return what a place is counted from, and how far it is from there; None for the earliest and a wrong place."""
-    if where is None or where.startswith("@"):
-        return None if where is None else ("time", parse_time_ms(where[1:]))
-    position = _position(where)
-    if isinstance(position, BeforeEnd):
-        return "end", -position.count
-    if position is None or position == EARLIEST:
-        return None
-    return ("end", 0) if position == LATEST else ("offset", position)
-
-
 def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, Any]) -> None:
     where = "earliest" if given["from_beginning"] else given["offset"]
     if where is None:
@@ -425,55 +254,6 @@ def _seek(reader: Consumer, ends: dict[TopicPartition, int], given: dict[str, An
             return
         where = "latest" if given["follow"] else "earliest"
     seek_to(reader, ends, where)
-
-
-def seek_to(reader: Consumer, ends: dict[TopicPartition, int], where: str) -> None:
-    """Seek partitions to a position (``log_position.py``) or ``@TIME``; `ends` are their high watermarks."""
-    position = _position(where)
-    if position == EARLIEST:
-        reader.seek_to_beginning(list(ends))
-        return
-    if where.startswith("@"):
-        reader.seek_to_time(_time_ms(where), list(ends))
-        return
-    for key, offset in offsets_at(reader, ends, "--from", where).items():
-        if isinstance(position, int) and position > offset:
-            note(f"replog: {key.topic}-{key.partition} ends at {offset}, before {where}: starting at its end")
-        reader.seek(key, offset)
-
-
-def records_of(
-    reader: Consumer, stops: dict[TopicPartition, int], given: dict[str, Any], *, is_member: bool
-) -> Iterator[ConsumerRecord]:
-    """Yield records up to the stops, a wake-up, or without end; a member's partitions may change during this.
-
-    The caller stops at ``--max-messages``.
-    """
-    from spark_replog.ids import TopicPartition
-
-    is_filtered = any(given[name] for name in ("keys", "grep", "headers"))
-    idle_ms, poll_max = 0, 500 if is_filtered else min(500, given["max_messages"] or 500)
-    wait_ms = 500 if given["timeout_ms"] is None else max(1, min(500, given["timeout_ms"]))
-    while True:
-        is_joining = is_member and reader.group_metadata()[1] < 0
-        if not given["follow"] and not is_joining:
-            keys = reader.assignment()
-            done = [key for key in keys if reader.position(key) >= stops.get(key, 0)]
-            reader.pause(done)
-            if len(done) == len(keys):
-                return
-        try:
-            records = reader.poll(timeout_ms=wait_ms if given["follow"] or is_member else 0, max_records=poll_max)
-        except ReplogError as error:
-            if error.code is ErrorCode.REPLOG_WAKEUP:
-                return
-            raise
-        for record in records:
-            if given["follow"] or record.offset < stops.get(TopicPartition(record.topic, record.partition), 0):
-                yield record
-        idle_ms = 0 if records or is_joining else idle_ms + wait_ms
-        if given["timeout_ms"] is not None and idle_ms >= given["timeout_ms"]:
-            return
 
 
 def _printer(settings: Settings, given: dict[str, Any], pages: _Pages) -> Callable[[ConsumerRecord], None]:
@@ -508,56 +288,6 @@ def _whole_printer(settings: Settings, given: dict[str, Any], pages: _Pages) -> 
         ConsumerRecord("", 0, 0, None, None, (), 0, ""), output
     )  # an invalid pattern fails before a record is read
     return lambda record: show(_pattern(record, output), newline=False)
-
-
-def record_item(record: ConsumerRecord) -> dict[str, Any]:
-    """Return a record as JSON values, without loss."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": time_text(record.timestamp_us),
-        "key": bytes_text(record.key),
-        "headers": [[name, bytes_text(value)] for name, value in record.headers],
-        "value": bytes_text(record.value) if isinstance(record.value, bytes | None) else _row_item(record.value),
-    }
-
-
-def _row_item(row: Mapping[str, Any]) -> Any:
-    from spark_replog.log.json_rows import json_value
-
-    return json_value(row)
-
-
-def value_bytes(record: ConsumerRecord) -> bytes | None:
-    """Return the value; a typed row as JSON."""
-    if record.value is None or isinstance(record.value, bytes):
-        return record.value
-    from spark_replog.log.json_rows import row_json
-
-    return row_json(record.value)
-
-
-def bytes_text(data: bytes | None) -> Any:
-    """Return UTF-8 as text, other bytes as ``{"b64": ...}``."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(data).decode()}
-
-
-def time_text(timestamp_us: int) -> str:
-    """Return ISO 8601 in UTC with milliseconds, or microseconds if the time has them."""
-    fraction, unit = (timestamp_us % 1_000_000, "us") if timestamp_us % 1000 else (timestamp_us // 1000 % 1000, "ms")
-    try:
-        moment = datetime.fromtimestamp(timestamp_us // 1_000_000, UTC)
-    except (ValueError, OverflowError):  # after the year 9999, the limit of Python's type but not of the log's
-        import numpy as np
-
-        return f"+{np.datetime64(timestamp_us, 'us').astype(f'datetime64[{unit}]')}Z"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{fraction:0{6 if unit == 'us' else 3}d}Z"
 
 
 def _header_text(record: ConsumerRecord, mark: bytes, null: bytes) -> bytes:
@@ -625,90 +355,3 @@ def _csv_line(cells: tuple[object, ...]) -> None:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(cells)
     show(line.getvalue().encode())  # UTF-8 as in the log, whatever stdout has
-
-
-_COLOURS = (36, 33, 32, 35, 34, 31, 96, 93, 92, 95, 94, 91)
-
-
-@click.command(
-    "tail",
-    cls=ReplogCommand,
-    examples=["tail orders payments", "tail orders --from @-10m --key customer-7", "tail orders -n 3 --no-follow"],
-)
-@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True,
-              help="Start with this many of the newest rows of each partition.")  # fmt: skip
-@click.option("--from", "begin", metavar="WHERE",
-              help="Begin at earliest, latest, N, end-N, @TIME or @-1h instead of -n.")  # fmt: skip
-@click.option("--to", "until", metavar="WHERE", help="With --no-follow: stop before latest, N, end-N, @TIME or @-1h.")
-@_partition_flag
-@_filter_flags
-@click.option("--follow/--no-follow", default=True, help="Wait for new rows, or end at the current end. [--follow]")
-@click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True,
-              help="auto: on a terminal, unless NO_COLOR is set.")  # fmt: skip
-def tail(topics: tuple[str, ...], **given: Any) -> int:
-    """Follow topics: time, topic-partition, offset, key, headers and value of each record on its own line.
-
-    Partitions that are added meanwhile are read from their first row. Control characters are escaped;
-    'consume' prints bytes as they are, and -f jsonl prints whole records. Ctrl-C ends it.
-    """
-    settings = current_settings()
-    settings.required_store()
-    if settings.format == "json":
-        raise click.UsageError("tail has no end to print one object at: use -f jsonl, or consume")
-    if given["until"] is not None and given["follow"]:
-        raise click.UsageError("--to goes with --no-follow")
-    check_places(given["begin"], given["until"])
-    wanted, print_record = RecordFilter.of(given), _line_printer(settings, topics, given["colour"])
-    begin = f"end-{given['lines']}" if given["begin"] is None else given["begin"]
-    from spark_replog.client.consumer import Consumer
-
-    cluster = settings.open_cluster()
-    reader = Consumer(cluster, enable_auto_commit=False, auto_offset_reset="earliest")
-    with reader, ended_by_signals(reader) as is_ending:
-        keys = partitions_of(cluster, topics, given["partitions"])
-        wanted = wanted.of_topics(cluster, topics)
-        ends = reader.end_offsets(keys)
-        stops = dict(ends) if given["until"] is None else offsets_at(reader, ends, "--to", given["until"])
-
-        def begin_at(partitions: list[TopicPartition]) -> None:
-            """Seek the partitions that existed at the start; later ones begin at their first row."""
-            first = {key: ends.pop(key) for key in partitions if key in ends}
-            if first:
-                seek_to(reader, first, begin)
-
-        if given["follow"] and not given["partitions"]:
-            reader.subscribe(topics, on_assigned=begin_at)
-        else:
-            reader.assign(keys)
-            begin_at(keys)
-        flags = {**given, "max_messages": None, "timeout_ms": None}
-        for record in records_of(reader, stops, flags, is_member=False):
-            if wanted(record):
-                print_record(record)
-            if is_ending.is_set():
-                break
-    return EXIT_OK
-
-
-def _line_printer(settings: Settings, topics: tuple[str, ...], colour: str) -> Callable[[ConsumerRecord], None]:
-    if settings.format == "jsonl":
-        return lambda record: show(json_text(record_item(record)))
-    has_colors = is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
-    if colour == "never" or (colour == "auto" and not has_colors):
-        return lambda record: show(_tail_line(record, "", ""))
-    codes = {name: f"\x1b[{_COLOURS[at % len(_COLOURS)]}m" for at, name in enumerate(dict.fromkeys(topics))}
-    # As bytes: Click would remove colours if stdout is not a terminal.
-    return lambda record: show(_tail_line(record, codes[record.topic], "\x1b[0m").encode())
-
-
-def _tail_line(record: ConsumerRecord, before: str, after: str) -> str:
-    headers = " ".join(f"{quoted(name)}={_shown(value)}" for name, value in record.headers)
-    where = f"{before}{quoted(record.topic)}-{record.partition} {record.offset}{after}"
-    words = [time_text(record.timestamp_us), where, _shown(record.key), *([f"[{headers}]"] if headers else [])]
-    return " ".join([*words, _shown(value_bytes(record))])
-
-
-def _shown(data: bytes | None) -> str:
-    """Return bytes as text for people: escaped where they are not UTF-8 or not printable."""
-    return "null" if data is None else quoted(data.decode("utf-8", "backslashreplace"))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_topics
-from spark_replog.cli.consume import check_places, offsets_at
 from spark_replog.cli.output import ProgressLine, emit, item_of, note
+from spark_replog.cli.places import check_places, offsets_at
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
 from spark_replog.cli.tables import human_bytes, table
 from spark_replog.config.key import STORAGE_PREFIX

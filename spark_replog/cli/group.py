@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replog.cli.completion import complete_groups, complete_topics
-from spark_replog.cli.consume import partitions_of
 from spark_replog.cli.output import EXIT_CRITICAL, act_on_each, confirm, emit, error_item, item_of
+from spark_replog.cli.places import partitions_of
 from spark_replog.cli.query import show_verdicts
 from spark_replog.cli.settings import Flag, ReplogGroup, current_settings, parse_duration_ms, parse_time_ms, yes_flag
 from spark_replog.cli.tables import Table, table

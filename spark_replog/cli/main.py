@@ -64,7 +64,6 @@ _COMMANDS = {
 }
 _ELSEWHERE = {
     "init": "spark_replog.cli.store",
-    "tail": "spark_replog.cli.consume",
     "ui": "spark_replog.ui.command",
     "quota": "spark_replog.cli.acl",
 }

@@ -64,7 +64,7 @@ def test_what_makes_no_sense_is_refused(tail, words):
 
 def test_partitions_that_are_added_are_read_from_their_first_row(store, replog, monkeypatch):
     """The first look is at what is there, the next one at what was added."""
-    from spark_replog.cli import consume as module
+    from spark_replog.cli import tail as module
 
     looks = []
 
