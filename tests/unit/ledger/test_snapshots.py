@@ -78,6 +78,7 @@ def test_a_cold_process_reads_the_snapshot_and_the_tail(make_store, root_count):
     writer = paged(store)
     for round_ in range(4):
         wanted = fill(writer, 30 * round_, 30 * round_ + 30)
+        assert not writer.ledger.level(timeout_ms=60_000), "no root lacks an entry"
         report = shoot(writer)
         assert (report.written, report.decided) == (1, 1)
     assert report.deleted >= 25 * root_count, "the records before the snapshot are gone"
@@ -446,12 +447,14 @@ def slowly(stores: Sequence[Any], verb: str, step: Callable[[], object]) -> None
 def test_roots_that_take_long_for_many_files_are_waited_for_while_they_get_on(make_store):
     """The timeout is that of one file: else a large snapshot, or truncation, would never end on slow storage."""
     store = make_store(3)
-    writer = paged(store, replace(BY_HAND, quorum_timeout_ms=1_000))
+    clock = ManualClock()  # it moves with the files, however busy the machine is
+    writer = paged(store, replace(BY_HAND, quorum_timeout_ms=1_000), clock)
     wanted = fill(writer, 0, 60)
-    slowly(writer.counting, "delete", lambda: time.sleep(0.02))
+    assert not writer.ledger.level(timeout_ms=60_000), "no root lacks an entry"
+    slowly(writer.counting, "delete", lambda: clock.sleep_ms(20))
     report = shoot(writer)
     assert report.deleted >= 55 * 3, "1,100 ms a root, and the timeout is 1,000"
-    slowly(writer.counting, "create", lambda: time.sleep(0.02))
+    slowly(writer.counting, "create", lambda: clock.sleep_ms(20))
     io = keeper_of(writer).io
     pages = {f"{7:012d}-{number:032x}": b"%d" % number for number in range(60)}
     assert len(io.store(pages, f"{70:020d}-{0:032x}", b"head")) >= 2
