@@ -48,7 +48,12 @@ class RunningGateway:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._ended.set)
+        self.end()
+
+    def end(self) -> None:
+        """End it as SIGTERM does, if it has not ended."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join(SECONDS_MAX)
         assert not self._thread.is_alive()
 

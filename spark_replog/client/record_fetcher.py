@@ -82,6 +82,7 @@ class RecordFetcher:
     Args:
         on_look: called each time a waiting fetch looks again; an error that it raises ends the fetch.
         views: of typed topics; others are read with all columns of the version that is the newest at the first look.
+        waits_for_quota: whether reads are counted, and wait for the client's quota. False: whoever reads counts.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class RecordFetcher:
         *,
         on_look: Callable[[], None] | None = None,
         views: Mapping[TopicId, RowView] | None = None,
+        waits_for_quota: bool = True,
     ) -> None:
         self._cluster = cluster
+        self._waits_for_quota = waits_for_quota
         self._config = config
         self._metrics = metrics
         self._views = dict(views or {})
@@ -285,7 +288,8 @@ class RecordFetcher:
         if not is_folded:
             self._cluster.refresh_if_stale()
         self._authorizer.require(AclOperation.READ, ResourceType.TOPIC, *sorted(topics))
-        self._fetcher.quota = self._cluster.fetch_quota(self._authorizer.principal, self._config.client_id)
+        if self._waits_for_quota:
+            self._fetcher.quota = self._cluster.fetch_quota(self._authorizer.principal, self._config.client_id)
 
     def sought(self, keys: Iterable[TopicPartition]) -> None:
         """Note that these positions were set by a seek or a reset, not reached by reading."""

@@ -63,7 +63,7 @@ class ProduceResponse:
             REPLOG_COMMIT_OUTCOME_UNKNOWN (unknown): repeat it.
         result: the fold's, with the rows' offsets; None with an error other than a refusal by the fold.
         partitions: the answer for each. Without ``error`` some may have their own (``is_atomic=False``).
-        throttle_time_ms: how long the answer was held back by the client's quota.
+        throttle_time_ms: how long the answer was held back by the client's quota, or the client is to be held back.
     """
 
     error: ReplogError | None

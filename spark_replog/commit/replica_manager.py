@@ -297,6 +297,8 @@ class ReplicaManager:
     Args:
         config: timeouts; None: the cluster's.
         after_append: called with the ledger after each successful append; returns at once, and raises nothing.
+        waits_for_quotas: whether answers of clients above their quota come late. False: they come at once, and whoever
+            gets them lets the client wait for their ``throttle_time_ms``.
     """
 
     def __init__(
@@ -304,8 +306,11 @@ class ReplicaManager:
         cluster: Cluster,
         config: CoordinatorConfig | None = None,
         after_append: Callable[[Ledger[TopicLedgerState]], object] = lambda _: None,
+        *,
+        waits_for_quotas: bool = True,
     ) -> None:
         self._cluster = cluster
+        self._waits_for_quotas = waits_for_quotas
         config = config or cluster.config
         fetcher = ReplicaFetcher(cluster.brokers, config, clock=cluster.clock)
         self._catch_up = CatchUp(fetcher)
@@ -341,7 +346,8 @@ class ReplicaManager:
         throttle_ms = self._cluster.produce_throttle_ms(applied, limit_ms)
         if not throttle_ms:
             return {ledger_id: responses[ledger_id] for ledger_id in requests}
-        self._cluster.clock.sleep_ms(throttle_ms)
+        if self._waits_for_quotas:
+            self._cluster.clock.sleep_ms(throttle_ms)
         return {ledger_id: replace(responses[ledger_id], throttle_time_ms=throttle_ms) for ledger_id in requests}
 
     def prepare(self) -> None:

@@ -31,6 +31,7 @@ from spark_replog.log.codec.data_object import LOG_PREFIX
 from spark_replog.log.json_rows import json_rows
 from spark_replog.log.row_key import key_array
 from spark_replog.log.row_schema import RowSchema
+from spark_replog.read.fetcher import count_read
 from spark_replog.read.rows import LOG_COLUMNS, log_column
 
 WAIT_MS_MAX = 30_000
@@ -62,7 +63,10 @@ class Asked:
 
 
 async def answer_fetch(gateway: Gateway, call: Call) -> Any:
-    """Answer Fetch: at once if there is an error or enough to read, else when there is, or the time is over."""
+    """Answer Fetch: at once if there is an error or enough to read, else when there is, or the time is over.
+
+    A client whose rows are above its quota gets them, and is told how long to wait; its connection is muted as long.
+    """
     request, loop = call.request, asyncio.get_running_loop()
     until = loop.time() + min(max(0, request.max_wait_ms), WAIT_MS_MAX) / 1000
     topics = await gateway.run(_named, gateway, call)
@@ -79,7 +83,14 @@ async def answer_fetch(gateway: Gateway, call: Call) -> Any:
             await asyncio.wait([woken], timeout=max(0, until - loop.time()))
         finally:
             waiters.leave(woken, handles)
-    return FetchResponse(session_id=0, responses=await _read(gateway, call, topics))
+    quota, throttle_ms = gateway.cluster.fetch_quota(call.principal, call.client_id), 0
+    bytes_max = min(request.max_bytes, ANSWER_BYTES_MAX, ANSWER_BYTES_MAX if quota is None else quota.window_bytes)
+    answers = await _read(gateway, call, topics, bytes_max)
+    if quota is not None:
+        sent_bytes = sum(len(part.records) for topic in answers for part in topic.partitions)
+        throttle_ms = count_read(quota, sent_bytes, gateway.clock)
+        call.mute(throttle_ms)
+    return FetchResponse(session_id=0, responses=answers, throttle_time_ms=throttle_ms)
 
 
 _Topics = list[tuple[Any, list[Asked]]]
@@ -152,14 +163,13 @@ def _is_answered(topics: _Topics, min_bytes: int) -> bool:
     return size_bytes >= min_bytes or not any(asked_list for _, asked_list in topics)
 
 
-async def _read(gateway: Gateway, call: Call, topics: _Topics) -> list[Any]:
-    """Return the answer of each topic, with the batches of its partitions within the request's bytes."""
+async def _read(gateway: Gateway, call: Call, topics: _Topics, left_bytes: int) -> list[Any]:
+    """Return the answer of each topic, with the batches of its partitions within so many bytes."""
     batches = gateway.part(FetchedBatches)
     with_rows = _within_answer([asked for _, asked_list in topics for asked in asked_list if asked.has_rows])
     made = await asyncio.gather(*(batches.of(call, asked) for asked in with_rows))
     by_asked = {id(asked): result for asked, result in zip(with_rows, made, strict=True)}
-    left_bytes, answers = min(call.request.max_bytes, ANSWER_BYTES_MAX), []
-    is_first = True
+    answers, is_first = [], True
     for topic, asked_list in topics:
         partitions = []
         for asked in asked_list:
@@ -227,15 +237,10 @@ class FetchedBatches:
         self._turns: dict[CachePlace, asyncio.Lock] = {}
 
     async def of(self, call: Call, asked: Asked) -> list[EncodedBatch] | ReplogError:
-        """Return batches from the offset asked for on, or why it cannot be read.
-
-        A client with a quota reads for itself: what it reads is counted and delayed there, on threads of its own kind.
-        """
+        """Return batches from the offset asked for on, or why it cannot be read."""
         handle, state, wanted = asked.handle, asked.state, asked.wanted
         assert handle is not None and state is not None
         try:
-            if self._gateway.cluster.fetch_quota(call.principal, call.client_id) is not None:
-                return await self._gateway.run_on("quota", _batches, self._gateway, call, asked)
             place = CachePlace(handle.topic_id, wanted.partition, state.leader_epoch)
             get = place, wanted.fetch_offset, asked.high_watermark, wanted.partition_max_bytes
             if batches := self.cache.get(*get):
@@ -260,8 +265,8 @@ def _batches(gateway: Gateway, call: Call, asked: Asked) -> list[EncodedBatch]:
     handle, state, wanted = asked.handle, asked.state, asked.wanted
     assert handle is not None and state is not None
     key = TopicPartition(handle.name, wanted.partition)
-    config = ConsumerConfig(principal=call.principal, client_id=call.client_id)
-    fetcher = RecordFetcher(gateway.cluster, config, ConsumerMetrics())
+    config = ConsumerConfig(principal=call.principal)
+    fetcher = RecordFetcher(gateway.cluster, config, ConsumerMetrics(), waits_for_quota=False)
     start, batches = wanted.fetch_offset, []
     for _, rows, end in fetcher.scan({key: (start, state.end_offset)}, {handle.name: handle}):
         if asked.schema is not None and rows.num_rows:

@@ -46,6 +46,8 @@ class Call:
     principal: str
     session: Any = None
     """Of the connection: see ``access.Session``."""
+    mute: Callable[[int], None] = lambda _: None
+    """Begins no other request of the connection for so many ms: its client was told to wait, and may not."""
 
 
 class Gateway:

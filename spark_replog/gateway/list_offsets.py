@@ -125,8 +125,8 @@ def _offset_of_time(gateway: Gateway, call: Call, handle: TopicHandle, number: i
     if offset is None:
         return NONE, NONE
     key = TopicPartition(handle.name, number)
-    config = ConsumerConfig(principal=call.principal, client_id=call.client_id)
-    fetcher = RecordFetcher(gateway.cluster, config, ConsumerMetrics())
+    config = ConsumerConfig(principal=call.principal)
+    fetcher = RecordFetcher(gateway.cluster, config, ConsumerMetrics(), waits_for_quota=False)
     for _, rows, _ in fetcher.scan({key: (offset, offset + 1)}, {handle.name: handle}):
         if rows.num_rows:
             return offset, int(log_column(rows, "timestamp").cast("int64")[0].as_py()) // 1000

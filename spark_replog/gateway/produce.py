@@ -18,15 +18,16 @@ from spark_replog.gateway.gateway import Api, Call, Gateway
 from spark_replog.gateway.produce_lane import PartAnswer, ProduceLanes, ProducePart, lane_key
 from spark_replog.write.sequences import EPOCH_MAX
 
-CLIENT_THROTTLES_FROM = 6
-"""From this version on a client waits itself for the time that it is told. The gateway has waited already."""
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = _Topic.PartitionProduceResponse
 _Record = _Partition.BatchIndexAndErrorMessage
 
 
 async def answer_produce(gateway: Gateway, call: Call) -> Any:
-    """Answer Produce. With acks=0 there is no answer, and an error closes the connection."""
+    """Answer Produce. With acks=0 there is no answer, and an error closes the connection.
+
+    A client above its quota is answered at once and told how long to wait; its connection is muted as long (KIP-219).
+    """
     waiting = [(topic, name, _take(gateway, call, topic, name)) for topic, name in _named(gateway, call)]
     topics, throttle_ms = [], 0
     for topic, name, parts in waiting:
@@ -41,10 +42,9 @@ async def answer_produce(gateway: Gateway, call: Call) -> Any:
             _partition(item.index, answer) for item, answer in zip(topic.partition_data, answers, strict=True)
         ]
         topics.append(_Topic(name=name or topic.name, topic_id=topic.topic_id, partition_responses=partitions))
+    call.mute(throttle_ms)
     if call.request.acks == 0:
         return None
-    if call.version >= CLIENT_THROTTLES_FROM:
-        throttle_ms = 0
     return ProduceResponse(responses=topics, throttle_time_ms=throttle_ms)
 
 

@@ -141,6 +141,8 @@ class Connection:
         self._pending: asyncio.Queue[_Pending | None] = asyncio.Queue(limit)
         self._last: _Pending | None = None
         self._is_broken = False
+        self._is_ending = asyncio.Event()
+        self._muted_until = 0.0
         self.session = Session(gateway.users, gateway.principal)
         self._session_until = asyncio.get_running_loop().time() + self._receive_seconds
         self.host = host_of(writer)
@@ -152,6 +154,7 @@ class Connection:
         try:
             while not self._is_broken and not self.session.is_refused:
                 size_bytes = await self._next_size()
+                await self._unmuted()
                 held = HeldBytes(self._budget)
                 try:
                     if self.session.is_open:
@@ -206,8 +209,23 @@ class Connection:
             raise _CloseConnectionError(f"a request of {size_bytes} bytes; at most {size_max} are read")
         return size_bytes
 
+    def mute(self, duration_ms: int) -> None:
+        """Begin no other request for so long."""
+        self._muted_until = max(self._muted_until, asyncio.get_running_loop().time() + duration_ms / 1000)
+
+    async def _unmuted(self) -> None:
+        """Wait until requests may begin. Raises ConnectionAbortedError: the gateway ends first."""
+        while (left_seconds := self._muted_until - asyncio.get_running_loop().time()) > 0:
+            try:
+                async with asyncio.timeout(left_seconds):
+                    await self._is_ending.wait()
+            except TimeoutError:
+                continue  # it may have been muted again
+            raise ConnectionAbortedError("muted")
+
     def stop_reading(self) -> None:
         """Read no more requests."""
+        self._is_ending.set()
         transport = self._writer.transport
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()  # what came after an end would be an error
@@ -239,6 +257,7 @@ class Connection:
         is_after_all = key != ApiKey.Produce or (self._last is not None and self._last.api_key != ApiKey.Produce)
         if is_after_all and self._last is not None:
             await self._last.gone.wait()
+            await self._unmuted()
         if not self.session.may_ask(key):
             raise _CloseConnectionError(f"API {key} before the client has said who it is")
         header, call, handler, item_count = _decoded(frame, self)
@@ -317,7 +336,7 @@ def _decoded(frame: bytes, connection: Connection) -> tuple[Any, Call | None, Ca
     except Exception as error:  # whatever the decoder of headers meets
         raise _CloseConnectionError(f"a request's header cannot be decoded: {error!r}") from error
     session = connection.session
-    call = Call(request, version, header.client_id or "", connection.host, session.principal, session)
+    call = Call(request, version, header.client_id or "", connection.host, session.principal, session, connection.mute)
     return header, call, api.handler, item_count
 
 

@@ -65,6 +65,11 @@ class FetchQuota:
     limit_per_second: int
     key: RateKey
 
+    @property
+    def window_bytes(self) -> int:
+        """How much may be read at once after a pause, without a wait."""
+        return self.limit_per_second * (SAMPLE_COUNT - 1) * WINDOW_MS // 1000
+
 
 @dataclass(frozen=True, slots=True)
 class QuotaAlter:

@@ -125,15 +125,20 @@ _rates: dict[RateKey, SampledRate] = {}
 _lock = threading.Lock()
 
 
-def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
-    """Count bytes read, and wait until the rate is within the quota; return the wait in ms."""
+def count_read(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
+    """Count bytes read; return for how many ms nothing is to be read, until the rate is within the quota."""
     now_ms = clock.monotonic_ms()
     with _lock:
         rate = _rates.setdefault(quota.key, SampledRate())
         rate.record(size_bytes, now_ms)
-        wait_ms = throttle_time_ms(
+        return throttle_time_ms(
             rate.per_second(now_ms), quota.limit_per_second, rate.elapsed_ms(now_ms), THROTTLE_MS_MAX
         )
+
+
+def throttle(quota: FetchQuota, size_bytes: int, clock: Clock) -> int:
+    """Count bytes read, and wait until the rate is within the quota; return the wait in ms."""
+    wait_ms = count_read(quota, size_bytes, clock)
     if wait_ms:
         clock.sleep_ms(wait_ms)
     return wait_ms

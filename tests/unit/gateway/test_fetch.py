@@ -9,12 +9,10 @@ import pytest
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.producer import ProduceRequest
 
-from spark_replog.admin.access_admin import QuotaAdmin
 from spark_replog.client.producer import Producer
 from spark_replog.cluster.cluster import Cluster
 from spark_replog.gateway.batch_cache import BatchCache, CachePlace
 from spark_replog.gateway.record_batch import EncodedBatch
-from spark_replog.log.quotas import CONSUMER_BYTE_RATE, QuotaEntity
 from tests.gateways import RunningGateway, WireClient, record_batch, records_of
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID = 1, 3, 74, 75, 100
@@ -209,13 +207,3 @@ def test_produced_bytes_come_back_as_they_were(gateway, client):
     sent = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=30_000, topic_data=data)
     assert client.ask(sent, 9).responses[0].partition_responses[0].error_code == 0
     assert records_of(fetch(client).records) == [(0, b"", b""), (1, b"", None), (2, b"", b"v")]
-
-
-def test_a_client_with_a_quota_reads_the_same(gateway, client):
-    """It reads for itself, so that its bytes are counted; the limit is too high to be felt."""
-    send(gateway, 10, 10)
-    QuotaAdmin(gateway.cluster).alter(QuotaEntity(None, "wire"), {CONSUMER_BYTE_RATE: 1 << 40})
-    gateway.cluster.refresh()
-    before = object_gets(gateway)
-    assert offsets_of(fetch(client)) == offsets_of(fetch(client)) == [0, 1]
-    assert object_gets(gateway) >= before + 2
