@@ -20,6 +20,7 @@ from spark_replog.gateway import (
     metadata,
     produce,
     topic_administration,
+    topic_pages,
 )
 from spark_replog.gateway.gateway import Api, Call, Gateway
 
@@ -58,5 +59,6 @@ API_TABLE: Mapping[int, Api] = _join(
     metadata.APIS,
     produce.APIS,
     topic_administration.APIS,
+    topic_pages.APIS,
 )
 API_LIST: Iterable[tuple[int, Api]] = sorted(API_TABLE.items())

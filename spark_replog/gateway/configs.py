@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs: settings of topics and of brokers.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources: settings of topics and of brokers.
 
 A topic's settings are those of its ledger. A broker's are those of this gateway, which only its start sets, and those
 of the store's ACLs, which are the same at every broker.
@@ -6,11 +6,16 @@ of the store's ACLs, which are the same at every broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import AlterConfigsResponse, DescribeConfigsResponse, IncrementalAlterConfigsResponse
+from kafka.protocol.admin import (
+    AlterConfigsResponse,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesResponse,
+)
 from kafka.protocol.api_key import ApiKey
 
 from spark_replog.admin.access_admin import AclAdmin
@@ -21,7 +26,7 @@ from spark_replog.config.registry import keys_of
 from spark_replog.errors import ErrorCode, InvalidConfigError, ReplogError
 from spark_replog.gateway.errors import error_code, error_text
 from spark_replog.gateway.gateway import Api, Call, Gateway
-from spark_replog.log.acl import AclOperation, ResourceType
+from spark_replog.log.acl import CLUSTER_NAME, AclOperation, ResourceType
 from spark_replog.quorum import majority_of
 
 
@@ -30,6 +35,9 @@ class ConfigResource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigSource(IntEnum):
@@ -160,6 +168,33 @@ def _entry(call: Call, item: Any, entry: ConfigEntry) -> Any:
     )
 
 
+async def list_config_resources(gateway: Gateway, call: Call) -> Any:
+    """Answer ListConfigResources: topics and brokers. Nothing else has settings here; version 0 asks for others."""
+    types = set(call.request.resource_types) or set(ConfigResource) if call.version >= 1 else set()
+    if not types <= set(ConfigResource):
+        return ListConfigResourcesResponse(error_code=int(ErrorCode.UNSUPPORTED_VERSION), config_resources=[])
+    try:
+        names = await gateway.run(_config_resources, gateway, call, types)
+    except ReplogError as error:
+        return ListConfigResourcesResponse(error_code=error_code(error), config_resources=[])
+    made = ListConfigResourcesResponse.ConfigResource
+    return ListConfigResourcesResponse(
+        error_code=0, config_resources=[made(resource_name=name, resource_type=int(kind)) for kind, name in names]
+    )
+
+
+def _config_resources(gateway: Gateway, call: Call, types: Collection[int]) -> list[tuple[ConfigResource, str]]:
+    cluster = gateway.cluster
+    cluster.refresh_if_stale()
+    Authorizer(cluster, call.principal).require(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
+    names: list[tuple[ConfigResource, str]] = []
+    if ConfigResource.TOPIC in types:
+        names += [(ConfigResource.TOPIC, name) for name in cluster.topic_names()]
+    if ConfigResource.BROKER in types:
+        names += [(ConfigResource.BROKER, str(node.node_id)) for node in gateway.nodes()]
+    return names
+
+
 Changes = dict[str, str | None]
 """Setting to its new value; None: its default."""
 
@@ -261,4 +296,5 @@ APIS = {
     ApiKey.DescribeConfigs: Api(1, 4, describe_configs),
     ApiKey.AlterConfigs: Api(0, 2, alter_configs),
     ApiKey.IncrementalAlterConfigs: Api(0, 1, incremental_alter_configs),
+    ApiKey.ListConfigResources: Api(0, 1, list_config_resources),
 }

@@ -34,7 +34,11 @@ _Group = DescribeGroupsResponse.DescribedGroup
 
 
 async def describe_groups(gateway: Gateway, call: Call) -> Any:
-    """Answer DescribeGroups; what members of the product's own clients say is told in Kafka's bytes."""
+    """Answer DescribeGroups.
+
+    What members of the product's own clients say is told in Kafka's bytes. Addresses are those of members that come
+    through this gateway: the log of groups has none.
+    """
     return DescribeGroupsResponse(groups=await gateway.run(_describe, gateway, call))
 
 
@@ -69,9 +73,10 @@ def _describe(gateway: Gateway, call: Call) -> list[Any]:
 
 
 def _described(gateway: Gateway, call: Call, state: GroupState) -> Any:
-    metadata = state.metadata
+    metadata, host = state.metadata, gateway.part(MemberHost)
     members = []
     for member in metadata.members:
+        address = host.address(state.group, member.member_id)
         data, assignment = dict(member.protocols).get(metadata.protocol, b""), member.assignment
         if metadata.protocol_type == CONSUMER:
             data, assignment = kafka_subscription(data), kafka_assignment(assignment)
@@ -80,7 +85,7 @@ def _described(gateway: Gateway, call: Call, state: GroupState) -> Any:
                 member_id=member.member_id,
                 group_instance_id=member.instance_id or None,
                 client_id=member.client_id,
-                client_host="",  # the log of groups does not hold it
+                client_host=f"/{address}" if address else "",
                 member_metadata=data,
                 member_assignment=assignment,
             )

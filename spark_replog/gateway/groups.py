@@ -6,8 +6,10 @@ are. Source: Kafka's ``GroupCoordinatorService``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import (
@@ -40,6 +42,8 @@ MEMBER_ID_REQUIRED = 79
 _ASKS_TWICE_SINCE = 4
 """Since this version of JoinGroup a client gets its member id first, and joins with it."""
 _SKIPS_ASSIGNMENT_SINCE = 9
+_HAS_TOPIC_IDS_SINCE = 10
+"""Since this version of OffsetCommit and OffsetFetch topics have ids in place of names."""
 
 
 def group_code(error: BaseException) -> int:
@@ -127,6 +131,7 @@ async def join_group(gateway: Gateway, call: Call) -> Any:
         )
         _check_protocols(request.protocol_type, member)
         joined = await host.join(request.group_id, member, request.protocol_type, call.principal, is_new=is_new)
+        host.note_address(request.group_id, member_id, call.client_host)
         return _join_answer(member, joined, call.version)
     except ReplogError as error:
         return JoinGroupResponse(
@@ -207,7 +212,9 @@ async def heartbeat(gateway: Gateway, call: Call) -> Any:
         authorizer = Authorizer(gateway.cluster, call.principal)
         if not group or not authorizer.is_allowed(AclOperation.READ, ResourceType.GROUP, group):
             await gateway.run(require_group, gateway, call.principal, AclOperation.READ, group)
-        await gateway.part(MemberHost).beat(group, _identity(call, 3))
+        host, identity = gateway.part(MemberHost), _identity(call, 3)
+        await host.beat(group, identity)
+        host.note_address(group, identity.member_id, call.client_host)
     except ReplogError as error:
         code = group_code(error)
     return HeartbeatResponse(error_code=code)
@@ -257,17 +264,20 @@ def _identity(call: Call, instance_since: int) -> MemberIdentity:
 
 
 async def offset_commit(gateway: Gateway, call: Call) -> Any:
-    """Answer OffsetCommit; what it says beside an offset comes back as it is."""
+    """Answer OffsetCommit; what it says beside an offset comes back as it is. Since version 10 topics have ids."""
     request, host = call.request, gateway.part(MemberHost)
+    topics = await gateway.run(_named, gateway, call, request.topics)
     instance_id = (request.group_instance_id or "") if call.version >= 7 else ""
     who = MemberIdentity(request.member_id, instance_id, request.generation_id_or_member_epoch)
     offsets = {
-        TopicPartition(topic.name, part.partition_index): OffsetAndMetadata(
+        TopicPartition(name, part.partition_index): OffsetAndMetadata(
             part.committed_offset,
             part.committed_leader_epoch if call.version >= 6 else -1,
             part.committed_metadata or "",
+            topic_id=topic.topic_id.hex if call.version >= _HAS_TOPIC_IDS_SINCE else "",
         )
-        for topic in request.topics
+        for topic, name in topics
+        if name is not None
         for part in topic.partitions
     }
     codes: Mapping[TopicPartition, int]
@@ -285,17 +295,29 @@ async def offset_commit(gateway: Gateway, call: Call) -> Any:
         topics=[
             topic_of(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     topic_of.OffsetCommitResponsePartition(
                         partition_index=part.partition_index,
-                        error_code=codes[TopicPartition(topic.name, part.partition_index)],
+                        error_code=int(ErrorCode.UNKNOWN_TOPIC_ID)
+                        if name is None
+                        else codes[TopicPartition(name, part.partition_index)],
                     )
                     for part in topic.partitions
                 ],
             )
-            for topic in request.topics
+            for topic, name in topics
         ]
     )
+
+
+def _named(gateway: Gateway, call: Call, topics: Iterable[Any]) -> list[tuple[Any, str | None]]:
+    """Return a request's topics with their names; None: no topic has the id."""
+    if call.version < _HAS_TOPIC_IDS_SINCE:
+        return [(topic, topic.name) for topic in topics]
+    with suppress(ReplogError):  # the store is away: the call that follows says it
+        gateway.cluster.refresh_if_stale()
+    return [(topic, gateway.topic_name(topic.topic_id)) for topic in topics]
 
 
 _Offsets = Mapping[TopicPartition, OffsetAndMetadata | None]
@@ -321,9 +343,11 @@ async def _fetched(
     gateway: Gateway, call: Call, group: str, topics: Sequence[Any] | None, topic_of: Any
 ) -> tuple[int, list[Any]]:
     """Return the error code, and the offsets as a response has them."""
-    wanted = None
+    wanted: list[TopicPartition] | None = None
+    named: list[tuple[Any, str | None]] = []
     if topics is not None:
-        wanted = [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
+        named = await gateway.run(_named, gateway, call, topics)
+        wanted = [TopicPartition(name, part) for topic, name in named if name for part in topic.partition_indexes]
     coordinator = gateway.part(MemberHost).stripe(call.principal, group).coordinator
     code = 0
     offsets: _Offsets = {}
@@ -346,7 +370,25 @@ async def _fetched(
                 error_code=int(ErrorCode.TOPIC_AUTHORIZATION_FAILED) if is_refused else code,
             )
         )
-    return code, [topic_of(name=name, partitions=parts) for name, parts in by_topic.items()]
+    if call.version < _HAS_TOPIC_IDS_SINCE:
+        return code, [topic_of(name=name, partitions=parts) for name, parts in by_topic.items()]
+    ids = {name: topic.topic_id for topic, name in named}
+    if topics is None:
+        known = gateway.cluster.cluster_ledger.ask(lambda state: dict(state.topics))
+        ids = {name: UUID(hex=known[name][0]) for name in by_topic if name in known}
+    answered = [topic_of(topic_id=ids[name], partitions=parts) for name, parts in by_topic.items() if name in ids]
+    for topic in [topic for topic, name in named if name is None]:
+        unknown = [
+            part_of(
+                partition_index=number,
+                committed_offset=NO_OFFSET,
+                metadata="",
+                error_code=int(ErrorCode.UNKNOWN_TOPIC_ID),
+            )
+            for number in topic.partition_indexes
+        ]
+        answered.append(topic_of(topic_id=topic.topic_id, partitions=unknown))
+    return code, answered
 
 
 def _fetch(
@@ -388,7 +430,7 @@ APIS = {
     ApiKey.SyncGroup: Api(0, 5, sync_group),
     ApiKey.Heartbeat: Api(0, 4, heartbeat),
     ApiKey.LeaveGroup: Api(0, 5, leave_group),
-    ApiKey.OffsetCommit: Api(2, 9, offset_commit),
-    ApiKey.OffsetFetch: Api(1, 9, offset_fetch),
+    ApiKey.OffsetCommit: Api(2, 10, offset_commit),
+    ApiKey.OffsetFetch: Api(1, 10, offset_fetch),
     ApiKey.OffsetDelete: Api(0, 0, offset_delete),
 }

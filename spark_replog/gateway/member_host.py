@@ -57,12 +57,14 @@ class _Hosted:
         heard_ms: when it sent a request last.
         written_ms: of the newest heartbeat that the log shows of this gateway.
         waiting_count: its requests that wait for the group: a member that waits lives.
+        address: of its client; '': no request of it has told it.
     """
 
     session_timeout_ms: int
     heard_ms: float
     written_ms: float = -math.inf
     waiting_count: int = 0
+    address: str = ""
 
     def is_alive(self, now_ms: float) -> bool:
         return self.waiting_count > 0 or now_ms - self.heard_ms < self.session_timeout_ms
@@ -254,6 +256,17 @@ class MemberHost:
             hosted.heard_ms = self._now_ms()
             if is_written:
                 hosted.written_ms = hosted.heard_ms
+
+    def note_address(self, group: str, member_id: str, address: str) -> None:
+        """Remember where a member's requests come from, if this gateway hosts it."""
+        hosted = self._hosted.get(group, {}).get(member_id)
+        if hosted is not None:
+            hosted.address = address
+
+    def address(self, group: str, member_id: str) -> str:
+        """Return where a member's requests come from; '' if they do not come here. Any thread."""
+        hosted = self._hosted.get(group, {}).get(member_id)
+        return "" if hosted is None else hosted.address
 
     async def leave(self, group: str, member_ids: Iterable[str]) -> None:
         """Take members out of a group that it contains."""

@@ -59,8 +59,8 @@ def _topics(gateway: Gateway, call: Call) -> list[Any]:
     if asked is None or (not asked and call.version == 0):
         with suppress(ReplogError):  # the store is away: what was folded so far is told
             cluster.refresh()
-        names = [name for name, _ in _names_and_ids(gateway)]
-        return _described(gateway, call, authorizer.allowed_topics(AclOperation.DESCRIBE, sorted(names)))
+        names = [name for name, _ in names_and_ids(gateway)]
+        return described_topics(gateway, call, authorizer.allowed_topics(AclOperation.DESCRIBE, sorted(names)))
     with suppress(ReplogError):
         cluster.refresh_if_stale()
     named = {item.name for item in asked if item.name is not None}
@@ -69,30 +69,32 @@ def _topics(gateway: Gateway, call: Call) -> list[Any]:
     if may_create:
         _create_missing(gateway, call, sorted(allowed))
     topics = [_failed(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in sorted(named - allowed)]
-    topics += _described(gateway, call, sorted(allowed))
+    topics += described_topics(gateway, call, sorted(allowed))
     wanted = {item.topic_id for item in asked if item.name is None}
     if wanted:
-        by_id = {topic_uuid(topic_id): name for name, topic_id in _names_and_ids(gateway)}
+        by_id = {topic_uuid(topic_id): name for name, topic_id in names_and_ids(gateway)}
         names = authorizer.allowed_topics(AclOperation.DESCRIBE, [by_id[at] for at in wanted if at in by_id])
-        topics += _described(gateway, call, names)
+        topics += described_topics(gateway, call, names)
         told = {topic.topic_id for topic in topics}
         topics += [_failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id) for topic_id in wanted - told]
     return topics
 
 
-def _names_and_ids(gateway: Gateway) -> list[tuple[str, str]]:
+def names_and_ids(gateway: Gateway) -> list[tuple[str, str]]:
+    """Return the name and the id of each topic, as folded so far."""
     return gateway.cluster.cluster_ledger.ask(lambda state: [(name, ids[0]) for name, ids in state.topics.items()])
 
 
 def _create_missing(gateway: Gateway, call: Call, names: Iterable[str]) -> None:
-    missing = set(names) - {name for name, _ in _names_and_ids(gateway)} - INTERNAL_TOPICS
+    missing = set(names) - {name for name, _ in names_and_ids(gateway)} - INTERNAL_TOPICS
     controller = Controller(gateway.cluster, call.principal)
     for name in sorted(missing):
         with suppress(ReplogError):  # the topic's own answer says that it is not there
             controller.create_topic(name, gateway.config.num_partitions, if_not_exists=True)
 
 
-def _described(gateway: Gateway, call: Call, names: Sequence[str]) -> list[Any]:
+def described_topics(gateway: Gateway, call: Call, names: Sequence[str]) -> list[Any]:
+    """Return topics as Metadata tells them, with the error of each that cannot be described."""
     cluster, handles, topics = gateway.cluster, [], []
     for name in names:
         try:

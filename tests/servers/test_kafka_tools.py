@@ -63,6 +63,8 @@ def test_topics(tools):
     configs = "kafka.admin.ConfigCommand"
     tools.run(configs, "--alter", "--entity-type", "topics", "--entity-name", "made", "--add-config", "retention.ms=77")
     assert "retention.ms=77" in tools.run(configs, "--describe", "--entity-type", "topics", "--entity-name", "made")
+    listed = tools.run(configs, "--describe", "--entity-type", "topics")
+    assert "made" in listed
     tools.run(topics, "--delete", "--topic", "made")
     assert "made" not in tools.run(topics, "--list").split()
 

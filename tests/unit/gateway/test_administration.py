@@ -14,6 +14,8 @@ from kafka.protocol.admin import (
     DescribeAclsRequest,
     DescribeClientQuotasRequest,
     DescribeConfigsRequest,
+    DescribeTopicPartitionsRequest,
+    ListConfigResourcesRequest,
 )
 
 from spark_replog.admin.access_admin import AclAdmin, QuotaAdmin
@@ -24,7 +26,8 @@ from spark_replog.log.acl import AclBinding, AclOperation, PatternType, Permissi
 from spark_replog.log.quotas import DEFAULT_NAME, QuotaEntity
 from tests.gateways import RunningGateway
 
-INVALID_CONFIG, INVALID_REQUEST, TOPIC_REFUSED, NO_TOPIC_ID = 40, 42, 29, 100
+UNKNOWN_TOPIC, TOPIC_REFUSED, CLUSTER_REFUSED, UNSUPPORTED = 3, 29, 31, 35
+INVALID_CONFIG, INVALID_REQUEST, NO_TOPIC_ID = 40, 42, 100
 _Entry = AlterClientQuotasRequest.EntryData
 _Part = DescribeClientQuotasRequest.ComponentData
 
@@ -103,6 +106,67 @@ def test_who_may_not_is_refused(gateway, client):
     )
     answer = client.ask(DescribeConfigsRequest(resources=[asked], include_synonyms=False), 4)
     assert answer.results[0].error_code == TOPIC_REFUSED
+
+
+Page = list[tuple[str, int, list[int]]]
+"""Of each topic its name, error code, and the numbers of its partitions."""
+
+
+def page(client: Any, *names: str, at: Any = None, limit: int = 2000) -> tuple[Page, Any]:
+    """Return the topics of a page of DescribeTopicPartitions, and where the next one begins."""
+    topics = [DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
+    cursor = at and DescribeTopicPartitionsRequest.Cursor(topic_name=at.topic_name, partition_index=at.partition_index)
+    request = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=limit, cursor=cursor)
+    answer = client.ask(request, 0)
+    shown = [(at.name, at.error_code, [part.partition_index for part in at.partitions]) for at in answer.topics]
+    return shown, answer.next_cursor
+
+
+def test_topics_are_described_page_by_page(gateway, client):
+    admin = gateway.store.admin()
+    for name, count in (("a", 2), ("b", 5), ("c", 1)):
+        admin.create_topic(name, count)
+    whole = [("a", 0, [0, 1]), ("b", 0, [0, 1, 2, 3, 4]), ("c", 0, [0])]
+    assert page(client) == (whole, None)
+    assert page(client, "c", "none", "a") == ([whole[0], whole[2], ("none", UNKNOWN_TOPIC, [])], None)
+    pages, cursor = [], None
+    while cursor is not None or not pages:
+        shown, cursor = page(client, at=cursor, limit=3)
+        pages.append([(name, numbers) for name, _, numbers in shown])
+    assert pages == [[("a", [0, 1]), ("b", [0])], [("b", [1, 2, 3])], [("b", [4]), ("c", [0])]]
+    assert page(client, limit=2)[1].topic_name == "b", "a page that ends with a topic names the next"
+    answer = client.ask(DescribeTopicPartitionsRequest(topics=[], response_partition_limit=1, cursor=None), 0)
+    (topic,) = answer.topics
+    assert topic.topic_id == topic_uuid(admin.describe_topic("a").topic_id)
+    assert topic.topic_authorized_operations == sum(1 << number for number in (3, 4, 5, 6, 7, 8, 10, 11))
+    assert topic.partitions[0].leader_id == gateway.gateway.node.node_id
+    AclAdmin(gateway.cluster).add([
+        AclBinding(ResourceType.TOPIC, "b", PatternType.LITERAL, gateway.gateway.principal, AclOperation.ALL,
+                   Permission.DENY)])  # fmt: skip
+    gateway.cluster.refresh()
+    assert [name for name, _, _ in page(client)[0]] == ["a", "c"], "not that there is another"
+    assert page(client, "b") == ([("b", TOPIC_REFUSED, [])], None)
+
+
+def test_what_has_settings_is_listed(gateway, client):
+    gateway.store.admin().create_topic("orders", 1)
+    node = str(gateway.gateway.node.node_id)
+
+    def listed(*types: int, version: int = 1) -> tuple[int, list[tuple[int, str]]]:
+        answer = client.ask(ListConfigResourcesRequest(resource_types=list(types)), version)
+        return answer.error_code, [(item.resource_type, item.resource_name) for item in answer.config_resources]
+
+    assert listed() == (0, [(2, "orders"), (4, node)])
+    assert listed(2) == (0, [(2, "orders")])
+    assert listed(4, 16, 32) == (0, [(4, node)])
+    assert listed(99) == (UNSUPPORTED, [])
+    assert listed(version=0) == (0, []), "version 0 is of client metrics, which are not offered"
+    me, on_cluster = gateway.gateway.principal, (ResourceType.CLUSTER, "kafka-cluster", PatternType.LITERAL)
+    rights = [(operation, Permission.ALLOW) for operation in (AclOperation.ALTER, AclOperation.ALTER_CONFIGS)]
+    rights.append((AclOperation.DESCRIBE_CONFIGS, Permission.DENY))
+    AclAdmin(gateway.cluster).add([AclBinding(*on_cluster, me, *right) for right in rights])
+    gateway.cluster.refresh()
+    assert listed() == (CLUSTER_REFUSED, [])
 
 
 def test_topics_are_made_and_deleted_by_id(gateway, client):

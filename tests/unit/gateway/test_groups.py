@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
@@ -29,7 +30,7 @@ from tests.waiting import wait_until
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, ILLEGAL_GENERATION, INCONSISTENT, INVALID_GROUP = 3, 12, 22, 23, 24
 UNKNOWN_MEMBER, INVALID_TIMEOUT, REBALANCE, NON_EMPTY, NOT_FOUND, ID_REQUIRED, FENCED = 25, 26, 27, 68, 69, 79, 82
-NOT_AVAILABLE, INVALID_TOPIC, INVALID_REQUEST, SUBSCRIBED = 15, 17, 42, 86
+NOT_AVAILABLE, INVALID_TOPIC, INVALID_REQUEST, SUBSCRIBED, UNKNOWN_TOPIC_ID = 15, 17, 42, 86, 100
 SESSION_MS = 6_000
 WANTS = kafka_subscription(b'{"generation":-1,"owned":{},"topics":["orders"]}')
 
@@ -254,6 +255,31 @@ def test_offsets_come_back_as_they_were_committed(store, connect):
     assert alone.client.ask(request, 0).topics[0].partitions[0].error_code == SUBSCRIBED
 
 
+def test_offsets_are_committed_and_fetched_by_topic_id(store, connect):
+    topic_id, other_id = UUID(hex=store.cluster.lookup("orders").topic_id), UUID(int=7)
+    client = connect().client
+    commit_of, fetch_of = OffsetCommitRequest.OffsetCommitRequestTopic, OffsetFetchRequest.OffsetFetchRequestGroup
+    part = commit_of.OffsetCommitRequestPartition(partition_index=1, committed_offset=5, committed_metadata="m")
+    topics = [commit_of(topic_id=at, partitions=[part]) for at in (topic_id, other_id)]
+    answer = client.ask(OffsetCommitRequest(group_id="g", member_id="", group_instance_id=None, topics=topics), 10)
+    codes = {topic.topic_id: topic.partitions[0].error_code for topic in answer.topics}
+    assert codes == {topic_id: 0, other_id: UNKNOWN_TOPIC_ID}
+
+    def fetched(topics: list[Any] | None) -> dict[UUID, list[tuple[int, int, int]]]:
+        group = fetch_of(group_id="g", topics=topics, member_epoch=-1)
+        answer = client.ask(OffsetFetchRequest(groups=[group], require_stable=False), 10).groups[0]
+        assert answer.error_code == 0
+        return {
+            topic.topic_id: [(at.partition_index, at.committed_offset, at.error_code) for at in topic.partitions]
+            for topic in answer.topics
+        }
+
+    asked = [fetch_of.OffsetFetchRequestTopics(topic_id=at, partition_indexes=[0, 1]) for at in (topic_id, other_id)]
+    assert fetched(None) == {topic_id: [(1, 5, 0)]}
+    unknown = [(number, -1, UNKNOWN_TOPIC_ID) for number in (0, 1)]
+    assert fetched(asked) == {topic_id: [(0, -1, 0), (1, 5, 0)], other_id: unknown}
+
+
 def test_administrators_see_groups_and_delete_empty_ones(store, connect):
     first, _ = stable_pair(connect)
     client = first.client
@@ -261,6 +287,7 @@ def test_administrators_see_groups_and_delete_empty_ones(store, connect):
     described, none = client.ask(ask, 6).groups
     assert (described.group_state, described.protocol_type, described.protocol_data) == ("Stable", "consumer", "range")
     assert [item.member_metadata for item in described.members] == [WANTS, WANTS]
+    assert [item.client_host for item in described.members] == ["/127.0.0.1"] * 2
     assert described.authorized_operations == {3, 6, 8}
     assert (none.group_state, none.error_code) == ("Dead", NOT_FOUND)
     older = DescribeGroupsRequest(groups=["none"], include_authorized_operations=False)
