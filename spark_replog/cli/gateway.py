@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from spark_replog.cli.completion import config_flag
 from spark_replog.cli.metrics import cannot_listen, host_and_port
-from spark_replog.cli.output import EXIT_OK, note
+from spark_replog.cli.output import EXIT_OK, note, show
 from spark_replog.cli.settings import ReplogCommand, current_settings, key_values
 from spark_replog.config.gateway import GatewayConfig
 from spark_replog.config.registry import read_group
 from spark_replog.errors import ErrorCode, ReplogError
 from spark_replog.gateway.listening import is_any_address, require_safe, tls_context
 from spark_replog.gateway.user_file import UserFile, read_users
+from spark_replog.gateway.workers import Workers, take_socket, worker_command
 from spark_replog.ids import new_id
+
+PORT_MAX = 65_535
 
 
 @click.command(
@@ -26,6 +34,7 @@ from spark_replog.ids import new_id
     examples=[
         "-s ./store gateway",
         "gateway --memory --listen 127.0.0.1:9092",
+        "-s ./store gateway --workers 4",
         "-s ./store gateway --listen 10.0.0.7:9092 --users users.json --tls-cert cert.pem --tls-key key.pem",
     ],
 )
@@ -42,6 +51,19 @@ from spark_replog.ids import new_id
 @click.option("--users", type=click.Path(dir_okay=False, path_type=Path), help="Who may connect: see replog user.")
 @click.option("--tls-cert", type=click.Path(dir_okay=False, path_type=Path), help="Certificate, a file in PEM.")
 @click.option("--tls-key", type=click.Path(dir_okay=False, path_type=Path), help="Its private key, a file in PEM.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Who signed the certificates of clients, a file in PEM: a client needs one. See ssl.client.auth.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Gateways to run, each in a process of its own, on this port and the next ones: about one a core.",
+)
+@click.option("--worker", hidden=True)
 @click.option("--insecure", is_flag=True, help="Let other machines connect without TLS or without users.")
 @click.option("--memory", is_flag=True, help="Serve a new store in memory, for tests: it ends with the process.")
 @config_flag("Gateway setting. Repeatable.", "gateway")
@@ -53,6 +75,9 @@ def gateway(
     users: Path | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    tls_client_ca: Path | None,
+    workers: int,
+    worker: str | None,
     insecure: bool,
     memory: bool,
     configs: tuple[str, ...],
@@ -62,24 +87,58 @@ def gateway(
     The first line that it prints has the address that clients need, bootstrap.servers. Keeps nothing: any number of
     gateways serve one store, and tell clients of each other. Until SIGTERM: then it answers what it has read, and ends.
 
-    Without --users everybody who can connect acts as this process's principal. So it listens on this machine only,
-    unless there are --users and TLS.
+    Without --users and --tls-client-ca everybody who can connect acts as this process's principal. So it listens on
+    this machine only, unless there is TLS and one of them.
     """
     settings = current_settings()
     host, port = host_and_port(listen)
     host = host.strip("[]")
-    if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("--tls-cert and --tls-key need each other")
-    require_safe(listen, host, has_tls=tls_key is not None, has_users=users is not None, is_insecure=insecure)
+    config = GatewayConfig(**read_group("gateway", key_values("-c", configs)))
+    tls = _tls(tls_cert, tls_key, tls_client_ca, config)
+    knows_clients = users is not None or (tls is not None and tls.verify_mode is ssl.CERT_REQUIRED)
+    require_safe(listen, host, has_tls=tls is not None, has_users=knows_clients, is_insecure=insecure)
     addresses = [_address(text) for text in advertised]
     if is_any_address(host) and not addresses:
         raise click.UsageError(f"--listen {listen} is no address to connect to: add --advertised HOST:PORT")
-    config = GatewayConfig(**read_group("gateway", key_values("-c", configs)))
     if memory and settings.store and not settings.is_store_from_environment:
         raise click.UsageError("--memory makes a store of its own: leave -s out")
+    if memory and workers > 1:
+        raise click.UsageError("--memory is in one process: leave --workers out")
     if users is not None:
         read_users(users)  # the command fails if it cannot
-    tls = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
+    if workers > 1 and worker is None:
+        return _run_workers(listen, host, port, workers)
+    number, bound = (0, _bound(listen, host, port)) if worker is None else take_socket(worker)
+    with bound:
+        if len(addresses) == 1:
+            addresses = [(addresses[0][0], addresses[0][1] + number)]
+        node_id = None if node_id is None else node_id + number
+        _serve(bound, config, memory, worker is not None, advertised=addresses, node_id=node_id, rack=rack,
+               users=None if users is None else UserFile(users), tls=tls)  # fmt: skip
+    return EXIT_OK
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, config: GatewayConfig) -> ssl.SSLContext | None:
+    if (cert is None) != (key is None):
+        raise click.UsageError("--tls-cert and --tls-key need each other")
+    if client_ca is not None and cert is None:
+        raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
+    if client_ca is None and config.ssl_client_auth in ("required", "requested"):
+        raise click.UsageError(f"ssl.client.auth={config.ssl_client_auth} needs --tls-client-ca")
+    if cert is None or key is None:
+        return None
+    return tls_context(cert, key, client_ca, config.ssl_client_auth or "required")
+
+
+def _bound(listen: str, host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        raise cannot_listen(listen, error) from error
+
+
+def _serve(bound: socket.socket, config: GatewayConfig, is_memory: bool, is_worker: bool, **endpoint: Any) -> None:
+    """Serve a store on a socket until a signal."""
     try:
         from spark_replog.gateway.command import Endpoint, serve
     except ModuleNotFoundError:
@@ -87,25 +146,44 @@ def gateway(
             ErrorCode.REPLOG_ENVIRONMENT,
             "the gateway needs kafka-python. Run: pip install 'spark-replog[gateway]'",
         ) from None
-    if memory:
+    if is_memory:
         from spark_replog.cluster.init_store import init_cluster
 
         cluster = init_cluster(f"memory://gateway-{new_id()}", fsync=False)
         config = replace(config, auto_create_topics_enable=True)
     else:
-        cluster = settings.open_cluster()
-    try:
-        bound = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        raise cannot_listen(listen, error) from error
-    endpoint = Endpoint(bound, addresses, node_id, rack, None if users is None else UserFile(users), tls)
-    serve(cluster, config, endpoint, lambda address: note(f"replog: gateway runs, bootstrap.servers={address}"))
-    return EXIT_OK
+        cluster = current_settings().open_cluster()
+
+    def tell(address: str) -> None:
+        if is_worker:
+            show(address)  # to the process that started this one
+        else:
+            note(f"replog: gateway runs, bootstrap.servers={address}")
+
+    parent = sys.stdin.fileno() if is_worker else None
+    serve(cluster, config, Endpoint(bound, parent=parent, **endpoint), tell)
+
+
+def _run_workers(listen: str, host: str, port: int, count: int) -> int:
+    """Run gateways as processes on a port and the next ones, or on free ones for port 0, until a signal."""
+    if port + count - 1 > PORT_MAX:
+        raise click.UsageError(
+            f"--workers {count} needs the ports {port} to {port + count - 1}; {PORT_MAX} is the last"
+        )
+    command = worker_command(current_settings().arguments)
+
+    def tell(addresses: Sequence[str]) -> None:
+        note(f"replog: {count} gateways run, bootstrap.servers={','.join(addresses)}")
+
+    with ExitStack() as stack:
+        ports = [port + number if port else 0 for number in range(count)]
+        sockets = [stack.enter_context(_bound(f"{listen.rpartition(':')[0]}:{at}", host, at)) for at in ports]
+        return Workers(command, sockets).serve(tell)
 
 
 def _address(text: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     host = host.strip("[]")
-    if not separator or not host or is_any_address(host) or not port.isdecimal() or not 0 < int(port) <= 65_535:
+    if not separator or not host or is_any_address(host) or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise click.UsageError(f"--advertised needs HOST:PORT that clients can connect to, not '{text}'")
     return host, int(port)

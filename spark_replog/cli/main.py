@@ -139,6 +139,7 @@ def _run(arguments: list[str]) -> int:
     try:
         with cli.make_context("replog", list(arguments)) as context:
             settings = current_settings()
+            settings.arguments = arguments
             result: Any = cli.invoke(context)
             return result if isinstance(result, int) else 0
     except click.exceptions.Exit as done:

@@ -45,6 +45,7 @@ class Settings:
     quiet: bool = False
     verbose: int = 0
     storage_options: dict[str, str] = field(default_factory=dict, repr=False)  # secrets
+    arguments: list[str] = field(default_factory=list, repr=False)  # all that was typed
 
     def required_store(self) -> str:
         """Return the store's path; REPLOG_MISSING_OPTION if neither the flag nor the environment variable is set."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting
+from spark_replog.config.key import INT32_MAX, SAME, declared_keys, setting, words
 
 _MIB = 1024 * 1024
 
@@ -85,6 +85,13 @@ class GatewayConfig:
     )
     connection_failed_authentication_delay_ms: int = setting(
         100, "How long a gateway waits before it refuses a wrong user or password.", kafka=SAME, maximum=60_000
+    )
+    ssl_client_auth: str | None = setting(
+        None,
+        "Whether clients need a certificate. required: each one; requested: who has none is User:ANONYMOUS, or says "
+        "who it is by SASL; none: nobody is asked for one. Not set: required with --tls-client-ca, else none.",
+        kafka="none",
+        choices=words("required", "requested", "none"),
     )
     auto_create_topics_enable: bool = setting(
         False,

@@ -29,6 +29,7 @@ class Endpoint:
             is the same whatever gateways run.
         node_id: None: a free one.
         users: None: everybody may connect.
+        parent: descriptor that can be read once the process that started this one has ended: then this one ends too.
     """
 
     bound: socket.socket
@@ -37,6 +38,7 @@ class Endpoint:
     rack: str | None = None
     users: UserFile | None = None
     tls: ssl.SSLContext | None = None
+    parent: int | None = None
 
 
 def serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on_ready: Callable[[str], None]) -> None:
@@ -57,6 +59,8 @@ async def _serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    if endpoint.parent is not None:
+        loop.add_reader(endpoint.parent, ended.set)
     host, port = (endpoint.advertised if len(endpoint.advertised) == 1 else [endpoint.bound.getsockname()[:2]])[0]
     gateway = Gateway(cluster, config, Node(0, host, port, endpoint.rack), endpoint.users)
     await gateway.run(cluster.refresh)  # fails here if the store cannot be read
@@ -78,6 +82,8 @@ async def _serve(cluster: Cluster, config: GatewayConfig, endpoint: Endpoint, on
         if beats.done():
             beats.result()  # another gateway has this one's id
     finally:
+        if endpoint.parent is not None:
+            loop.remove_reader(endpoint.parent)
         beats.cancel()
         await live.stop()
         await server.close()

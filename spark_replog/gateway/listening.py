@@ -33,7 +33,8 @@ def require_safe(listen: str, host: str, *, has_tls: bool, has_users: bool, is_i
     """
     if is_loopback(host) or is_insecure or (has_tls and has_users):
         return
-    lacking = [*([] if has_tls else ["--tls-cert and --tls-key"]), *([] if has_users else ["--users"])]
+    users = "--users or --tls-client-ca"
+    lacking = [*([] if has_tls else ["--tls-cert and --tls-key"]), *([] if has_users else [users])]
     text = (
         f"other machines reach {listen}, and there everybody could read and write the store as this process may, or "
         f"listen in. Add {' and '.join(lacking)}; or --insecure, if only trusted machines can reach it"
@@ -41,12 +42,19 @@ def require_safe(listen: str, host: str, *, has_tls: bool, has_users: bool, is_i
     raise InvalidConfigError(ErrorCode.REPLOG_OPEN_TO_ALL, f"{text}.")
 
 
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+_CLIENT_AUTH = {"required": ssl.CERT_REQUIRED, "requested": ssl.CERT_OPTIONAL, "none": ssl.CERT_NONE}
+
+
+def tls_context(
+    certificate: Path, key: Path, client_authority: Path | None = None, client_auth: str = "required"
+) -> ssl.SSLContext:
     """Return what encrypts connections.
 
     Args:
         certificate: file in PEM with the gateway's certificate, and those between it and the authority.
         key: file in PEM with its private key, without a password.
+        client_authority: file in PEM with the certificates of those who sign for clients. None: clients show none.
+        client_auth: whether they must show one: ``ssl.client.auth``.
 
     Raises:
         InvalidConfigError: REPLOG_INPUT: the files cannot be used.
@@ -63,4 +71,11 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         reason = str(error) or type(error).__name__
         text = f"TLS with {certificate} and {key} cannot start: {reason}. Give a certificate in PEM and its key."
         raise InvalidConfigError(ErrorCode.REPLOG_INPUT, text) from error
+    if client_authority is not None:
+        try:
+            context.load_verify_locations(client_authority)
+        except (OSError, ValueError) as error:
+            text = f"{client_authority} holds no certificates: {error}. Give those who sign for clients, in PEM."
+            raise InvalidConfigError(ErrorCode.REPLOG_INPUT, text) from error
+        context.verify_mode = _CLIENT_AUTH[client_auth]
     return context

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -169,3 +171,53 @@ def test_an_id_belongs_to_one_gateway_until_it_has_ended(start, capsys):
     assert [(gateway["gateway"], gateway["state"]) for gateway in item["gateways"]] == [(7, "ok")]
     assert again.end(signal.SIGTERM) == 0
     wait_until(lambda: gateways() == ())
+
+
+def is_served(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def processes(gateway: Process) -> list[tuple[str, int]]:
+    """Return the address and the number of each process that it says it has started, in their order."""
+    return [(address, int(number)) for address, number in re.findall(r"gateway at (\S+) is process (\d+)", gateway.text)]
+
+
+def test_workers_are_brokers_of_their_own_started_again_when_they_die_and_drained_together(start):
+    gateways = start("--workers", "2", "-v")
+    addresses = gateways.address.split(",")
+    client = Producer({"bootstrap.servers": addresses[0], "log_level": 0, "topic.metadata.refresh.interval.ms": 500})
+    assert send(client, "orders", [b"%d" % number for number in range(100)]) == []
+    brokers = wait_until(lambda: len(listed := client.list_topics(timeout=30).brokers) == 2 and listed)
+    assert sorted(f"{broker.host}:{broker.port}" for broker in brokers.values()) == sorted(addresses)
+    assert leaders_of(client) == set(brokers), "one client uses all of them"
+    killed = dict(processes(gateways))[addresses[1]]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len(processes(gateways)) == 3, lambda: gateways.text)
+    assert processes(gateways)[-1][0] == addresses[1], "at the same address"
+    assert processes(gateways)[-1][1] != killed
+    assert "exit code -9" in gateways.text
+    assert send(client, "orders", [b"%d" % number for number in range(100)]) == []
+    other = Producer({"bootstrap.servers": addresses[1], "log_level": 0})
+    assert send(other, "orders", [b"1"]) == []
+    assert gateways.end(signal.SIGTERM) == 0
+    assert not any(is_served(address) for address in addresses)
+
+
+def test_workers_end_with_the_process_that_started_them(start):
+    gateways = start("--workers", "2")
+    addresses = gateways.address.split(",")
+    assert all(is_served(address) for address in addresses)
+    gateways.end(signal.SIGKILL)
+    wait_until(lambda: not any(is_served(address) for address in addresses))
+
+
+def test_workers_that_cannot_start_end_the_command_and_say_why(start):
+    start("--id", "8")
+    refused = start("--workers", "2", "--id", "7")
+    assert refused.process.wait(SECONDS_MAX) == 2
+    assert ErrorCode.DUPLICATE_BROKER_REGISTRATION.name in refused.text

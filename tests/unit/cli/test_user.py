@@ -56,6 +56,10 @@ def test_an_empty_password_a_bad_name_and_a_damaged_file_change_nothing(replog, 
         (["--listen", "127.0.0.1:0", "--advertised", "0.0.0.0:9092"], "--advertised"),
         (["--listen", "127.0.0.1:0", "--advertised", "host"], "--advertised"),
         (["--listen", "127.0.0.1:0", "--users", "nowhere.json"], "REPLOG_INPUT"),
+        (["--listen", "127.0.0.1:0", "--workers", "2"], "--workers"),
+        (["--listen", "127.0.0.1:0", "--tls-client-ca", "x"], "--tls-cert"),
+        (["--listen", "127.0.0.1:0", "-c", "ssl.client.auth=requested"], "--tls-client-ca"),
+        (["--listen", "127.0.0.1:0", "--worker", "0:99999"], "REPLOG_INPUT"),
         (["--listen", "127.0.0.1:0", "--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "REPLOG_INPUT"),
     ],
 )
@@ -63,3 +67,10 @@ def test_a_gateway_does_not_start_open_or_unreachable(replog, arguments, word):
     answer = replog("gateway", "--memory", *arguments)
     assert answer.exit_code == 2
     assert word in answer.err
+
+
+def test_workers_need_as_many_ports(replog, tmp_path):
+    replog("init", "-s", str(tmp_path / "store"))
+    answer = replog("gateway", "-s", str(tmp_path / "store"), "--listen", "127.0.0.1:65535", "--workers", "2")
+    assert answer.exit_code == 2
+    assert "65536" in answer.err
