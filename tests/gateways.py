@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import threading
 from dataclasses import dataclass
@@ -29,16 +30,24 @@ class RunningGateway:
     Args:
         cluster: whose store it serves; None: a new store in memory.
         users: who may connect; None: everybody.
+        tls: what encrypts connections; None: nothing does.
+        rack: where it is.
         settings: of ``GatewayConfig``.
     """
 
     def __init__(
-        self, cluster: Cluster | None = None, node_id: int = 0, users: UserFile | None = None, **settings: Any
+        self,
+        cluster: Cluster | None = None,
+        node_id: int = 0,
+        users: UserFile | None = None,
+        tls: ssl.SSLContext | None = None,
+        rack: str | None = None,
+        **settings: Any,
     ) -> None:
         self.cluster = cluster or init_cluster(f"memory://gateway-{new_id()}", fsync=False)
         self.store = Store(self.cluster)
         self._config = GatewayConfig(**settings)
-        self._node_id, self._users = node_id, users
+        self._node_id, self._users, self._tls, self._rack = node_id, users, tls, rack
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="gateway", daemon=True)
 
@@ -62,23 +71,26 @@ class RunningGateway:
         bound = socket.create_server(("127.0.0.1", 0))
         self.port = bound.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
-        self.gateway = Gateway(self.cluster, self._config, Node(self._node_id, "127.0.0.1", self.port), self._users)
+        node = Node(self._node_id, "127.0.0.1", self.port, self._rack)
+        self.gateway = Gateway(self.cluster, self._config, node, self._users)
         self.server = server = Server(self.gateway)
-        await server.start(sock=bound)
+        await server.start(sock=bound, **({} if self._tls is None else {"ssl": self._tls}))
         self._ready.set()
         await self._ended.wait()
         await server.close()
 
-    def client(self) -> WireClient:
+    def client(self, tls: ssl.SSLContext | None = None) -> WireClient:
         """Return a new connection."""
-        return WireClient(self.port)
+        return WireClient(self.port, tls)
 
 
 class WireClient:
     """One connection; use it in a ``with`` statement."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), SECONDS_MAX)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket)
         self._file = self.socket.makefile("rb")
         self._sent: list[tuple[int, Any]] = []
 

@@ -1,4 +1,4 @@
-"""Who a client is: SaslHandshake and SaslAuthenticate, by PLAIN or SCRAM, and what a client may ask before."""
+"""Who a client is: by its certificate, or by SaslHandshake and SaslAuthenticate, which are PLAIN or SCRAM."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import hmac
 import logging
 import re
 import secrets
+import ssl
 from typing import Any, Protocol
 
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 
 from spark_replog.errors import ErrorCode, ReplogError
+from spark_replog.gateway.certificate import subject_name
 from spark_replog.gateway.gateway import Api, Call, Gateway
 from spark_replog.gateway.user_file import MECHANISMS, UserFile, is_password
 from spark_replog.log.acl import normal_principal
@@ -25,6 +27,21 @@ PLAIN = "PLAIN"
 OFFERED = (PLAIN, *MECHANISMS)
 BEFORE_ALL = frozenset({int(ApiKey.ApiVersions), int(ApiKey.SaslHandshake), int(ApiKey.SaslAuthenticate)})
 """What is answered before a client has said who it is."""
+
+ANONYMOUS = "User:ANONYMOUS"
+"""Kafka's name for a client that has not said who it is."""
+
+
+def certificate_principal(tls: ssl.SSLObject | None) -> str | None:
+    """Return who a client is by its certificate; None: no client is asked for one.
+
+    Raises:
+        ValueError: the subject of its certificate cannot be read.
+    """
+    if tls is None or tls.context.verify_mode is ssl.CERT_NONE:
+        return None
+    certificate = tls.getpeercert(binary_form=True)
+    return ANONYMOUS if certificate is None else normal_principal(f"User:{subject_name(certificate)}")
 
 
 class RefusedError(Exception):
@@ -129,7 +146,7 @@ class Session:
     """What is known of the client of one connection.
 
     Args:
-        users: those who may use the gateway; None: everybody, as the principal of the gateway's process.
+        users: those who may use the gateway; None: everybody, as this principal.
 
     Attributes:
         is_refused: the client has failed to say who it is: its connection is closed after the answer.
@@ -143,8 +160,8 @@ class Session:
 
     @property
     def principal(self) -> str:
-        """Return who asks; of a client that has not said it yet: Kafka's name for it."""
-        return self._principal or "User:ANONYMOUS"
+        """Return who asks."""
+        return self._principal or ANONYMOUS
 
     @property
     def is_open(self) -> bool:

@@ -42,7 +42,7 @@ def subject_name(certificate: bytes) -> str:
         ValueError: it is no certificate.
     """
     (whole,) = _elements(certificate)
-    fields = _elements(_elements(whole.content)[0].content)
+    fields = [field for part in _elements(whole.content)[:1] for field in _elements(part.content)]
     if fields and fields[0].tag == _VERSION:
         fields = fields[1:]
     if len(fields) <= _SUBJECT_AT or fields[_SUBJECT_AT].tag != _SEQUENCE:

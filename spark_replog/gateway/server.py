@@ -19,7 +19,7 @@ from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
 
 from spark_replog.errors import ErrorCode, ReplogError
-from spark_replog.gateway.access import Session
+from spark_replog.gateway.access import Session, certificate_principal
 from spark_replog.gateway.api_table import API_TABLE, versions_offered
 from spark_replog.gateway.gateway import Call, Gateway
 from spark_replog.gateway.request_decoder import ITEM_BYTES, UndecodableError, decode_request, request_classes
@@ -134,6 +134,7 @@ class Connection:
         traffic: Traffic,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        principal: str,
     ) -> None:
         self._gateway, self._budget, self._traffic = gateway, budget, traffic
         self._reader, self._writer = reader, writer
@@ -143,7 +144,7 @@ class Connection:
         self._is_broken = False
         self._is_ending = asyncio.Event()
         self._muted_until = 0.0
-        self.session = Session(gateway.users, gateway.principal)
+        self.session = Session(gateway.users, principal)
         self._session_until = asyncio.get_running_loop().time() + self._receive_seconds
         self.host = host_of(writer)
         writer.transport.set_write_buffer_limits(high=0)  # so drain waits until all was sent
@@ -378,7 +379,13 @@ class Server:
         if not self._has_room_for(host_of(writer)):
             writer.transport.abort()
             return
-        connection = Connection(self._gateway, self._budget, self._traffic, reader, writer)
+        try:
+            principal = certificate_principal(writer.get_extra_info("ssl_object")) or self._gateway.principal
+        except ValueError as error:
+            _LOG.warning("closing %s: the name in its certificate cannot be read: %s", host_of(writer), error)
+            writer.transport.abort()
+            return
+        connection = Connection(self._gateway, self._budget, self._traffic, reader, writer, principal)
         task = asyncio.current_task()
         assert task is not None
         self._connections[task] = connection

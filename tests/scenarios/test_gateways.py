@@ -22,6 +22,7 @@ from spark_replog.cluster.cluster import Cluster
 from spark_replog.cluster.init_store import init_cluster
 from spark_replog.errors import ErrorCode
 from spark_replog.monitor.store_monitor import StoreMonitor
+from tests.certificates import Authority
 from tests.waiting import SECONDS_MAX, wait_until
 
 
@@ -121,6 +122,32 @@ def test_users_come_in_by_each_mechanism_over_tls_and_are_the_principals_of_acls
     assert "user 'alice' is unknown, or the password is wrong" in gateway.text
 
 
+def test_clients_come_in_by_certificate_and_are_the_principals_of_acls(start, tmp_path):
+    authority = Authority(tmp_path).make()
+    certificate, key = authority.sign("server", "/CN=gateway", "IP:127.0.0.1")
+    acl = ["acl", "add", "--allow-principal", "User:CN=alice,O=example", "--operation", "all", "--topic", "orders"]
+    assert run(["-s", str(start.store), *acl]) == 0
+    tls = ("--tls-cert", str(certificate), "--tls-key", str(key), "--tls-client-ca", str(authority.certificate))
+    gateway = start(*tls)
+
+    def producer(name: str | None, subject: str = "", errors: list[int] | None = None) -> Producer:
+        told = [] if errors is None else errors
+        options = {"bootstrap.servers": gateway.address, "security.protocol": "SSL", "log_level": 0,
+                   "ssl.ca.location": str(authority.certificate)}  # fmt: skip
+        if name is not None:
+            client_certificate, client_key = authority.sign(name, subject)
+            options |= {"ssl.certificate.location": str(client_certificate), "ssl.key.location": str(client_key)}
+        return Producer({**options, "error_cb": lambda error: told.append(error.code())})
+
+    assert send(producer("alice", "/O=example/CN=alice"), "orders", [b"1"]) == []
+    refused = send(producer("bob", "/O=example/CN=bob"), "orders", [b"no"])
+    assert [error.code() for error in refused] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    errors: list[int] = []
+    client = producer(None, errors=errors)
+    wait_until(lambda: client.poll(0.01) or errors)
+    assert gateway.end(signal.SIGTERM) == 0
+
+
 def test_clients_go_on_at_the_other_gateway_when_one_is_killed(start):
     first, second = start("--id", "7"), start()
     addresses = f"{first.address},{second.address}"
@@ -184,7 +211,9 @@ def is_served(address: str) -> bool:
 
 def processes(gateway: Process) -> list[tuple[str, int]]:
     """Return the address and the number of each process that it says it has started, in their order."""
-    return [(address, int(number)) for address, number in re.findall(r"gateway at (\S+) is process (\d+)", gateway.text)]
+    return [
+        (address, int(number)) for address, number in re.findall(r"gateway at (\S+) is process (\d+)", gateway.text)
+    ]
 
 
 def test_workers_are_brokers_of_their_own_started_again_when_they_die_and_drained_together(start):
